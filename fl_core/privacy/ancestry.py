@@ -53,6 +53,8 @@ class Phase(NamedTuple):
     claim: dict[str, Any] | None = None
     # where the relevances come from that its attention was corrected by, see `RelevanceOrigin`; None without
     relevance: dict[str, Any] | None = None
+    # where its vocabulary comes from, see `VocabularyOrigin`
+    vocabulary: dict[str, Any] | None = None
 
     @property
     def words(self) -> str:
@@ -169,7 +171,7 @@ def why_not_private(about: dict[str, Any]) -> str:
 def as_records(ancestry: Sequence[Phase]) -> list[dict[str, Any]]:
     """Make JSON-able records, which `recorded_ancestry` reads."""
     records = [phase._asdict() for phase in ancestry]
-    later = ("claim", "relevance")  # fields that records of earlier versions have not got
+    later = ("claim", "relevance", "vocabulary")  # fields that records of earlier versions have not got
     return [
         {name: value for name, value in record.items() if name not in later or value is not None} for record in records
     ]

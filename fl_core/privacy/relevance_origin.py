@@ -150,7 +150,7 @@ class Relevance(NamedTuple):
       unit: see `Counted`.
       length: tokens of a sequence.
       packing: `packed` or `none`, as `fedlm pretrain` makes sequences.
-      name: a random one of a private count; None of others, and of those that earlier versions made.
+      name: a random one of a private count; None of others.
     """
 
     values: tuple[float, ...]
@@ -187,10 +187,10 @@ def fingerprint_of_count(
     Args:
       values: the relevances.
       private: what a private count spent.
-      count: its name; None of one without, which is known by its numbers alone.
+      count: its name.
     """
     numbers = [float(value).hex() for value in values]
-    if private is None or count is None:
+    if private is None:
         return hashlib.sha256(json.dumps(numbers).encode()).hexdigest()
     record = {"relevance": numbers, "guarantee": dataclasses.asdict(private), "count": count}
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
@@ -233,6 +233,11 @@ def read_relevance(path: Path) -> Relevance:
     except (ConfigurationError, TypeError) as error:
         raise ConfigurationError(f"{path}: {RELEVANCE_FIELD}: {error}") from error
     assert origin is not None
+    if origin.private is not None and count is None:
+        raise ConfigurationError(
+            f"{path}: count is missing, the name by which a private count is told from others with the same numbers; "
+            "give the file as `fedlm data relevance` wrote it"
+        )
     sha256 = fingerprint_of_count(values, origin.private, count)
     origin = dataclasses.replace(origin, sha256=sha256, text=record["training_data_sha256"])
     if origin.private is not None and said.get("sha256") != origin.sha256:

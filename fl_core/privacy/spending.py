@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import calibrate, events_of, least_noise, sensitivity_squared
-from fedlm.fl_core.privacy.ancestry import Phase
+from fedlm.fl_core.privacy.ancestry import Phase, data_of_people
 from fedlm.fl_core.privacy.composition import Event, GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
@@ -97,6 +97,45 @@ def composed_epsilon(spent: Sequence[Spending], delta: float, counts: Sequence[E
     return composed_above([*events_together(spent), *counts], delta)
 
 
+def vocabularies_of(
+    own: VocabularyOrigin | None, ancestry: Sequence[Phase], training_data: str | None, unit: str
+) -> tuple[VocabularyOrigin, ...]:
+    """List where the vocabularies come from of a run, and of what its first parameters went through, each release of
+    noise once; the run's own first, where it is given.
+
+    The tokenizers of all these are equal where one run begins with another, but what made one may have been another
+    release, about the same people, than what made the next. Of other people's trainings those count whose vocabulary
+    was taken from another data set, of which nobody has said whose text it is.
+    """
+    people = data_of_people(ancestry, training_data)
+    behind = [
+        origin
+        for phase in ancestry
+        for origin in [VocabularyOrigin.from_json(phase.vocabulary)]
+        if phase.people == "same" or origin.of_another
+    ]
+    found: dict[Any, VocabularyOrigin] = {}
+    for origin in behind if own is None else [own, *behind]:
+        seen = origin.seen_from(people).stated_for(unit)
+        key = seen if seen.private is None else (seen.release, seen.private)
+        # Of two records of one release what covers less, or costs more, holds for both.
+        found[key] = min(found.get(key, seen), seen, key=lambda one: (one.covered, not one.of_another))
+    return tuple(found.values())
+
+
+def least_covered(vocabularies: Sequence[VocabularyOrigin]) -> VocabularyOrigin:
+    """Choose what is said of several vocabularies that are equal: a guarantee covers them where it covers each."""
+    return min(vocabularies, key=lambda one: one.covered)
+
+
+def words_and_tokens(
+    vocabularies: Sequence[VocabularyOrigin], relevances: Sequence[RelevanceOrigin], unit: str
+) -> list[Event]:
+    """Describe what vocabularies, and counts of the relevances of their tokens, release about a unit of privacy."""
+    of_words = [event for origin in vocabularies for event in vocabulary_events(origin, unit)]
+    return [*of_words, *relevance_events(relevances, unit)]
+
+
 def relevances_of(ancestry: Sequence[Phase], own: RelevanceOrigin | None = None) -> tuple[RelevanceOrigin, ...]:
     """List where the relevances come from that a run, and what its first parameters went through, learned of its
     people, each once."""
@@ -160,12 +199,12 @@ def calibrate_total(
     before, reasons = spent_before(loudest, training_data, ancestry)
     relevances = relevances_of(ancestry, relevance)
     reasons += not_hidden(relevances, loudest.unit)
-    counted = relevance_events(relevances, loudest.unit)
-    found = [*vocabulary_events(vocabulary, loudest.unit), *counted]
+    vocabularies = vocabularies_of(vocabulary, ancestry, training_data, loudest.unit)
+    found = words_and_tokens(vocabularies, relevances, loudest.unit)
     if reasons or not (before or found or law):
         return calibrate(with_noise, delta, epsilon, rho)
     if leaves_nothing(found, delta):
-        raise ConfigurationError(too_much_delta(vocabulary, delta))
+        raise ConfigurationError(too_much_delta(vocabularies, delta))
     if rho is not None:
         if law is not None:
             raise ConfigurationError("target_rho: rho does not express a private selection; give target_epsilon")
@@ -201,10 +240,10 @@ def _check_left(what: str, spent: float, target: float) -> None:
         )
 
 
-def too_much_delta(vocabulary: VocabularyOrigin, delta: float) -> str:
-    """Say that a private vocabulary leaves nothing of delta."""
-    assert vocabulary.private is not None
+def too_much_delta(vocabularies: Sequence[VocabularyOrigin], delta: float) -> str:
+    """Say that private vocabularies leave nothing of delta."""
+    spent = math.fsum(one.private.delta for one in vocabularies if one.private is not None and one.covered)
     return (
-        f"the vocabulary was made with delta {rounded_up(vocabulary.private.delta)}, of which delta {delta:g} leaves "
-        "nothing for the run; ask for a larger delta, or import the data with a smaller one of the vocabulary"
+        f"the vocabulary was made with delta {rounded_up(spent)}, of which delta {delta:g} leaves nothing for the run; "
+        "ask for a larger delta, or import the data with a smaller one of the vocabulary"
     )

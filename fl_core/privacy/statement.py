@@ -34,21 +34,23 @@ from fedlm.fl_core.privacy.private_selection import composed_bounds
 from fedlm.fl_core.privacy.publisher_claims import claims_as_json, not_private_with_claims, quoted_claims
 from fedlm.fl_core.privacy.relevance_origin import ASSUMPTIONS as OF_RELEVANCES
 from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
-from fedlm.fl_core.privacy.relevance_spending import not_hidden, relevance_events
+from fedlm.fl_core.privacy.relevance_spending import not_hidden
 from fedlm.fl_core.privacy.spending import (
     Spending,
     common_adjacency,
     events_together,
     is_unchosen,
     law_of,
+    least_covered,
     leaves_nothing,
     relevances_of,
     rho_together,
     spent_before,
     too_much_delta,
+    vocabularies_of,
+    words_and_tokens,
 )
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
-from fedlm.fl_core.privacy.vocabulary_spending import vocabulary_events
 
 _OF_SELECTION = (
     "how many runs {} was chosen from, and the scores and models of the others, are known to nobody but the operator",
@@ -70,9 +72,15 @@ class Statement(NamedTuple):
     total: Guarantee | None  # what is promised; None where nothing is
     not_private: tuple[str, ...]  # why nothing is promised
     ancestry: tuple[Phase, ...]
-    vocabulary: VocabularyOrigin
+    # the run's own, and others of what its first parameters went through, see `vocabularies_of`
+    vocabularies: tuple[VocabularyOrigin, ...]
     tuning: Mapping[str, Any] | None = None  # what the run was compared with
     relevance: RelevanceOrigin | None = None  # that its attention is corrected by
+
+    @property
+    def vocabulary(self) -> VocabularyOrigin:
+        """Where its vocabulary comes from, and whether all of it is covered."""
+        return least_covered(self.vocabularies)
 
     def sentence(self) -> str:
         """Say it in one sentence."""
@@ -88,12 +96,14 @@ class Statement(NamedTuple):
         words += [f"assumed: {one}" for one in _assumed(self.ancestry, self.tuning)]
         claims = [one.sentence(private=True) for one in quoted_claims(self.ancestry)]
         relevance = [] if self.relevance is None else [self.relevance.sentence()]
-        return "; ".join([*words, self.vocabulary.sentence(), *relevance, *claims])
+        first, *behind = [one.sentence() for one in self.vocabularies]
+        of_words = [first, *(f"of what the first parameters went through, {one}" for one in behind)]
+        return "; ".join([*words, *of_words, *relevance, *claims])
 
     def as_terms(self) -> dict[str, Any]:
         """Make what `fedlm account` shows of it: the fields of the guarantee, without an epsilon and with `not_private`
         where nothing is promised, `vocabulary_origin`, `relevance_origin`, `ancestry` and `publisher_claims`."""
-        said: dict[str, Any] = {ORIGIN_FIELD: self.vocabulary.as_json(), **self._relevance_as_json()}
+        said: dict[str, Any] = self._origins_as_json()
         if self.ancestry:
             said["ancestry"] = as_records(self.ancestry)
         said |= claims_as_json(self.ancestry, self.total is not None)
@@ -106,21 +116,23 @@ class Statement(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         """Make what a summary says of it: `privacy`, one sentence; `privacy_guarantee`, all of it, None where there is
         none; `not_private_because`, why; `ancestry`, what the first parameters went through;
-        `tuning`, what it was compared with; `vocabulary_origin`; with re-attention `relevance_origin`; and of imported
-        weights `publisher_claims`."""
+        `tuning`, what it was compared with; `vocabulary_origin`, with `vocabularies` where there are several; with
+        re-attention `relevance_origin`; and of imported weights `publisher_claims`."""
         return {
             "privacy": self.sentence(),
             "privacy_guarantee": None if self.total is None else self.total.as_json(),
             "not_private_because": list(self.not_private),
             "ancestry": as_records(self.ancestry),
             TUNING_FIELD: self.tuning,
-            ORIGIN_FIELD: self.vocabulary.as_json(),
-            **self._relevance_as_json(),
+            **self._origins_as_json(),
             **claims_as_json(self.ancestry, self.total is not None),
         }
 
-    def _relevance_as_json(self) -> dict[str, Any]:
-        return {} if self.relevance is None else {RELEVANCE_FIELD: self.relevance.as_json()}
+    def _origins_as_json(self) -> dict[str, Any]:
+        said: dict[str, Any] = {ORIGIN_FIELD: self.vocabulary.as_json()}
+        if len(self.vocabularies) > 1:
+            said["vocabularies"] = [origin.as_json() for origin in self.vocabularies]
+        return said if self.relevance is None else said | {RELEVANCE_FIELD: self.relevance.as_json()}
 
 
 def state(ledger: PrivacyLedger, delta: float | None = None, secret: bool = True) -> Statement:
@@ -142,32 +154,31 @@ def state_plan(
       ConfigurationError: delta is not a probability.
     """
     own, ancestry, tuning = account(plan, delta, generations), recorded_ancestry(about), about.get(TUNING_FIELD)
-    people = data_of_people(ancestry, about.get("training_data_sha256"))
-    vocabulary = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD)).seen_from(people).stated_for(plan.unit)
+    data = about.get("training_data_sha256")
+    origin = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD))
+    vocabularies = vocabularies_of(origin, ancestry, data, plan.unit)
     relevance = RelevanceOrigin.from_json(about.get(RELEVANCE_FIELD))
-    relevance = None if relevance is None else relevance.seen_from(people)
-    of_words = vocabulary_events(vocabulary, plan.unit)
+    relevance = None if relevance is None else relevance.seen_from(data_of_people(ancestry, data))
     relevances = relevances_of(ancestry, relevance)
-    of_tokens = relevance_events(relevances, plan.unit)
-    found = [*of_words, *of_tokens]
+    found = words_and_tokens(vocabularies, relevances, plan.unit)
     secret &= settings_in(about).get("noise_seed") != "experiment"
     reasons = [] if secret else [REPEATABLE]
-    before, lost = spent_before(plan, about.get("training_data_sha256"), ancestry)
+    before, lost = spent_before(plan, data, ancestry)
     reasons += lost
     law = law_of(tuning)
     if tuning is not None and is_unchosen(tuning):
         reasons.append(UNCHOSEN)
     if leaves_nothing(found, delta):
-        reasons.append(too_much_delta(vocabulary, delta))
+        reasons.append(too_much_delta(vocabularies, delta))
     if relevance is not None and relevance.not_private is not None:
         reasons.append(relevance.not_private)
     reasons += not_hidden(relevances, plan.unit)
     if reasons:
-        return Statement(own, None, tuple(reasons), ancestry, vocabulary, tuning, relevance)
-    said = [*_assumed(ancestry, tuning), *vocabulary.assumptions, *(OF_RELEVANCES if of_tokens else ())]
+        return Statement(own, None, tuple(reasons), ancestry, vocabularies, tuning, relevance)
+    said = [*_assumed(ancestry, tuning), *_assumed_of(vocabularies, relevances)]
     if not before and not found and law is None:
         total = dataclasses.replace(own, assumptions=(*own.assumptions, *said))
-        return Statement(own, total, (), ancestry, vocabulary, tuning, relevance)
+        return Statement(own, total, (), ancestry, vocabularies, tuning, relevance)
     spent = [*before, Spending(plan, [(0, plan.rounds)] if generations is None else generations, law)]
     adjacency = common_adjacency([one.plan for one in spent])
     as_stated = dataclasses.replace(plan, adjacency=adjacency)
@@ -183,7 +194,7 @@ def state_plan(
         adjacency=account(as_stated, delta, []).adjacency,
         assumptions=tuple(dict.fromkeys([*own.assumptions, *theirs, *([_ONE_UNIT] if before else []), *said])),
     )
-    return Statement(own, total, (), ancestry, vocabulary, tuning, relevance)
+    return Statement(own, total, (), ancestry, vocabularies, tuning, relevance)
 
 
 class Joint(NamedTuple):
@@ -239,6 +250,7 @@ def training_in(ledger: PrivacyLedger, folder: str) -> Phase:
         | {"secret": ledger.records[0]["secret"]},
         tuning=tuning,
         relevance=ledger.about.get(RELEVANCE_FIELD),
+        vocabulary=ledger.about.get(ORIGIN_FIELD),
     )
 
 
@@ -265,46 +277,24 @@ def state_together(ledgers: Mapping[str, PrivacyLedger], delta: float | None = N
             # Who are other people to one run may be those of another.
             found.append(phase._replace(people="same") if phase.people == "disjoint" and not alike else phase)
     trainings, forked = _each_once(seen_from(found), [ledger.hashes for ledger in ledgers.values()])
-    # Runs with one tokenizer share one release of it, and so do those that their first parameters come from.
-    origins = [
-        (ledger.about.get("vocabulary"), VocabularyOrigin.from_json(ledger.about.get(ORIGIN_FIELD)))
-        for ledger in ledgers.values()
-    ]
-    vocabularies: dict[Any, VocabularyOrigin] = {}
-    for tokenizer, origin in origins:
-        key = tokenizer, origin.kind, origin.private, None if origin.private else origin.text
-        # Of two with one tokenizer what covers less, or costs more, holds for both, whose people are the same.
-        known = vocabularies.get(key, origin)
-        vocabularies[key] = min(known, origin, key=lambda one: (one.covered, not one.of_another))
-    doubts = [*forked, *_chosen_twice(trainings)]
-    return compose_trainings(trainings, delta, doubts, tuple(vocabularies.values()))
+    return compose_trainings(trainings, delta, [*forked, *_chosen_twice(trainings)])
 
 
-def compose_trainings(
-    trainings: Sequence[Phase],
-    delta: float,
-    reasons: Sequence[str] = (),
-    vocabularies: tuple[VocabularyOrigin, ...] = (),
-) -> Joint:
+def compose_trainings(trainings: Sequence[Phase], delta: float, reasons: Sequence[str] = ()) -> Joint:
     """State what trainings on the same people, and their vocabularies, spend together, where nothing speaks against a
     promise already."""
     first = next(PrivacyPlan.from_json(phase.plan) for phase in trainings if phase.plan is not None)
     data = next(phase.training_data_sha256 for phase in trainings if phase.plan is not None)
     spent, lost = spent_before(first, data, trainings)
-    people = data_of_people(trainings, data)
-    vocabularies = tuple(origin.seen_from(people).stated_for(first.unit) for origin in vocabularies)
-    of_words = [event for origin in vocabularies for event in vocabulary_events(origin, first.unit)]
-    relevances = relevances_of(trainings)
-    of_tokens = relevance_events(relevances, first.unit)
-    events = [*of_words, *of_tokens]
+    vocabularies, relevances = vocabularies_of(None, trainings, data, first.unit), relevances_of(trainings)
+    events = words_and_tokens(vocabularies, relevances, first.unit)
     no_delta = [_NO_DELTA_LEFT] if leaves_nothing(events, delta) else []
     reasons = (*reasons, *lost, *not_hidden(relevances, first.unit), *no_delta)
     adjacency = common_adjacency([one.plan for one in spent]) if spent else first.adjacency
     stated = account(dataclasses.replace(first, adjacency=adjacency), delta, [])
     lines = [line for one in spent for line in account(one.plan, delta, one.rounds).assumptions]
     promised, bounds = not reasons, composed_bounds([*events_together(spent), *events], delta)
-    of_vocabularies = [line for origin in vocabularies for line in origin.assumptions]
-    said = [*_assumed(trainings), *of_vocabularies, *(OF_RELEVANCES if of_tokens else ())]
+    said = [*_assumed(trainings), *_assumed_of(vocabularies, relevances)]
     return Joint(
         tuple(trainings),
         delta,
@@ -398,6 +388,12 @@ def _assumed(ancestry: Sequence[Phase], tuning: Mapping[str, Any] | None = None)
                 "was compared with: choosing among them is not accounted"
             )
     return lines
+
+
+def _assumed_of(vocabularies: Sequence[VocabularyOrigin], relevances: Sequence[RelevanceOrigin]) -> list[str]:
+    """Say what has to hold of vocabularies, and of the relevances of tokens, whose spending is counted."""
+    lines = [line for origin in vocabularies for line in origin.assumptions]
+    return [*lines, *(OF_RELEVANCES if any(origin.private is not None for origin in relevances) else ())]
 
 
 def _selection_words(law: TrialsLaw) -> str:

@@ -7,10 +7,11 @@ part of what is promised of a model.
 import dataclasses
 import json
 import math
+import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
@@ -87,6 +88,8 @@ class VocabularyOrigin:
         is promised to each of these covers no unit.
       of_users: of a private one, whether the data set that it was made with records that its clients are users. Of
         another's documents, or of what is not recorded, one user here may have been many clients there.
+      release: of a private one, the random name of the release of noise that made it; None for the other kinds. Two
+        releases about the same people count twice, also where what they made is equal.
     """
 
     kind: Kind
@@ -96,10 +99,14 @@ class VocabularyOrigin:
     text: str | None = dataclasses.field(default=None, compare=False)
     unit_of_several: bool = False
     of_users: bool = False
+    release: str | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in Kind.__args__ or (self.kind == "private") != (self.private is not None):  # type: ignore[attr-defined]
-            raise ConfigurationError(f"not the origin of a vocabulary: {self.kind!r} with {self.private}")
+        private = (self.kind == "private", self.private is not None, isinstance(self.release, str))
+        if self.kind not in get_args(Kind) or len(set(private)) > 1:
+            raise ConfigurationError(
+                f"not the origin of a vocabulary: {self.kind!r} with {self.private}, of the release {self.release!r}"
+            )
 
     @property
     def covered(self) -> bool:
@@ -174,6 +181,7 @@ class VocabularyOrigin:
             record[TEXT_FIELD] = self.text
         if self.private:
             record |= {
+                "release": self.release,
                 "guarantee": dataclasses.asdict(self.private),
                 "unit": UNIT,
                 "adjacency": ADJACENCY,
@@ -201,9 +209,18 @@ class VocabularyOrigin:
                 text=record.get(TEXT_FIELD),
                 unit_of_several=record.get("unit_of_several", False),
                 of_users=record.get("of_users", False),
+                release=record.get("release"),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(f"not the origin of a vocabulary: {record!r} ({error})") from error
+
+
+def origin_of_import(private: PrivateVocabulary | None) -> VocabularyOrigin:
+    """Say where a vocabulary comes from that an import makes of its text: with noise, as `private` says, which makes a
+    release of its own, or without."""
+    if private is None:
+        return VocabularyOrigin("training text")
+    return VocabularyOrigin("private", private, release=secrets.token_hex(16))
 
 
 def may_be_of_several(unit: str) -> bool:

@@ -39,7 +39,6 @@ class DataBudget:
         """Name the data set, which has a budget. Raises BudgetError where its file is damaged."""
         self._path = data / BUDGET_FILE
         self._head = self._chain().records[0]
-        self._vocabulary = origin_of_data(data)
 
     @staticmethod
     def set(data: Path, epsilon: float, delta: float, training_data: str | None = None) -> "DataBudget":
@@ -85,7 +84,7 @@ class DataBudget:
 
     def _together(self, trainings: list[Phase]) -> Joint:
         seen = seen_from(trainings, self._head.get("training_data_sha256"))
-        return compose_trainings(_each_once(seen), self.delta, vocabularies=(self._vocabulary,))
+        return compose_trainings(_each_once(seen), self.delta)
 
     def reserve(self, commitment: str, training: Phase, ancestry: tuple[Phase, ...]) -> None:
         """Reserve the whole plan of a run, and what its first parameters went through as far as nobody has.
@@ -213,6 +212,7 @@ def reservation_of(
         return None
     training = Phase(command, str(folder.absolute()), plan.rounds, "", training_data, "same")
     training = training._replace(plan=plan.as_json(), generations=[[0, plan.rounds]])
+    training = training._replace(vocabulary=origin_of_data(data).as_json())
     if relevance is not None:
         training = training._replace(relevance=relevance.as_json(), not_private=relevance.not_private)
     return Reservation(DataBudget(data), training, ancestry)

@@ -96,6 +96,11 @@ class RunIdentity:
                     f"{directory}: holds a run with another {fact.what}; give what it was begun with, or another "
                     f"{setting('out')}"
                 )
+        if self.vocabulary.release not in (None, VocabularyOrigin.from_json(found.get(ORIGIN_FIELD)).release):
+            raise CheckpointError(
+                f"{directory}: holds a run with the vocabulary of another import, whose noise was drawn apart, though "
+                f"its words are equal; give the data set that it was begun with, or another {setting('out')}"
+            )
 
     def finished_summary(self, directory: Path, length: str) -> dict[str, Any] | None:
         """Read the summary of a run that has nothing left to do; None where there is none, or one of another run, or of

@@ -22,6 +22,7 @@ from fedlm.fl_core.privacy.ancestry import (
 from fedlm.fl_core.privacy.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.publisher_claims import PublisherClaim
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
+from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.processes import from_first, is_first, together
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.frozen_parameters import is_kept, keep_frozen, read_frozen, whole_parameters
@@ -192,6 +193,7 @@ def _training_of(
             people="same",
             not_private=why_not_private(about),
             claim=_claim_in(folder, about),
+            vocabulary=about.get(ORIGIN_FIELD),
         )
         return phase, recorded_ancestry(about)
     from fedlm.fl_core.privacy.statement import training_in

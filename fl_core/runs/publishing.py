@@ -20,7 +20,6 @@ from fedlm.fl_core.privacy.ancestry import (
     NOT_PRIVATE,
     Phase,
     as_records,
-    data_of_people,
     recorded_ancestry,
     settings_in,
     why_not_private,
@@ -28,7 +27,7 @@ from fedlm.fl_core.privacy.ancestry import (
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
 from fedlm.fl_core.privacy.publisher_claims import claims_as_json, not_private_with_claims
-from fedlm.fl_core.privacy.spending import law_of
+from fedlm.fl_core.privacy.spending import law_of, least_covered, vocabularies_of
 from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, TEXT_FIELD, VocabularyOrigin
 from fedlm.fl_core.reattention import ERRORS_FACT, ERRORS_FILE, errors_as_text, read_errors
@@ -112,8 +111,7 @@ def publish(
         stated = _stated(run, about, ledger)
     corrected = about.get(ERRORS_FACT)
     errors = None if corrected is None else read_errors(run, corrected)
-    found, origin = _tokenizer(about, tokenizer, fingerprint_of)
-    origin = origin if ledger is None else origin.stated_for(ledger.plan.unit)
+    found, origin = _tokenizer(about, "" if ledger is None else ledger.plan.unit, tokenizer, fingerprint_of)
     why_tokenizer = _about_tokenizer(found, origin, uncovered_tokenizer)
     with_tokenizer = found is not None and (origin.covered or uncovered_tokenizer)
     record = {
@@ -246,16 +244,17 @@ def _without_text(record: Any) -> Any:
 
 
 def _tokenizer(
-    about: dict[str, Any], given: Path | None, fingerprint_of: Callable[[Path], str]
+    about: dict[str, Any], unit: str, given: Path | None, fingerprint_of: Callable[[Path], str]
 ) -> tuple[Path | None, VocabularyOrigin]:
-    """Find the tokenizer of the run, where it is to be found, and where its words come from."""
+    """Find the tokenizer of the run, where it is to be found, and where its words come from, as far as a unit of
+    privacy is concerned."""
     data = settings_in(about).get("data")
     path = Path(data) if given is None and data else given
     if path is not None and path.is_dir():
         path = path / TOKENIZER_FILE
     # What the run has written down is what its statement counts, whatever lies beside the file today.
-    people = data_of_people(recorded_ancestry(about), about.get("training_data_sha256"))
-    origin = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD)).seen_from(people)
+    own, data = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD)), about.get("training_data_sha256")
+    origin = least_covered(vocabularies_of(own, recorded_ancestry(about), data, unit))
     if path is None or not path.is_file() or fingerprint_of(path) != about["vocabulary"]:
         if given is not None:
             raise ConfigurationError(f"{given}: is not the tokenizer of the run; give its JSON file, or its data set")

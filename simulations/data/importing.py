@@ -27,7 +27,7 @@ from fedlm.fl_core.atomic_files import disk_errors, write_atomically
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.private_words import contribution
-from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin, origin_of_import
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.grouping import (
     NUM_GROUPS,
@@ -189,7 +189,7 @@ def _vocabulary_origin(
 ) -> VocabularyOrigin:
     if given is not None and settings.vocabulary is not None:
         return given_origin(settings.vocabulary, given.fingerprint, settings.vocabulary_origin)
-    return VocabularyOrigin("training text" if private is None else "private", private)
+    return origin_of_import(private)
 
 
 def _run_stages(task: _Import, out: Path, overwrite: bool) -> StoreHeader:

@@ -22,8 +22,10 @@ from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record_chain import Record
+from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.statement import Statement, state_plan
+from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.runs.identity import SUMMARY_FILE, TRAINING_DATA
 from fedlm.fl_core.runs.initial_parameters import ledger_in, restated, statement_in
 from fedlm.fl_core.runs.private_files import keep_private
@@ -185,6 +187,8 @@ _WORDS = {
     "plan": "another privacy plan",
     "delta": "another delta",
     "vocabulary": "another vocabulary",
+    ORIGIN_FIELD: "a vocabulary of another origin",
+    RELEVANCE_FIELD: "relevances of tokens of another origin",
     TRAINING_DATA: "other training data",
     "ancestry": "first parameters that have gone through something else",
     "initial_parameters_sha256": "other first parameters",

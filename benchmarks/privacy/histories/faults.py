@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from fedlm.fl_core.privacy import participation_record, private_rounds, releases, statement
+from fedlm.fl_core.privacy import participation_record, private_rounds, releases, spending, statement
 from fedlm.fl_core.privacy.accounting import events_of
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.mechanisms.strategy import StrategyMechanism
@@ -154,7 +154,7 @@ FAULTS = {
     ),
     "vocabulary_is_free": SeededFault(
         "a private vocabulary is not composed with the runs on it",
-        ((statement, "vocabulary_events", lambda *arguments: ()),),
+        ((spending, "vocabulary_events", lambda *arguments: ()),),
     ),
     "vocabulary_is_covered": SeededFault(
         "it is not said that a vocabulary was made of the training text",

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.private_words import contribution, noisy_words
-from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, origin_of_import
 from fedlm.models.special_tokens import OOV_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.grouping import NUM_GROUPS, RunSummary, read_clients
@@ -145,7 +145,7 @@ def import_recommendation(
     StoreWriter.check(out, overwrite)
     given = None if settings.catalogue is None else _given_catalogue(settings.catalogue)
     private = plan_of(settings)
-    origin = VocabularyOrigin("training text" if private is None else "private", private)
+    origin = origin_of_import(private)
     if given is not None and settings.catalogue is not None:
         origin = given_origin(settings.catalogue, given.fingerprint, settings.vocabulary_origin)
     plan = {

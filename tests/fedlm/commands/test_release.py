@@ -16,7 +16,7 @@ from fedlm.fl_core.privacy.accounting import gaussian_epsilon
 from fedlm.fl_core.privacy.ancestry import as_records, recorded_ancestry
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
-from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_origin import origin_of_import
 from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.publishing import PAGE_FILE, load_published
@@ -118,7 +118,7 @@ def test_how_long_a_training_before_went_on_is_not_published(runs, fedlm_here, t
 def test_a_vocabulary_that_is_private_for_each_client_is_withheld_where_units_hold_text_of_several(
     runs, fedlm_here, tmp_path
 ):
-    origin = VocabularyOrigin("private", plan_vocabulary(1.0, 1e-6, 100)).as_json()
+    origin = origin_of_import(plan_vocabulary(1.0, 1e-6, 100)).as_json()
     shutil.copytree(runs / "second", tmp_path / "run")
     path = tmp_path / "run" / "privacy" / "ledger.jsonl"
     before = PrivacyLedger(path)

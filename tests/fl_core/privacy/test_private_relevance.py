@@ -123,8 +123,8 @@ def private_relevance(private, count="a"):
 
 
 def test_files_are_read_back(tmp_path):
-    for kind, private in (("public", None), ("training text", None), ("private", PRIVATE.private)):
-        written = relevance(RelevanceOrigin(kind, fingerprint_of_count(VALUES), private))
+    for kind in ("public", "training text"):
+        written = relevance(RelevanceOrigin(kind, fingerprint_of_count(VALUES)))
         written.write(tmp_path / "relevance.json")
         assert read_relevance(tmp_path / "relevance.json") == written
     private_relevance(PRIVATE.private).write(tmp_path / "relevance.json")
@@ -159,7 +159,6 @@ def test_private_counts_of_the_same_numbers_are_two(tmp_path):
         lambda record: record["relevance"].__setitem__(1, 0.26),
         lambda record: record["relevance_origin"]["guarantee"].update(noise_multiplier=1000.0),
         lambda record: record.update(count="b"),
-        lambda record: record.pop("count"),
     ],
 )
 def test_private_counts_that_were_edited_are_refused(tmp_path, change):
@@ -170,6 +169,13 @@ def test_private_counts_that_were_edited_are_refused(tmp_path, change):
     path.write_text(json.dumps(record))
     with pytest.raises(ConfigurationError, match=r"relevance.json: .* not what was counted privately"):
         read_relevance(path)
+
+
+def test_a_private_count_is_not_known_by_its_numbers_alone(tmp_path):
+    nameless = RelevanceOrigin("private", fingerprint_of_count(VALUES), PRIVATE.private)
+    relevance(nameless).write(tmp_path / "relevance.json")
+    with pytest.raises(ConfigurationError, match=r"relevance.json: count is missing"):
+        read_relevance(tmp_path / "relevance.json")
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.spending import calibrate_total
-from fedlm.fl_core.privacy.statement import state_plan, state_together
-from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
+from fedlm.fl_core.privacy.statement import state_plan, state_together, training_in
+from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin, origin_of_import
 from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
 
 DELTA = 1e-5
 FEDERATED = PrivacyPlan("gaussian", 3, 5.0, BoundedParticipation(None, 1))
 SAMPLED = PrivacyPlan("gaussian", 20, 1.5, PoissonParticipation(0.1))
-PRIVATE = VocabularyOrigin("private", plan_vocabulary(1.0, 1e-6, 100))
+PRIVATE = origin_of_import(plan_vocabulary(1.0, 1e-6, 100))
 
 
 def stated(plan, origin, delta=DELTA, **about):
@@ -196,15 +196,21 @@ def ledger_of(path, origin, tokenizer, text="text", plan=FEDERATED):
     return ledger
 
 
-def test_runs_with_one_tokenizer_spend_it_once(tmp_path):
+AGAIN = dataclasses.replace(PRIVATE, release="of another import")
+
+
+def exact_epsilon(runs, releases):
+    rho = runs * account(FEDERATED, DELTA).rho + releases / (2 * PRIVATE.private.noise_multiplier**2)
+    return gaussian_epsilon(1.0, math.sqrt(2 * rho), DELTA - releases * PRIVATE.private.threshold_delta)
+
+
+def test_runs_spend_each_release_once_whatever_it_made(tmp_path):
+    """Two imports of the same people draw noise twice, and may end with the same words."""
     one, other = (ledger_of(tmp_path / name, PRIVATE, "same") for name in "ab")
-    another = ledger_of(tmp_path / "c", PRIVATE, "another")
-    lost = PRIVATE.private.threshold_delta
+    another = ledger_of(tmp_path / "c", AGAIN, "same")
     for ledgers, vocabularies in (([one, other], 1), ([one, another], 2), ([one, other, another], 2)):
         found = state_together({str(number): ledger for number, ledger in enumerate(ledgers)})
-        rho = len(ledgers) * account(FEDERATED, DELTA).rho
-        rho += vocabularies / (2 * PRIVATE.private.noise_multiplier**2)
-        exact = gaussian_epsilon(1.0, math.sqrt(2 * rho), DELTA - vocabularies * lost)
+        exact = exact_epsilon(len(ledgers), vocabularies)
         assert exact <= found.epsilon * (1 + 1e-6)
         assert found.epsilon == pytest.approx(exact, rel=0.01)
         assert len(found.vocabularies) == len(found.as_json()["vocabularies"]) == vocabularies
@@ -212,3 +218,67 @@ def test_runs_with_one_tokenizer_spend_it_once(tmp_path):
     nothing_left = state_together({"a": one, "c": another}, delta=1e-6)
     assert nothing_left.epsilon is None
     assert "larger delta" in nothing_left.as_json()["not_private"]
+
+
+def behind_with(path, origin, people="same", data="text"):
+    """Records of what first parameters went through: one training with such a vocabulary."""
+    parent = training_in(ledger_of(path, origin, "same", data), "/parent")
+    return [parent._replace(people=people)._asdict()]
+
+
+@pytest.mark.parametrize(("behind", "releases"), [(PRIVATE, 1), (AGAIN, 2)], ids=["one release", "two"])
+def test_first_parameters_bring_the_release_that_they_were_trained_with(behind, releases, tmp_path):
+    about = {"ancestry": behind_with(tmp_path / "parent", behind), "training_data_sha256": "text"}
+    found = stated(FEDERATED, PRIVATE, **about)
+    assert found.total.epsilon == pytest.approx(exact_epsilon(2, releases), rel=0.01)
+    assert found.sentence().count("the vocabulary is covered") == releases
+    assert [one["release"] for one in found.as_json().get("vocabularies", [])] == (
+        [PRIVATE.release, AGAIN.release] if releases == 2 else []
+    )
+
+    def with_noise(noise):
+        return dataclasses.replace(FEDERATED, noise_multiplier=noise)
+
+    target = exact_epsilon(2, releases)
+    plan = calibrate_total(with_noise, DELTA, target, None, "text", found.ancestry, vocabulary=PRIVATE)
+    assert plan.noise_multiplier == pytest.approx(5.0, rel=0.05)
+    child = PrivacyLedger(tmp_path / "child")
+    child.begin(FEDERATED, DELTA, "secret", about | {"vocabulary_origin": PRIVATE.as_json(), "vocabulary": "same"})
+    child.intend(Release(3, "digest", "parameters"))
+    together = state_together({"child": child})
+    assert together.epsilon == pytest.approx(found.total.epsilon, rel=1e-6)
+    assert len(together.vocabularies) == releases
+
+
+@pytest.mark.parametrize("people", ["public", "disjoint"])
+def test_other_peoples_training_brings_a_vocabulary_that_was_taken_from_elsewhere(people, tmp_path):
+    """Of which nobody has said whose text it was made of."""
+    taken = dataclasses.replace(AGAIN, of_another=True, of_users=True)
+    of_theirs = behind_with(tmp_path / "theirs", AGAIN, people, "theirs")
+    of_nobody_knows_whose = behind_with(tmp_path / "taken", taken, people, "theirs")
+    alone = stated(FEDERATED, PRIVATE, training_data_sha256="text").total.epsilon
+    counted = [
+        stated(FEDERATED, PRIVATE, ancestry=ancestry, training_data_sha256="text").total.epsilon
+        for ancestry in (of_theirs, of_nobody_knows_whose)
+    ]
+    assert counted[0] == alone < exact_epsilon(1, 2) < counted[1]
+
+
+@pytest.mark.parametrize("behind", [VocabularyOrigin("training text"), UNKNOWN])
+def test_equal_words_that_were_made_without_privacy_before_are_not_covered(behind, tmp_path):
+    ancestry = behind_with(tmp_path / "parent", behind)
+    found = stated(FEDERATED, PRIVATE, ancestry=ancestry, training_data_sha256="text")
+    assert "VOCABULARY NOT COVERED" in found.sentence()
+    assert not found.as_json()["vocabulary_origin"]["covered"]
+    assert found.total.epsilon == pytest.approx(exact_epsilon(2, 1), rel=0.01)
+    theirs = behind_with(tmp_path / "theirs", behind, "disjoint", "theirs")
+    assert "NOT COVERED" not in stated(FEDERATED, PRIVATE, ancestry=theirs).sentence()
+
+
+def test_a_private_vocabulary_without_the_name_of_its_release_is_none():
+    record = PRIVATE.as_json()
+    assert VocabularyOrigin.from_json(record).release == PRIVATE.release
+    del record["release"]
+    with pytest.raises(ConfigurationError, match="not the origin of a vocabulary"):
+        VocabularyOrigin.from_json(record)
+    assert origin_of_import(PRIVATE.private).release != PRIVATE.release

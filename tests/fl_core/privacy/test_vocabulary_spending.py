@@ -5,7 +5,7 @@ import pytest
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.composition import GaussianEvent, StatedEvent, epsilon_bounds
-from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin, origin_of_import
 from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary, vocabulary_events
 
 
@@ -26,14 +26,14 @@ def test_noise_is_enough_and_no_more(epsilon, delta):
 
 
 def test_events_come_to_what_was_asked_for():
-    origin = VocabularyOrigin("private", plan_vocabulary(2.0, 1e-6, 500))
+    origin = origin_of_import(plan_vocabulary(2.0, 1e-6, 500))
     epsilon = epsilon_bounds(vocabulary_events(origin, "client: all examples"), 1e-6).upper
     assert epsilon == pytest.approx(2.0, rel=1e-3)
 
 
 def test_a_part_of_a_client_moves_its_words():
     plan = plan_vocabulary(2.0, 1e-6, 500)
-    origin = VocabularyOrigin("private", plan)
+    origin = origin_of_import(plan)
     gaussian, found = vocabulary_events(origin, "example: one sequence")
     assert gaussian == GaussianEvent(plan.noise_multiplier / math.sqrt(2))
     assert found == StatedEvent(0.0, plan.threshold_delta, 2)

@@ -13,7 +13,7 @@ from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.releases import Releases
 from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
-from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_origin import origin_of_import
 from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.runs.data_budget import BudgetError, DataBudget, budget_of, reservation_of
 
@@ -219,10 +219,30 @@ def test_the_budget_of_another_data_set_is_refused(tmp_path):
 
 def test_a_private_vocabulary_is_part_of_what_is_spent(data, tmp_path):
     private = plan_vocabulary(0.5, 1e-7, 100)
-    record = {"vocabulary_origin": VocabularyOrigin("private", private).as_json()}
+    record = {"vocabulary_origin": origin_of_import(private).as_json()}
     (data / "store.json").write_text(json.dumps(record))
     begin(data, tmp_path / "1")
     left = DELTA - private.threshold_delta
     exact = gaussian_epsilon(1.0, math.sqrt(4 / 25 + 1 / private.noise_multiplier**2), left)
     assert DataBudget(data).reserved().epsilon == pytest.approx(exact, rel=0.01)
     assert exact > 1.01 * epsilon_of(1)
+
+
+def test_a_vocabulary_of_another_import_that_first_parameters_were_trained_with_counts_too(tmp_path):
+    """Also where its words are equal."""
+    private = plan_vocabulary(2.0, 1e-7, 100)
+    own, other = (origin_of_import(private).as_json() for _ in range(2))
+    spent = []
+    for releases, vocabulary in enumerate((own, other), start=1):
+        data = tmp_path / f"data {releases}"
+        data.mkdir()
+        DataBudget.set(data, 100.0, DELTA)
+        (data / "store.json").write_text(json.dumps({"vocabulary_origin": own}))
+        parent = Phase("simulate", "p", 4, "", "text", "same", plan=PLAN.as_json(), generations=[[0, 4]])
+        parent = parent._replace(ledger={"secret": "p"}, vocabulary=vocabulary)
+        begin(data, tmp_path / f"run {releases}", ancestry=(parent,))
+        left = DELTA - releases * private.threshold_delta
+        exact = gaussian_epsilon(1.0, math.sqrt(8 / 25 + releases / private.noise_multiplier**2), left)
+        spent.append(DataBudget(data).reserved().epsilon)
+        assert spent[-1] == pytest.approx(exact, rel=0.01)
+    assert spent[1] > 1.05 * spent[0]

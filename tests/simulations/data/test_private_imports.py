@@ -1,6 +1,7 @@
 """Vocabularies that are made of the text with differential privacy, and where every vocabulary comes from."""
 
 import json
+import math
 from collections import Counter
 from dataclasses import replace
 
@@ -8,7 +9,12 @@ import pytest
 
 from fedlm.commands.data import main
 from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.privacy.accounting import account, gaussian_epsilon
+from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.private_words import COUNT_NORM, word_weight
+from fedlm.fl_core.privacy.statement import state_together
 from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
 from fedlm.models.special_tokens import OOV_ID, SPECIAL_TOKENS
@@ -144,7 +150,10 @@ def test_held_out_people_are_not_counted(tmp_path):
 
 def test_the_origin_is_recorded_with_what_it_spends(tmp_path):
     header = import_made_up(tmp_path / "private", texts()).header
-    assert header.vocabulary_origin == VocabularyOrigin("private", plan_vocabulary(8.0, 1e-6, 6))
+    assert (header.vocabulary_origin.kind, header.vocabulary_origin.private) == (
+        "private",
+        plan_vocabulary(8.0, 1e-6, 6),
+    )
     assert TokenStore.open(tmp_path / "private").header == header
     record = json.loads((tmp_path / "private" / "store.json").read_text())["vocabulary_origin"]
     assert (record["kind"], record["covered"]) == ("private", True)
@@ -297,3 +306,22 @@ def test_the_commands_say_where_the_vocabulary_comes_from(tmp_path, capsys):
     assert "VOCABULARY NOT COVERED" in capsys.readouterr().out
     assert main(["describe", str(tmp_path / "plain"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["vocabulary_origin"]["kind"] == "training text"
+
+
+def test_two_imports_of_the_same_people_spend_twice_also_where_their_words_are_equal(tmp_path):
+    found = [ClientText(f"user{i}", ["train"]) for i in range(60)]
+    settings = replace(PRIVATE, vocabulary_epsilon=4.0)
+    plan, delta, runs, private = PrivacyPlan("gaussian", 3, 5.0, BoundedParticipation(None, 1)), 1e-5, {}, None
+    for name in ("one", "other"):
+        header = import_made_up(tmp_path / name, found, settings).header
+        about = {"vocabulary": header.tokenizer_fingerprint, "training_data_sha256": header.splits["train"].sha256}
+        runs[name] = PrivacyLedger(tmp_path / f"{name}.jsonl")
+        runs[name].begin(plan, delta, name, about | {"vocabulary_origin": header.vocabulary_origin.as_json()})
+        runs[name].intend(Release(3, "digest", "parameters"))
+        private = header.vocabulary_origin.private
+    # A word that some fifty people write falls below the threshold with a chance of less than 1e-100.
+    first, second = ((tmp_path / name / "tokenizer.json").read_bytes() for name in runs)
+    assert first == second
+    rho = 2 * account(plan, delta).rho + 2 / (2 * private.noise_multiplier**2)
+    exact = gaussian_epsilon(1.0, math.sqrt(2 * rho), delta - 2 * private.threshold_delta)
+    assert state_together(runs).epsilon == pytest.approx(exact, rel=0.01)

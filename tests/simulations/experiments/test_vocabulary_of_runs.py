@@ -7,10 +7,11 @@ import shutil
 import pytest
 
 from fedlm.fl_core.composed_settings import compose
+from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.accounting import account
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.statement import state
-from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin, origin_of_import
 from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.runs.publishing import publish
 from fedlm.simulations.data.store.token_store import TokenStore
@@ -20,7 +21,7 @@ from fedlm.simulations.experiments.experiment import run_experiment
 from fedlm.simulations.pretraining.preparing import prepare_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
 
-PRIVATE = VocabularyOrigin("private", plan_vocabulary(1.0, 1e-6, 100))
+PRIVATE = origin_of_import(plan_vocabulary(1.0, 1e-6, 100))
 
 
 def store_of(small_store, folder, origin):
@@ -92,6 +93,16 @@ def test_a_release_tells_nobodys_fingerprint_and_keeps_their_words(small_store, 
         assert made_of.encode() not in path.read_bytes(), path
     stated = json.loads((tmp_path / "out" / "statement.json").read_text())
     assert stated["vocabulary"]["covered"] == stated["vocabulary_origin"]["covered"] == (kind == "private")
+
+
+def test_a_run_does_not_go_on_with_the_vocabulary_of_another_import(small_store, tmp_path):
+    """Whose words are equal, and whose noise was drawn apart."""
+    settings = settings_on(store_of(small_store, tmp_path / "one", PRIVATE))
+    run_experiment(settings, tmp_path / "run")
+    again = dataclasses.replace(PRIVATE, release="another")
+    on_the_other = settings_on(store_of(small_store, tmp_path / "other", again), rounds=2)
+    with pytest.raises(CheckpointError, match="the vocabulary of another import"):
+        run_experiment(on_the_other, tmp_path / "run")
 
 
 def test_a_target_of_a_run_includes_its_vocabulary(small_store, tmp_path):

@@ -11,7 +11,7 @@ from fedlm.fl_core.privacy.accounting import account, calibrate
 from fedlm.fl_core.privacy.central_plan import central_plan
 from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_noise_multiplier
 from fedlm.fl_core.privacy.noise_table import TABLE_ERROR
-from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, PrivateVocabulary, VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, PrivateVocabulary, origin_of_import
 from fedlm.models.base import parameter_count
 from fedlm.models.model_files import read_description
 from fedlm.simulations.laws.architectures import nearest_architecture
@@ -144,9 +144,7 @@ def test_a_plan_for_data_has_its_unit_and_says_what_is_not_covered(plan):
 
 
 def test_a_vocabulary_with_an_epsilon_is_part_of_the_promise(plan):
-    private = VocabularyOrigin(
-        "private", PrivateVocabulary(2.0, 5e-9, gaussian_noise_multiplier(2.0, 4e-9), 50.0, 1e-9, 100)
-    )
+    private = origin_of_import(PrivateVocabulary(2.0, 5e-9, gaussian_noise_multiplier(2.0, 4e-9), 50.0, 1e-9, 100))
     alone = choose_training(Laws(surface=surface_of()), plan, DATA)
     # A packed sequence may hold text of several clients, to each of whom the vocabulary is private.
     packed = choose_training(Laws(surface=surface_of()), plan, DATA._replace(vocabulary=private))
