@@ -236,6 +236,11 @@ def task_notes(found: dict[str, Any], settings: TaskSettings) -> list[str]:
     for name, task in found["tasks"].items():
         if asked is not None and task["shots"] not in (asked, None):
             notes.append(f"{name} sets its number of shots itself, {task['shots']}, and num_fewshot does not change it")
+    for name, documents in found["left_out"].items():
+        notes.append(
+            f"{name}: no metric counts {len(documents):,} of its documents, which the model cannot score; of document "
+            f"{documents[0]['document']} {documents[0]['why']}"
+        )
     if found["cut"]:
         notes.append(
             f"the contexts of {found['cut']:,} of {found['requests']:,} requests were cut at their beginning, as the "

@@ -6,6 +6,7 @@ end is seen, and BOS is cut off with the rest.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.processes import from_first
 from fedlm.models.base import Model, Params
 from fedlm.models.special_tokens import OOV_ID
@@ -31,6 +32,17 @@ _ANSWERS = 16
 """That are written together, where nothing else is said."""
 
 _Request = tuple[tuple[str, str] | None, list[int], list[int]]
+_Score = tuple[float, bool]
+UNSCORED: _Score = (-math.inf, False)
+"""This very object stands for the score of a continuation that has none."""
+
+
+def leave_out_unscored(task: Any) -> None:
+    """Let no metric of a task count a document of which something could not be scored."""
+    process_results = task.process_results
+    task.process_results = lambda document, results: (
+        {} if any(found is UNSCORED for found in results) else process_results(document, results)
+    )
 
 
 class HarnessModel(TemplateLM):
@@ -40,6 +52,7 @@ class HarnessModel(TemplateLM):
       counts: what has been seen: `requests`; `cut`, how often a context was longer than the model takes; `shortened`,
         answers that had to be shorter than their task allows; `tokens` that were scored, and `unknown`, those of them
         that the vocabulary does not have.
+      unscored: by the name of a task the numbers of the documents that cannot be scored, from 0, and why.
     """
 
     def __init__(
@@ -66,6 +79,7 @@ class HarnessModel(TemplateLM):
         self._params, self._placed = params, from_first(params)
         self._max_length, self._batch_size, self._observe = max_length, batch_size, observe
         self.counts: Counter[str] = Counter()
+        self.unscored: dict[str, dict[int, str]] = {}
 
     @property
     def eot_token_id(self) -> int:
@@ -82,23 +96,60 @@ class HarnessModel(TemplateLM):
         ids = self._tokenizer.encode_batch([string])[0].tolist()
         return ids if add_special_tokens is False else [self.prefix_token_id, *ids]
 
-    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        """Score the continuation of each request: its log-likelihood, and whether greedy decoding would give it."""
-        self.counts["requests"] += len(requests)
-        return super().loglikelihood(requests, disable_tqdm=True)
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[_Score]:
+        """Score the continuation of each request: its log-likelihood, and whether greedy decoding would give it.
 
-    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = True) -> list[float]:
-        """Score the whole text of each request, given BOS, in windows of the model's length."""
+        It is `UNSCORED` where the model has no score for it.
+        """
         self.counts["requests"] += len(requests)
-        pairs, owners = [], []
+        pairs = [self._encode_pair(*request.args) for request in requests]
+        scored = [self._can_score(request, tokens) for request, (_, tokens) in zip(requests, pairs, strict=True)]
+        self._observe(len(scored) - sum(scored))
+        some: list[_Request] = [(None, *pair) for pair, can in zip(pairs, scored, strict=True) if can]
+        scores = iter(self._loglikelihood_tokens(some))
+        return [next(scores) if can else UNSCORED for can in scored]
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Encode a continuation and what is before it; without a context the latter is BOS."""
+        if context:
+            return super()._encode_pair(context, continuation)
+        tokens = self.tok_encode(continuation, add_special_tokens=False)
+        begins = tokens[:1] == [self.prefix_token_id]
+        return (tokens[:1], tokens[1:]) if begins else ([self.prefix_token_id], tokens)
+
+    def _can_score(self, request: Instance, tokens: list[int]) -> bool:
+        """Say whether a request has as many tokens as the model can score, and keep why it cannot."""
+        if 0 < len(tokens) <= self._max_length:
+            return True
+        self._leave_out(
+            request,
+            f"{request.args[-1]!r} is {len(tokens)} tokens of this run's vocabulary, and its model scores from 1 to "
+            f"{self._max_length}",
+        )
+        return False
+
+    def _leave_out(self, request: Instance, why: str) -> None:
+        self.unscored.setdefault(str(request.task_name), {}).setdefault(int(request.doc_id or 0), why)
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = True) -> list[Any]:
+        """Score the whole text of each request, given BOS, in windows of the model's length.
+
+        It is `UNSCORED` where the text has no token.
+        """
+        self.counts["requests"] += len(requests)
+        pairs, owners, scored = [], [], []
         for number, request in enumerate(requests):
             tokens = self.tok_encode(request.args[0], add_special_tokens=False)
+            scored.append(bool(tokens))
+            if not tokens:
+                self._leave_out(request, f"the text {request.args[0]!r} has no token of this run's vocabulary")
             for window in get_rolling_token_windows(tokens, self.prefix_token_id, self._max_length, context_len=1):
                 pairs.append(Continuation(*make_disjoint_window(window)))
                 owners.append(number)
         scores = [log_likelihood for log_likelihood, _ in self._scores(pairs)]
         self._observe(len(requests))
-        return np.bincount(np.array(owners, int), np.array(scores, float), len(requests)).tolist()
+        sums = np.bincount(np.array(owners, int), np.array(scores, float), len(requests)).tolist()
+        return [found if can else UNSCORED for found, can in zip(sums, scored, strict=True)]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
         """Continue the text of each request until one of its stop strings."""
@@ -148,21 +199,11 @@ class HarnessModel(TemplateLM):
         found = generator.generate(cut, settings, stopped, observe)
         return [postprocess_generated_text(self._tokenizer.decode(one.tokens), stops, None) for one in found]
 
-    def _loglikelihood_tokens(
-        self, requests: list[_Request], disable_tqdm: bool = True, **kwargs: Any
-    ) -> list[tuple[float, bool]]:
-        for texts, _, tokens in requests:
-            if not 0 < len(tokens) <= self._max_length:
-                raise DataError(
-                    f"the continuation {(texts or ('', ''))[1]!r} is {len(tokens)} tokens of this run's vocabulary, "
-                    f"and its model can score from 1 to {self._max_length}; leave its task out"
-                )
+    def _loglikelihood_tokens(self, requests: list[_Request], disable_tqdm: bool = True, **kwargs: Any) -> list[_Score]:
         pairs = [Continuation(context, tokens) for _, context, tokens in requests]
         return self._scores(pairs, self._observe)
 
-    def _scores(
-        self, pairs: list[Continuation], observe: Callable[[int], None] = lambda done: None
-    ) -> list[tuple[float, bool]]:
+    def _scores(self, pairs: list[Continuation], observe: Callable[[int], None] = lambda done: None) -> list[_Score]:
         for pair in pairs:
             self.counts["cut"] += is_cut(pair, self._max_length)
             self.counts["tokens"] += len(pair.tokens)

@@ -68,7 +68,8 @@ def measure_tasks(run: Path, settings: TaskSettings, observe: Observer = lambda 
       observe: see `Observer`.
 
     Returns:
-      JSON-able facts: what was scored, and in `tasks` the metrics of each task, or group, by name.
+      JSON-able facts: what was scored, and in `tasks` the metrics of each task, or group, by name. `left_out` names by
+      task the documents that the model cannot score, which no metric counts, and why.
 
     Raises:
       UserError: the library is not installed, a task is not there or is refused, its data cannot be read, or there is
@@ -84,10 +85,12 @@ def measure_tasks(run: Path, settings: TaskSettings, observe: Observer = lambda 
     with _quiet_library(), _seeds():
         from lm_eval.evaluator import evaluate
 
-        from fedlm.simulations.evaluation.language_tasks.harness_model import HarnessModel
+        from fedlm.simulations.evaluation.language_tasks.harness_model import HarnessModel, leave_out_unscored
 
         chosen = choose_tasks((settings.tasks or "").split(","), settings.task_folder)
         _set_shots(chosen["tasks"].values(), settings.num_fewshot)
+        for task in chosen["tasks"].values():
+            leave_out_unscored(task)
         done = 0
 
         def answered(number: int) -> None:
@@ -98,6 +101,7 @@ def measure_tasks(run: Path, settings: TaskSettings, observe: Observer = lambda 
         adapter = HarnessModel(model, stored.params, stored.tokenizer, max_length, settings.batch_size, answered)
         with precision_scope(precision), _made(adapter):
             found: Any = evaluate(adapter, task_dict=chosen, limit=settings.limit, log_samples=False)
+    _refuse_nothing(chosen["tasks"], found, adapter.unscored)
     return {
         "run": str(run),
         "model": name,
@@ -108,8 +112,21 @@ def measure_tasks(run: Path, settings: TaskSettings, observe: Observer = lambda 
         "precision": precision,
         "limit": settings.limit,
         **{name: adapter.counts[name] for name in ("requests", "cut", "shortened", "tokens", "unknown")},
+        "left_out": {
+            task: [{"document": number, "why": why} for number, why in sorted(documents.items())]
+            for task, documents in adapter.unscored.items()
+        },
         "tasks": {name: describe_task(name, found) for name in found["results"]},
     }
+
+
+def _refuse_nothing(tasks: Iterable[str], found: dict[str, Any], unscored: dict[str, dict[int, str]]) -> None:
+    """Raise DataError where no document of any task could be scored."""
+    if any(found["n-samples"][task]["effective"] for task in tasks):
+        return
+    task, documents = next(iter(unscored.items()))
+    number, why = min(documents.items())
+    raise DataError(f"task {task!r}: no document can be scored: of document {number} {why}; leave the task out")
 
 
 def describe_task(name: str, found: dict[str, Any]) -> dict[str, Any]:

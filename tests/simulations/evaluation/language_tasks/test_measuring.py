@@ -114,6 +114,12 @@ def workplace(harness, small_store, tmp_path_factory):
     write_task(folder / "tasks", "lucky", CHOICE | unknown, QUESTIONS)
     write_task(folder / "tasks", "torn", CHOICE | {"doc_to_target": "{{no_such_field}}"}, QUESTIONS)
     write_task(folder / "tasks", "silent", CHOICE | {"doc_to_choice": "{{[' ', question]}}"}, QUESTIONS)
+    holed = [*QUESTIONS[:2], {**QUESTIONS[2], "choices": ["one name", "", "no list"]}, QUESTIONS[3]]
+    write_task(folder / "tasks", "holed", CHOICE | {"num_fewshot": 0}, holed)
+    write_task(folder / "tasks", "bare", CHOICE | {"num_fewshot": 0, "doc_to_text": ""}, holed)
+    whole = {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{choices[1]}}"}
+    perplexity = {"metric_list": [{"metric": "bits_per_byte"}], "num_fewshot": 0}
+    write_task(folder / "tasks", "texts", whole | perplexity, holed)
     both = {"group": "both", "task": ["words", "fixed"], "aggregate_metric_list": [{"metric": "acc"}]}
     (folder / "tasks" / "both.yaml").write_text(json.dumps(both))
     write_task(folder / "tasks", "gone", CHOICE, QUESTIONS)
@@ -171,6 +177,36 @@ def test_the_table_says_what_a_reader_must_know(evaluate):
     assert "acc_norm" in said
 
 
+def test_what_cannot_be_scored_is_named_and_all_else_is_scored(workplace, evaluate):
+    _, alone = workplace
+    typed = evaluate("holed,bare,texts,silent,fixed", "--json")
+    assert typed.returncode == 0, typed.stderr
+    found = json.loads(typed.stdout)
+    assert [one["document"] for one in found["left_out"]["silent"]] == [0, 1, 2, 3]
+    for name in ("holed", "bare", "texts"):
+        (left_out,) = found["left_out"][name]
+        assert left_out["document"] == 2
+        assert left_out["why"].startswith("the text '' has no token" if name == "texts" else "' ' is 0 tokens of")
+        assert found["tasks"][name]["documents"] == 3
+    assert found["left_out"].keys() == {"silent", "holed", "bare", "texts"}
+    assert (found["tasks"]["silent"]["documents"], found["tasks"]["silent"]["metrics"]) == (0, [])
+    assert found["tasks"]["fixed"]["documents"] == 4
+    for name, before in (("holed", "{}:"), ("bare", "")):
+        right = []
+        for row in (QUESTIONS[0], QUESTIONS[1], QUESTIONS[3]):
+            context = before.format(row["question"])
+            scores = [alone.log_likelihood(context, f" {choice}") for choice in row["choices"]]
+            right.append(int(np.argmax(scores)) == row["label"])
+        (accuracy,) = (one for one in found["tasks"][name]["metrics"] if one["metric"] == "acc")
+        assert accuracy["value"] == pytest.approx(np.mean(right))
+
+
+def test_the_table_names_what_cannot_be_scored(evaluate):
+    typed = evaluate("holed")
+    said = " ".join(typed.stdout.split())
+    assert "holed: no metric counts 1 of its documents, which the model cannot score; of document 2 ' ' is 0" in said
+
+
 def test_a_group_has_the_mean_of_its_tasks(evaluate):
     typed = evaluate("both", "--json")
     assert typed.returncode == 0, typed.stderr
@@ -195,7 +231,7 @@ def test_a_group_has_the_mean_of_its_tasks(evaluate):
         ("lucky", [], "task 'lucky': names the metric luck, which is none of lm-evaluation-harness"),
         ("torn", [], "task 'torn': cannot be read"),
         ("gone", [], "task 'gone': cannot be read"),
-        ("silent", [], "is 0 tokens of this run's vocabulary"),
+        ("silent", [], "task 'silent': no document can be scored: of document 0 '  ' is 0 tokens of this"),
         ("words", ["--num-fewshot=3"], "the tasks' questions cannot be made"),
         ("words", ["--num-fewshot=-1"], "num_fewshot is -1"),
         ("words", ["--limit=0"], "limit is 0"),
