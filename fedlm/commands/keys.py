@@ -24,8 +24,8 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, kw_only=True)
 class _InFolder:
-    folder: Path = Path("keys")
-    """Where keys are kept."""
+    keys: Path = Path("keys")
+    """Folder where keys are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ class AuthorityCommand(_InFolder):
     """For how long it is valid."""
 
     def run(self) -> None:
-        Authority.create(self.folder, self.days)
-        print(f"authority: {self.folder / 'ca.pem'}; keep {self.folder / 'ca.key'} secret")
+        Authority.create(self.keys, self.days)
+        print(f"authority: {self.keys / 'ca.pem'}; keep {self.keys / 'ca.key'} secret")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +55,11 @@ class ServerCommand(_InFolder):
     """For how long it is valid."""
 
     def run(self) -> None:
-        authority = Authority(self.folder)
+        authority = Authority(self.keys)
         before = authority.server_hosts()
         hosts = tuple(dict.fromkeys((*(self.host or before), *_LOOPBACK)))
         authority.make_server(hosts, self.days)
-        print(f"server: {self.folder / 'server.pem'}, for {', '.join(hosts)}")
+        print(f"server: {self.keys / 'server.pem'}, for {', '.join(hosts)}")
         if dropped := [host for host in before if host not in hosts]:
             print(f"it is not for {', '.join(dropped)} any more; give them as --host too where clients dial them")
 
@@ -77,7 +77,7 @@ class MakeClientCommand(_InFolder):
     """For how long it is valid."""
 
     def run(self) -> None:
-        print(f"client: {Authority(self.folder).make_client(self.name, self.days)}")
+        print(f"client: {Authority(self.keys).make_client(self.name, self.days)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class TokenCommand(_InFolder):
     """The same device asks again, because its certificate ends or its key is lost."""
 
     def run(self) -> None:
-        authority = Authority(self.folder)
+        authority = Authority(self.keys)
         for name in self.names:
             token = authority.make_token(name, self.hours, self.days, self.again)
             print(token if len(self.names) == 1 else f"{name} {token}")
@@ -116,7 +116,7 @@ class ServeCommand(_InFolder):
         from fedlm.fl_core.deployment.roles import enrol_devices
 
         with json_log(self.log):
-            asyncio.run(enrol_devices(self.folder, self.address))
+            asyncio.run(enrol_devices(self.keys, self.address))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ class RevokeCommand(_InFolder):
     """The client's name, which is not given again."""
 
     def run(self) -> None:
-        Authority(self.folder).revoke(self.name)
+        Authority(self.keys).revoke(self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ class ListCommand(_InFolder):
     """List the clients' certificates: name, last day, and whether it was revoked."""
 
     def run(self) -> None:
-        for one in Authority(self.folder).issued():
+        for one in Authority(self.keys).issued():
             print(f"{one.name}  {one.ends:%Y-%m-%d}{'  revoked' * one.revoked}")
 
 
@@ -167,8 +167,8 @@ class OperatorCommand(_InFolder):
     """Make the token that operators show to see status and metrics, in place of an earlier one, and print it."""
 
     def run(self) -> None:
-        make_folder(self.folder, private=True)
-        print(write_operator_token(self.folder / OPERATOR_TOKEN_FILE))
+        make_folder(self.keys, private=True)
+        print(write_operator_token(self.keys / OPERATOR_TOKEN_FILE))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,8 +181,8 @@ class PlanCommand(_InFolder):
     """
 
     def run(self) -> None:
-        public = create_plan_key(self.folder)
-        print(f"key for plans: devices need {public}; keep {self.folder / PLAN_KEY_FILE} secret")
+        public = create_plan_key(self.keys)
+        print(f"key for plans: devices need {public}; keep {self.keys / PLAN_KEY_FILE} secret")
 
 
 _ACTIONS: dict[str, tuple[str, Any]] = {

@@ -52,8 +52,8 @@ class ServeCommand:
     address: str = "127.0.0.1:8470"
     """Where to listen: host and port; port 0 takes a free one."""
     transport: TransportName = "grpc"
-    """How calls travel; clients must be told the same. `http` (HTTP/1.1) moves large models faster, and takes less
-    memory for each client."""
+    """How calls travel; clients must be told the same. `http` is HTTP/1.1, and all that browsers and the client
+    in TypeScript speak."""
     keys: Path | None = None
     """Folder of the server's credentials and the list of revoked clients, as `fedlm keys` makes it. Clients need a
     certificate of the same authority (mutual TLS), and its name is their identity."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from google.protobuf.json_format import MessageToDict
 
 from fedlm.fl_core.atomic_files import make_folder
+from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.deployment.aggregators.aggregator import Aggregator
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.aggregators.shared_runner import SharedCohortRunner
@@ -26,7 +27,7 @@ from fedlm.fl_core.deployment.operations.overview import Overview
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, Handlers
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.security.keys import Authority
-from fedlm.fl_core.deployment.server.client_service import ClientService, Task, participation_plan
+from fedlm.fl_core.deployment.server.client_service import ClientService, Task
 from fedlm.fl_core.deployment.server.freed_memory import frozen_start, return_freed_memory
 from fedlm.fl_core.deployment.server.local_rounds import LocalRounds
 from fedlm.fl_core.deployment.server.network_runner import NetworkCohortRunner
@@ -195,18 +196,12 @@ def _training(task: Task, folder: RunFolder, state: SqlState) -> DeployedTrainin
 
 def agreement(task: Task) -> str:
     """Digest what coordinator and aggregators must have in common: the SHA-256, in hex, of a description in JSON."""
-    deployment, rules = task.deployment, task.deployment.aggregation_rules()
-    plan = participation_plan(deployment)
+    deployment = task.deployment
     described = {
         "protocol": PROTOCOL,
         "program": MessageToDict(write_training_program(deployment.model, task.model, deployment.training)),
-        "population": deployment.population,
-        "participation": None if plan is None else MessageToDict(plan),
         "vocabulary": hashlib.sha256(task.vocabulary).hexdigest(),
-        "download_encoding": deployment.download_encoding,
-        "weighting": rules.weighting,
-        "clip_norm": rules.clip_norm,
-        "exact": rules.exact,
+        "settings": settings_as_json(deployment),
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 

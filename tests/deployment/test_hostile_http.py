@@ -27,7 +27,7 @@ HONEST = SETTINGS.cohort_size
 
 def request(line, *fields, body=b"", name="eve", length=None):
     """The bytes of a request."""
-    lines = [f"{line} HTTP/1.1", "Host: here"]
+    lines = [f"{line} HTTP/1.1", "Host: 127.0.0.1"]
     lines += [] if name is None else [f"{CLIENT_NAME}: {name}"]
     lines += (
         [f"Content-Length: {len(body) if length is None else length}"]

@@ -66,8 +66,8 @@ def coming(port, rounds):
         opened.close()
 
 
-def ask(address, path, tls=None, token=None):
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+def ask(address, path, tls=None, token=None, **fields):
+    headers = fields | ({} if token is None else {"Authorization": f"Bearer {token}"})
     asked = urllib.request.Request(f"{'http' if tls is None else 'https'}://{address}{path}", headers=headers)
     with urllib.request.urlopen(asked, timeout=5, context=tls) as answer:
         return answer.status

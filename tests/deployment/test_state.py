@@ -1,5 +1,6 @@
 """The server's state: the same promises in SQLite and in PostgreSQL."""
 
+import os
 import sqlite3
 import threading
 
@@ -10,7 +11,7 @@ from alembic.runtime.migration import MigrationContext
 
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state import AttemptRecord, ClientRecord, ReleaseRecord, SeenClient, StateError
-from fedlm.fl_core.deployment.state.state_sql import SqlState
+from fedlm.fl_core.deployment.state.state_sql import SqlState, sqlite_url
 from fedlm.fl_core.deployment.state.tables import TABLES
 
 ATTEMPT = AttemptRecord("aa", 0, "finished", "", 1e9, 2.5, 3, 2, 0, 1, 5_000_000_000, 6_000_000_000)
@@ -195,3 +196,20 @@ def test_one_process_at_a_time_is_entered(state):
     assert (state.entered("a"), state.entered("b")) == (False, True)
     assert not state.enter(["a"], "c")
     assert state.entered("b")
+
+
+@pytest.mark.parametrize("there_before", [False, True])
+def test_only_its_owner_can_read_the_file_that_names_clients(tmp_path, there_before):
+    file = tmp_path / "state.db"
+    mask = os.umask(0o022)
+    try:
+        if there_before:
+            sqlite3.connect(file).execute("CREATE TABLE t (x)").connection.close()
+            assert file.stat().st_mode & 0o777 == 0o644
+        state = SqlState(sqlite_url(file))
+        state.record_check_ins(seen(0))
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+        state.close()
+    finally:
+        os.umask(mask)
+    assert modes == dict.fromkeys(["state.db", "state.db-wal", "state.db-shm"], 0o600)

@@ -208,7 +208,7 @@ class HttpConnection(Connection):
         length=st.sampled_from([None, 0, 9, 10**19]),
     )
     def ask(self, method, where, fields, body, length):
-        lines = [f"{method} {where} HTTP/1.1", "Host: h", "fedlm-client: ann", *fields]
+        lines = [f"{method} {where} HTTP/1.1", "Host: 127.0.0.1", "fedlm-client: ann", *fields]
         lines += [f"Content-Length: {len(body) if length is None else length}", "", ""]
         self.send("\r\n".join(lines).encode("latin-1") + body)
 
@@ -301,7 +301,9 @@ def answered(listening, tls, content):
 @pytest.mark.parametrize("tls", [False, True])
 def test_a_target_or_a_header_that_is_none_is_refused(listening, tls):
     for line, field in (("GET http://[", "x: y"), ("PUT /upload", f"{UPLOAD_HEADER}: caf\xe9")):
-        sent = "\r\n".join([f"{line} HTTP/1.1", "Host: h", "fedlm-client: ann", field, "", ""]).encode("latin-1")
+        sent = "\r\n".join([f"{line} HTTP/1.1", "Host: 127.0.0.1", "fedlm-client: ann", field, "", ""]).encode(
+            "latin-1"
+        )
         assert answered(listening, tls, sent) == 400
     listening.check("http", tls)
 

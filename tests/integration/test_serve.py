@@ -112,7 +112,7 @@ def test_a_vocabulary_whose_special_tokens_devices_do_not_know_is_refused(tmp_pa
 @pytest.mark.long
 def test_a_device_enrols_takes_part_and_is_revoked(tmp_path, small_store, start, capsys):
     keys, mine = tmp_path / "keys", tmp_path / "mine"
-    folder = ("--folder", str(keys))
+    folder = ("--keys", str(keys))
     for words in (("ca",), ("server",), ("token", "alice")):
         assert main(["keys", *words, *folder]) == 0
     written = tmp_path / "token"
@@ -124,7 +124,7 @@ def test_a_device_enrols_takes_part_and_is_revoked(tmp_path, small_store, start,
     (served / "revoked").symlink_to(keys / "revoked")
     words = ("--out", tmp_path / "run", "--vocabulary", small_store, "--keys", served)
     server = start("serve", "--config", config, *words)
-    enrolling = start("keys", "serve", "--folder", keys, "--address", "127.0.0.1:0")
+    enrolling = start("keys", "serve", "--keys", keys, "--address", "127.0.0.1:0")
     enrolment = wait_for(enrolling, "listening")["port"]
     believed = ("--ca", str(keys / "ca.pem"))
     enrol = ["keys", "enrol", "--server", f"127.0.0.1:{enrolment}", *believed, "--token", str(written)]

@@ -5,6 +5,7 @@ beginning, so that what it read is still so when it writes, whichever processes 
 """
 
 import contextlib
+import os
 import random
 import sqlite3
 import time
@@ -35,6 +36,8 @@ class Database:
           StateError: it cannot be opened, or a newer version of fedlm has written it.
         """
         self._url = _parse(url)
+        if self._is_sqlite and self._url.database:
+            _keep_from_others(Path(self._url.database))
         try:
             self._engine = sql.create_engine(self._url, **self._options())
             if self._is_sqlite:
@@ -142,6 +145,25 @@ def _parse(url: str) -> sql.URL:
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         raise StateError(f"{parsed.render_as_string()}: databases of this kind are not supported; {_EXPECTED}")
     return parsed
+
+
+def _keep_from_others(path: Path) -> None:
+    """Let the owner of a database's file alone read it: it names clients. Make it where it is not there yet.
+
+    Raises:
+      StateError: it cannot be made, or others can read it and it is somebody else's.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        # SQLite gives the files beside it the same rights, but only when it makes them.
+        for one in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
+            if one.exists() and one.stat().st_mode & 0o077:
+                one.chmod(0o600)
+    except OSError as error:
+        raise StateError(
+            f"{path}: the state cannot be opened where its owner alone can read it ({error.strerror}); may this "
+            "process write there?"
+        ) from error
 
 
 def _set_up_sqlite(connection: Any, record: Any) -> None:

@@ -13,7 +13,7 @@ from asyncio import sslproto
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
-from fedlm.fl_core.deployment.addresses import host_and_port
+from fedlm.fl_core.deployment.addresses import host_and_port, is_loopback
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.protocol.errors import (
     BrokenUploadError,
@@ -198,6 +198,8 @@ class HttpListener:
 
     async def _answer(self, call: ServedCall) -> None:
         try:
+            if self._tls is None:
+                _check_host(call.head)
             await self._answer_call(call)
         except (RefusedError, MalformedError, BadRequestError) as error:
             # Who is not known has no connection to keep.
@@ -209,6 +211,20 @@ class HttpListener:
         except TooManyCallsError as error:
             await self._refusals.hold()
             await call.say(HTTPStatus.TOO_MANY_REQUESTS, str(error))
+
+
+def _check_host(head: Head) -> None:
+    """Refuse, with `BadRequestError`, what a page asks for whose name was made to lead to this machine (DNS rebinding).
+
+    Plain text is for loopback, where nothing but the name tells such a page from the server's own.
+    """
+    host = head.fields.get("host")
+    if host is not None:
+        name, _, port = host.rpartition(":")
+        if not is_loopback((name if port.isdigit() else host).strip("[]").lower()):
+            raise BadRequestError(
+                HTTPStatus.FORBIDDEN, f"{host[:100]} is no name of this machine's loopback, such as 127.0.0.1:8470"
+            )
 
 
 def _status_of(error: Exception, peer: str) -> HTTPStatus:

@@ -8,7 +8,6 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fedlm.fl_core.deployment.addresses import is_loopback
 from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.transport.http_connections import Head, ServedCall
 from fedlm.fl_core.errors import ConfigurationError
@@ -73,16 +72,13 @@ class Page:
         await call.send(HTTPStatus.OK, _FIELDS | {"Content-Security-Policy": policy, "Content-Type": kind}, content)
 
 
-def check_origin(head: Head, plain: bool) -> None:
-    """Refuse, with `RefusedError`, what a page from elsewhere asks for: a browser would show its user's certificate, or
-    in plain text carry what a page says whose name was made to lead here (DNS rebinding)."""
+def check_origin(head: Head) -> None:
+    """Refuse, with `RefusedError`, what a page from elsewhere asks for: a browser would show its user's certificate."""
     origin = head.fields.get("origin")
     if origin is None:
         return
     try:
-        found = urlsplit(origin)
-        same = found.netloc.lower() == head.fields.get("host", "").lower() != ""
-        same = same and not (plain and not is_loopback(found.hostname or ""))
+        same = urlsplit(origin).netloc.lower() == head.fields.get("host", "").lower() != ""
     except ValueError:
         same = False
     if not same:

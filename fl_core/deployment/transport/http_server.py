@@ -1,6 +1,6 @@
 """The server's end of the HTTP transport: HTTP/1.1 over TLS or on loopback, one call at a time on a connection.
 
-Beside gRPC it moves large models at little more than what a plain copy costs; `http_connections` says how.
+In plain text it moves large models at little more than what a plain copy costs; `http_connections` says how.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class HttpServer(HttpListener):
             await self._page.send(call)
             return
         call.identify(self._name_of(call))
-        check_origin(call.head, plain=self._names is None)
+        check_origin(call.head)
         await self._route(call, call.peer)
 
     def _name_of(self, call: ServedCall) -> str:

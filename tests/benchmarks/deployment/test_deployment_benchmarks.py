@@ -1,6 +1,8 @@
 """The measurements of deployments run, at sizes that say nothing."""
 
+import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,7 @@ from benchmarks.deployment.rounds import measure
 from benchmarks.deployment.rounds import plot as plot_rounds
 from benchmarks.deployment.shapes import Shape, sizes_of
 
+ROOT = Path(__file__).parents[3]
 SHAPE = Shape("tiny", 2_000, 4, 3)
 
 
@@ -34,3 +37,21 @@ def test_check_ins_are_timed(transport):
     assert 0 < found["p50_ms"] <= found["p99_ms"] <= found["greatest_ms"]
     assert 0 <= found["server_cores"] <= os.cpu_count()
     assert plot({(transport, "idle_clients"): found["distribution"]}).axes
+
+
+def test_the_page_says_where_a_transport_is_the_faster_one():
+    """The least and the greatest ratio of the three large models, in plain text and with TLS."""
+
+    def ratios(name, over, under, what):
+        rounds = json.loads((ROOT / f"benchmarks/deployment/results/{name}.json").read_text())["rounds"][1:]
+        found = [one["contestants"][over][what] / one["contestants"][under][what] for one in rounds]
+        return f"{min(found):.1f} to {max(found):.1f} times"
+
+    page = " ".join((ROOT / "docs/deployment.md").read_text().split())
+    plain, tls = (
+        ratios("rounds", "grpc", "http", "median_seconds"),
+        ratios("rounds_tls", "http", "grpc", "median_seconds"),
+    )
+    memory = ratios("rounds_tls", "http", "grpc", "peak_memory_mib")
+    assert f"In plain text on loopback a round over gRPC takes {plain} as long as over HTTP" in page
+    assert f"a round over HTTP takes {tls} as long as over gRPC, and takes {memory} the memory" in page

@@ -151,7 +151,7 @@ def test_the_version_is_told_in_a_line(word, capsys):
 
 def test_a_place_that_is_no_folder_is_one_line(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    assert main(["keys", "ca", "--folder", str(tmp_path / "file")]) == 2
+    assert main(["keys", "ca", "--keys", str(tmp_path / "file")]) == 2
     said = capsys.readouterr().err
     assert (
         said == f"fedlm keys: {tmp_path / 'file'}: is a file, but must be a folder, or a place for one; give another\n"

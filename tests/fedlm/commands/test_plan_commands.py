@@ -20,7 +20,7 @@ def run(small_store, tmp_path_factory, fedlm_here):
     limits = ["--client-max-batches", "1", "--test-examples", "20", "--devices", "1"]
     done = fedlm_here("simulate", *words, *limits, "--data", small_store, "--out", folder / "run")
     assert done.returncode == 0, done.stderr
-    assert fedlm_here("keys", "plan", "--folder", folder / "keys").returncode == 0
+    assert fedlm_here("keys", "plan", "--keys", folder / "keys").returncode == 0
     return folder
 
 

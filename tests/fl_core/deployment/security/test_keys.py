@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedlm.commands.cli import main
+from fedlm.commands.keys import _ACTIONS
 from fedlm.fl_core.deployment.addresses import loopback_only
 from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.security import certificates, keys
@@ -231,7 +232,7 @@ def test_damaged_requests_are_refused_with_a_reason(shared, damage):
 
 
 def test_a_server_certificate_made_again_keeps_its_hosts_unless_others_are_named(tmp_path, capsys):
-    keys = ("--folder", str(tmp_path / "keys"))
+    keys = ("--keys", str(tmp_path / "keys"))
     main(["keys", "ca", *keys])
     main(["keys", "server", *keys, "--host", "fl.example.org", "10.0.0.1"])
     main(["keys", "server", *keys])
@@ -255,9 +256,19 @@ def test_a_token_is_read_from_a_file_or_from_standard_input(tmp_path, capsys, mo
     ]
     assert main([*enrol, "--token", str(tmp_path / "none")]) == 2
     assert "none: no token can be read" in capsys.readouterr().err
-    main(["keys", "ca", "--folder", str(tmp_path)])
+    main(["keys", "ca", "--keys", str(tmp_path)])
     for words in ([], ["--token", str(tmp_path / "token")]):
         (tmp_path / "token").write_text("0" * 64 + "\n")
         monkeypatch.setattr("sys.stdin", io.StringIO("0" * 64 + "\n"))
         assert main([*enrol, *words]) == 2
         assert "127.0.0.1:1: cannot be reached" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("action", [name for name in _ACTIONS if name != "enrol"])
+def test_a_folder_of_keys_is_named_as_everywhere_else(tmp_path, capsys, action):
+    Authority.create(tmp_path / "keys").make_client("ann")
+    words = {"client": ["ben"], "token": ["ben"], "revoke": ["ann"], "serve": ["--address", "nowhere"]}.get(action, [])
+    status = main(["keys", action, *words, "--keys", str(tmp_path / "keys")])
+    assert "option" not in capsys.readouterr().err
+    # There is an authority already, and a process that enrols devices needs a server's certificate.
+    assert status == (2 if action in ("ca", "serve") else 0)

@@ -92,7 +92,7 @@ def test_pages_from_elsewhere_make_no_calls(page):
     )
     assert {found[0] for found in refused} == {403}
     own = request("POST /check-in", "Origin: http://localhost:1", body=CHECK_IN, name="ann")
-    ((status, body),) = asked(page, own.replace(b"Host: here", b"Host: localhost:1"))
+    ((status, body),) = asked(page, own.replace(b"Host: 127.0.0.1", b"Host: localhost:1"))
     assert (status, messages.CheckInReply.FromString(body).come_back.reason) == (200, "ann")
 
 
@@ -100,14 +100,14 @@ def test_a_page_whose_name_was_made_to_lead_here_is_not_heard_in_plain_text(page
     names = ("here", "127.0.0.1.elsewhere:8470", "localhost.elsewhere")
     sent = [
         request("POST /check-in", f"Origin: http://{name}", body=CHECK_IN, name="ann").replace(
-            b"here", name.encode(), 1
+            b"Host: 127.0.0.1", f"Host: {name}".encode(), 1
         )
         for name in names
     ]
     assert {found[0] for found in asked(page, *sent)} == {403}
     for name in ("127.0.0.1:8470", "[::1]:8470", "LOCALHOST"):
         own = request("POST /check-in", f"Origin: http://{name}", body=CHECK_IN, name="ann")
-        assert asked(page, own.replace(b"here", name.encode(), 1))[0][0] == 200
+        assert asked(page, own.replace(b"Host: 127.0.0.1", f"Host: {name}".encode(), 1))[0][0] == 200
 
 
 def test_a_page_is_for_those_with_a_certificate(page, tmp_path):
