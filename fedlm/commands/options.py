@@ -17,6 +17,7 @@ from fedlm.commands.option_help import HELP, HELP_ALL, print_help
 from fedlm.commands.suggestions import meant_options
 from fedlm.fl_core.composed_settings import fitting_value, value_types
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.text_encodings import utf8_text
 
 _Command = TypeVar("_Command")
 _DASHES = "-\N{EN DASH}\N{EM DASH}"  # the last two come along with text that is copied
@@ -128,7 +129,7 @@ def _take_option(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(utf8_text(path, path.read_bytes()))
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets as deep

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedlm.fl_core.cohorts import Availability
 from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.text_encodings import refuse_other_encodings
 
 _LONGEST_LINE = 1 << 16
 
@@ -130,6 +131,8 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
     # A file that is no text may have no line's end for gigabytes.
     while line := file.readline(_LONGEST_LINE):
         number += 1
+        if number == 1:
+            refuse_other_encodings(path, line[:4])
         if len(line) == _LONGEST_LINE:
             _bad(path, number, f"found a line of {_LONGEST_LINE:,} bytes or more, expected a CSV file")
         try:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.text_encodings import utf8_text
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
 _CUT_OFF = "\N{REPLACEMENT CHARACTER}"
@@ -57,11 +58,9 @@ def read_prompts(path: Path) -> list[str]:
     Empty lines are passed over. Raises DataError where the file cannot be read or a line is not such.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
+        lines = utf8_text(path, path.read_bytes()).split("\n")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}), expected prompts; correct the path") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: found bytes that are not UTF-8 ({error.reason}), expected text in UTF-8") from error
     filled = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if path.suffix.lower() != ".jsonl":
         return [line.removesuffix("\r") for _, line in filled]

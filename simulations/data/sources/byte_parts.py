@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.text_encodings import refuse_other_encodings
 from fedlm.simulations.data.sources.base import PART_BYTES, Part
 
 MAX_RECORD_BYTES = 64 << 20
@@ -104,11 +105,12 @@ def stream_parts(
 
     `position` says how far the stream has been read, in the unit of the parts' sizes. No part is empty unless the
     stream is; the last one's records need not be whole. Raises DataError where a record is longer than
-    `MAX_RECORD_BYTES`.
+    `MAX_RECORD_BYTES`, or the text is not in UTF-8 from its beginning.
     """
     pending, searched = b"", 0
     start, line, counted = 0, 1, 0
     block = stream.read(part_bytes)
+    refuse_other_encodings(path, block[:4])
     while block:
         pending += block
         now = position()

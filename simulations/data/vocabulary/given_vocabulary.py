@@ -9,6 +9,7 @@ from typing import Literal
 
 from fedlm.fl_core.errors import DataError, setting
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin, origin_beside
+from fedlm.fl_core.text_encodings import refuse_other_encodings
 from fedlm.models.special_tokens import SPECIAL_TOKENS
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from fedlm.simulations.data.vocabulary.tokenizer_kinds import TOKENIZERS
@@ -72,6 +73,8 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
+                if number == 1:
+                    refuse_other_encodings(path, line[:4])
                 place, line = f"{path}, line {number}", line.removesuffix(b"\n").removesuffix(b"\r")
                 try:
                     text = line.decode("utf-8")

@@ -8,6 +8,7 @@ import tokenizers
 from tokenizers import Regex, models, normalizers
 
 from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.text_encodings import utf8_text
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
@@ -39,11 +40,7 @@ def read_catalogue(path: Path) -> list[str]:
       DataError: the file cannot be read, a line is empty, or an item stands there twice.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: found bytes that are not UTF-8 ({error.reason}), expected one item a line."
-        ) from error
+        lines = utf8_text(path, path.read_bytes()).removesuffix("\n").split("\n")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}), expected a catalogue, one item a line.") from error
     seen: dict[str, int] = {}

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.text_encodings import utf8_text
 from fedlm.models.precision import precision_scope
 from fedlm.models.special_tokens import OOV_ID, PAD_ID
 from fedlm.simulations.data.store.token_store import TokenStore
@@ -66,8 +67,8 @@ def read_histories(path: Path) -> list[list[str]]:
     """
     try:
         # Other characters that Python takes for ends of lines may be part of a name.
-        lines = [line.removesuffix("\r") for line in path.read_text(encoding="utf-8-sig").split("\n")]
-    except (OSError, UnicodeDecodeError) as error:
+        lines = [line.removesuffix("\r") for line in utf8_text(path, path.read_bytes()).split("\n")]
+    except OSError as error:
         raise DataError(f"{path}: cannot be read ({error}), expected histories, one a line in UTF-8.") from error
     if path.suffix != ".jsonl":
         return [line.split() for line in (lines[:-1] if lines[-1] == "" else lines)]

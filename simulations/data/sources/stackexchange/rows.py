@@ -4,7 +4,6 @@ Rows are found by their beginnings, since XML allows no `<` inside an attribute,
 files can be cut anywhere between two rows, and a row's fault is known by its line.
 """
 
-import codecs
 import itertools
 import re
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from fedlm.simulations.data.sources.user_rows import NOT_UTF8
 _ROW = re.compile(rb"<row[\s/>]")
 _AFTER_ROW = (b" ", b"\t", b"\r", b"\n", b"/", b">")
 _CHARACTER_REFERENCE = re.compile(rb"&#(?:x([0-9A-Fa-f]+)|([0-9]+));")
-_FOREIGN_BEGINNINGS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 _NAMES: dict[str, str] = {}  # of attributes, shared by all rows' parsers
 
 
@@ -102,8 +100,6 @@ def _without_end(part: BytePart, data: bytes, root: str) -> bytes:
 
 def _check_beginning(path: Path, beginning: bytes, root: str, whole: bool) -> None:
     """Check what comes before the first row: at most an XML declaration, a document type and the outermost element."""
-    if beginning.startswith(_FOREIGN_BEGINNINGS):
-        raise DataError(f"{path}: is in UTF-16 or UTF-32, expected UTF-8. Convert the file to UTF-8.")
     if not beginning.strip():
         found = "an empty file" if whole else "a row without an element around it"
         raise DataError(f"{path}: found {found}, expected <{root}> with rows. Fetch the file again.")

@@ -1,0 +1,77 @@
+"""A file in another encoding than UTF-8 is told by its name, whoever reads it."""
+
+import codecs
+
+import pytest
+
+from fedlm.commands.data import main
+from fedlm.commands.options import _read_file
+from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.text_encodings import refuse_other_encodings, utf8_text
+from fedlm.simulations.data.sources.interactions import Interactions
+from fedlm.simulations.data.sources.text_files import TextFiles
+from fedlm.simulations.data.vocabulary.given_vocabulary import given_tokenizer
+from fedlm.simulations.data.vocabulary.item_level import read_catalogue
+from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
+from fedlm.simulations.evaluation.recommendation.recommending import read_histories
+from fedlm.simulations.generation.texts import read_prompts
+from tests.simulations.data.sources.source_reading import read
+
+ENCODINGS = [("utf-16", "UTF-16"), ("utf-16-le", "UTF-16"), ("utf-16-be", "UTF-16"), ("utf-32", "UTF-32")]
+TEXT = '{"user": "a", "text": "The café."}\n'
+
+
+@pytest.mark.parametrize(("encoding", "named"), [*ENCODINGS, ("utf-32-le", "UTF-32"), ("utf-32-be", "UTF-32")])
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF16_LE])
+def test_the_encoding_is_named(tmp_path, encoding, named, mark):
+    content = TEXT.encode(encoding)
+    if mark and encoding == "utf-16-le":
+        content = mark + content
+    with pytest.raises(DataError, match=rf"a\.txt: is in {named}, expected UTF-8\. .*iconv -f {named} -t UTF-8"):
+        utf8_text(tmp_path / "a.txt", content)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"a", b"\0", b"ab\0", TEXT.encode(), codecs.BOM_UTF8 + TEXT.encode(), b"\0\0ab"]
+)
+def test_all_else_is_taken_for_utf8(tmp_path, content):
+    refuse_other_encodings(tmp_path, content)
+    assert utf8_text(tmp_path, content) == content.removeprefix(codecs.BOM_UTF8).decode()
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda path: read(Interactions((path,), format="pairs")),
+        lambda path: read(TextFiles((path,), documents="lines")),
+        lambda path: given_tokenizer(TokenizerSettings(vocabulary=path)),
+        read_prompts,
+        read_catalogue,
+        read_histories,
+        _read_file,
+    ],
+)
+@pytest.mark.parametrize(("encoding", "named"), ENCODINGS)
+def test_readers_of_text_name_the_encoding(tmp_path, take, encoding, named):
+    (tmp_path / "file.txt").write_bytes("one two\nthree four\n".encode(encoding))
+    with pytest.raises(DataError, match=rf"file\.txt: is in {named}, expected UTF-8"):
+        take(tmp_path / "file.txt")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+@pytest.mark.parametrize(("encoding", "named"), ENCODINGS)
+def test_the_command_names_the_encoding_of_a_table(tmp_path, kind, encoding, named):
+    text = TEXT if kind == "jsonl" else "user,text\na,The café.\n"
+    (tmp_path / "file").write_bytes(text.encode(encoding))
+    with pytest.raises(DataError, match=rf"file: is in {named}, expected UTF-8"):
+        main(["import", kind, str(tmp_path / "file"), "--out", str(tmp_path / "store"), "--workers", "1"])
+
+
+def test_half_a_character_is_named_with_its_line(tmp_path, capsys):
+    rows = [f'{{"user": "u{n}", "text": "The cat sat."}}\n' for n in range(20)]
+    rows.insert(7, '{"user": "u3", "text": "half \\ud83d of it"}\n')
+    (tmp_path / "rows.jsonl").write_text("".join(rows))
+    main(["import", "jsonl", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "store"), "--workers", "1"])
+    said = capsys.readouterr().out
+    assert f"left out: text that is not Unicode, 1 (the first: {tmp_path / 'rows.jsonl'}, line 8)" in said
+    assert "None" not in said
