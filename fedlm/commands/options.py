@@ -16,7 +16,7 @@ from fedlm.commands.described_options import Option, documentation, option_group
 from fedlm.commands.option_help import HELP, HELP_ALL, print_help
 from fedlm.commands.suggestions import meant_options
 from fedlm.fl_core.composed_settings import fitting_value, value_types
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.text_encodings import utf8_text
 
 _Command = TypeVar("_Command")
@@ -130,6 +130,8 @@ def _take_option(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
 def _read_file(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(utf8_text(path, path.read_bytes()))
+    except DataError as error:
+        raise ConfigurationError(str(error)) from error
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets as deep

@@ -5,7 +5,6 @@ import codecs
 import pytest
 
 from fedlm.commands.data import main
-from fedlm.commands.options import _read_file
 from fedlm.fl_core.errors import DataError
 from fedlm.fl_core.text_encodings import refuse_other_encodings, utf8_text
 from fedlm.simulations.data.sources.interactions import Interactions
@@ -48,7 +47,6 @@ def test_all_else_is_taken_for_utf8(tmp_path, content):
         read_prompts,
         read_catalogue,
         read_histories,
-        _read_file,
     ],
 )
 @pytest.mark.parametrize(("encoding", "named"), ENCODINGS)

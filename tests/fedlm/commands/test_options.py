@@ -350,7 +350,7 @@ def test_a_file_that_cannot_be_read_is_named(content, tmp_path):
         path.mkdir()
     else:
         path.write_bytes(content)
-    with pytest.raises(ConfigurationError, match=r"run\.toml: (cannot be read|not a TOML file|is in UTF-16|found bytes that are not UTF-8)"):
+    with pytest.raises(ConfigurationError, match=r"run\.toml: (cannot be read|not a TOML file|is in UTF-16)"):
         read("--config", str(path))
     with pytest.raises(ConfigurationError, match=r"nowhere\.toml: cannot be read"):
         read("--config", str(tmp_path / "nowhere.toml"))
