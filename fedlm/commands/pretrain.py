@@ -10,7 +10,7 @@ from rich.table import Table
 
 from fedlm.commands.options import read_options
 from fedlm.commands.processes import ProcessGroup, join_processes
-from fedlm.commands.progress import StepProgress, bytes_text, trained_part
+from fedlm.commands.progress import StepProgress, bytes_text, scores_in_words, trained_part
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.pretraining.settings import Pretraining
 
@@ -88,8 +88,8 @@ def main(argv: list[str]) -> int:
     else:
         what = "of masked words " if summary["objective"] == "masked" else ""
         console.print(
-            f"test perplexity {what}{summary['test_perplexity']:.2f}, test accuracy {summary['test_accuracy']:.4f} "
-            f"after {summary['steps']} steps ({summary['parameters']:,} parameters{trained_part(summary)})"
+            f"{scores_in_words(summary, what)} after {summary['steps']} steps ({summary['parameters']:,} "
+            f"parameters{trained_part(summary)})"
         )
     console.print(f"privacy: {escape(summary['privacy'])}", soft_wrap=True)
     if summary.get("privacy_guarantee"):

@@ -70,6 +70,17 @@ def trained_part(summary: dict[str, Any]) -> str:
     return "" if trained == summary["parameters"] else f" with {trained:,} in adapters, which alone were trained"
 
 
+def scores_in_words(summary: dict[str, Any], of_what: str = "") -> str:
+    """Say what a run scored on the test clients, `of_what` being the targets in a few words; a score that is no finite
+    number is said as such."""
+    perplexity, accuracy = summary["test_perplexity"], summary["test_accuracy"]
+    numbers = [
+        "no finite number" if value is None else f"{value:.{digits}f}"
+        for value, digits in ((perplexity, 2), (accuracy, 4))
+    ]
+    return f"test perplexity {of_what}{numbers[0]}, test accuracy {numbers[1]}"
+
+
 class RoundProgress(_Bar):
     """Shows the rounds of one run, by the name of its model."""
 

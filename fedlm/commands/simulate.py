@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from fedlm.commands.options import read_options
 from fedlm.commands.processes import ProcessGroup, join_processes
-from fedlm.commands.progress import RoundProgress, trained_part
+from fedlm.commands.progress import RoundProgress, scores_in_words, trained_part
 from fedlm.fl_core.privacy.printed_bounds import rounded_down
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.presets import SIMULATION_PRESETS
@@ -69,8 +69,8 @@ def main(argv: list[str]) -> int:
         console.print(f"[red]diverged[/] at round {summary['diverged_at_round']}: {summary['diverged_because']}")
     else:
         console.print(
-            f"test perplexity {summary['test_perplexity']:.2f}, test accuracy {summary['test_accuracy']:.4f} "
-            f"after {summary['rounds']} rounds ({summary['parameters']:,} parameters{trained_part(summary)})"
+            f"{scores_in_words(summary)} after {summary['rounds']} rounds ({summary['parameters']:,} "
+            f"parameters{trained_part(summary)})"
         )
     if summary["rounds"] > experiment.rounds:
         console.print(f"it had come so far before: {experiment.rounds} rounds, which were asked for, are fewer")

@@ -222,3 +222,16 @@ def test_mistakes_are_one_line(small_store, tmp_path, fedlm_here, changes, expec
     assert "Traceback" not in result.stderr
     assert expected in result.stderr.splitlines()[-1]
     assert not os.path.exists(tmp_path / "summary.json")
+
+
+@pytest.mark.long
+def test_a_perplexity_that_is_no_finite_number_is_said(small_store, tmp_path, fedlm_here):
+    """The loss is one still, and the exponential of it is not."""
+    loud = {"optimizer": "sgd", "learning_rate": 1.0, "noise_multiplier": 40.0, "delta": 1e-3, "evaluate_every": 6}
+    done = fedlm_here("pretrain", *options(small_store, tmp_path / "run", **loud))
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "finished"
+    assert summary["test_perplexity"] is None
+    assert summary["test_loss"] > 710
+    assert "test perplexity no finite number, test accuracy 0." in done.stdout

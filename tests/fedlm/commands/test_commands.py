@@ -13,7 +13,7 @@ from fedlm.commands import cli, models
 from fedlm.commands.account import KINDS
 from fedlm.commands.cli import COMMANDS, main
 from fedlm.commands.command_tree import find_commands
-from fedlm.commands.progress import StepProgress, bytes_text, describe_round, time_text
+from fedlm.commands.progress import StepProgress, bytes_text, describe_round, scores_in_words, time_text
 from fedlm.simulations.experiments.presets import PRESETS, SIMULATION_PRESETS
 
 
@@ -248,3 +248,15 @@ def test_the_time_left_is_not_by_what_was_compiled_for_the_first_step(capsys, mo
             progress.stepped(done, 9, 100.0)
     left = [line.split(", ")[-1] for line in capsys.readouterr().err.splitlines()]
     assert left == ["? left", "0:20 left", "0:00 left"]
+
+
+@pytest.mark.parametrize(
+    ("perplexity", "accuracy", "said"),
+    [
+        (12.345, 0.25, "test perplexity 12.35, test accuracy 0.2500"),
+        (None, 0.25, "test perplexity no finite number, test accuracy 0.2500"),
+        (None, None, "test perplexity no finite number, test accuracy no finite number"),
+    ],
+)
+def test_scores_that_are_no_finite_numbers_are_said(perplexity, accuracy, said):
+    assert scores_in_words({"test_perplexity": perplexity, "test_accuracy": accuracy}) == said
