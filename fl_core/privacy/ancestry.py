@@ -119,6 +119,16 @@ def _seen_by(phase: Phase, people: set[str]) -> Phase:
     return phase._replace(people="same") if counted or phase.training_data_sha256 in people else phase
 
 
+def on_other_data(phases: Sequence[Phase], training_data: str | None) -> list[Phase]:
+    """List trainings on a run's people, of which it is not known that they were on the run's very training clients:
+    whom its data set holds out may be among theirs, as where one source is split in two ways."""
+    return [
+        phase
+        for phase in phases
+        if phase.people == "same" and (training_data is None or phase.training_data_sha256 != training_data)
+    ]
+
+
 def with_all_doubts(farthest: Phase, *others: Phase) -> Phase:
     """Add to a record of a training what others of the same training say against it: that it was on the same people, or
     why nothing is promised."""

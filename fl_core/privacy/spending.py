@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import calibrate, events_of, least_noise, sensitivity_squared
-from fedlm.fl_core.privacy.ancestry import Phase, data_of_people
+from fedlm.fl_core.privacy.ancestry import Phase, data_of_people, on_other_data
 from fedlm.fl_core.privacy.composition import Event, GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
@@ -49,11 +49,12 @@ def is_unchosen(tuning: Mapping[str, Any]) -> bool:
 
 
 def spent_before(
-    plan: PrivacyPlan, training_data: str | None, ancestry: Sequence[Phase]
+    plan: PrivacyPlan, training_data: str | None, ancestry: Sequence[Phase], law: TrialsLaw | None = None
 ) -> tuple[list[Spending], list[str]]:
-    """Collect what the people of a run have spent before it, and why that is not known."""
+    """Collect what the people of a run, which was chosen by `law` or not, have spent before it, and why that is not
+    known."""
     spent: list[Spending] = []
-    reasons = []
+    reasons = _may_be_scorers(training_data, ancestry, law)
     for phase in ancestry:
         if phase.people != "same":
             continue
@@ -73,6 +74,19 @@ def spent_before(
         rounds = [(first, end) for first, end in phase.generations if end > first]
         spent.append(Spending(earlier, rounds, law_of(phase.tuning)))
     return [one for one in spent if one.rounds], reasons
+
+
+def _may_be_scorers(training_data: str | None, ancestry: Sequence[Phase], law: TrialsLaw | None) -> list[str]:
+    """Say which outcomes of private selections were chosen by text of people who may be among those of another
+    training: no noise hides what these wrote for the choice."""
+    others = dict.fromkeys(phase.words for phase in on_other_data(ancestry, training_data))
+    chosen = [phase.words for phase in ancestry if phase.people == "same" and law_of(phase.tuning) is not None]
+    return [
+        f"{words} was chosen by text of people whom its data set holds out, and who may be among those of another data "
+        f"set, trained on by {' and '.join(others)}"
+        for words in dict.fromkeys([*([] if law is None else ["this run"]), *chosen])
+        if others
+    ]
 
 
 def _same_units(one: str, other: str, data: str | None, other_data: str | None) -> bool:
@@ -196,7 +210,7 @@ def calibrate_total(
         return known
     # Which unit is hidden does not depend on the noise.
     loudest = with_noise(1.0)
-    before, reasons = spent_before(loudest, training_data, ancestry)
+    before, reasons = spent_before(loudest, training_data, ancestry, law)
     relevances = relevances_of(ancestry, relevance)
     reasons += not_hidden(relevances, loudest.unit)
     vocabularies = vocabularies_of(vocabulary, ancestry, training_data, loudest.unit)

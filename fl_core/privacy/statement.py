@@ -163,9 +163,9 @@ def state_plan(
     found = words_and_tokens(vocabularies, relevances, plan.unit)
     secret &= settings_in(about).get("noise_seed") != "experiment"
     reasons = [] if secret else [REPEATABLE]
-    before, lost = spent_before(plan, data, ancestry)
-    reasons += lost
     law = law_of(tuning)
+    before, lost = spent_before(plan, data, ancestry, law)
+    reasons += lost
     if tuning is not None and is_unchosen(tuning):
         reasons.append(UNCHOSEN)
     if leaves_nothing(found, delta):

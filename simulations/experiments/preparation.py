@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +11,7 @@ import jax
 from fedlm.fl_core.client_algorithms.interface import check_private, check_usable
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, TUNING_FIELD, Phase
+from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, TUNING_FIELD, Phase, on_other_data
 from fedlm.fl_core.privacy.delta import default_delta
 from fedlm.fl_core.privacy.participation import Participation
 from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
@@ -267,17 +267,22 @@ def prepare(
         model=model,
         bounds_norms=settings.update_norm_bound == "adaptive",
         evaluation=own.evaluation,
-        find_divergence=_divergence_of(private, splits),
+        find_divergence=_divergence_of(
+            private, splits, on_other_data(initial.ancestry if initial else (), training_data)
+        ),
         reattention=reattention,
     )
 
 
-def _divergence_of(private: bool, splits: Mapping[str, Any]) -> Callable[[list[dict[str, Any]]], Divergence | None]:
+def _divergence_of(
+    private: bool, splits: Mapping[str, Any], before: Sequence[Phase]
+) -> Callable[[list[dict[str, Any]]], Divergence | None]:
     """Say what tells that a run diverged: when a private one ends must follow from what was released alone, not from
-    what clients sent, nor from scores on held-out examples of those who are trained on, which no noise hides."""
+    what clients sent, nor from scores on held-out examples of those who are trained on, here or by trainings on other
+    data `before`, which no noise hides."""
     if not private:
         return find_divergence
-    if set(splits["train"].client_ids).isdisjoint(splits["heldout"].client_ids):
+    if not before and set(splits["train"].client_ids).isdisjoint(splits["heldout"].client_ids):
         return find_lost_score
     return lambda rows: None
 

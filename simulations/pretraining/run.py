@@ -108,9 +108,9 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
             relevance = prepared.reattention.origin if prepared.reattention else None
             reservation = reservation_of(data, "pretrain", out, plan, training_data, ancestry, relevance)
             terms = PrivacyTerms(plan, prepared.delta, seed, budget=reservation)
-        # Held-out items are of those who are trained on, and no noise hides what follows from them.
-        of_the_same = terms is not None and prepared.units.stream.item_sequences
-        find = _find_lost_parameters if of_the_same else _find_divergence
+        # When a private run ends follows from its parameters alone: who is held out may be among those whom this run,
+        # or one before it, was trained on, and no noise hides what follows from their text.
+        find = _find_divergence if terms is None else _find_lost_parameters
         run = Run(folder, identity, settings.steps, settings.checkpoint_every, find, terms)
         training = _Training(prepared, run, observer)
         run.take(training.steps(), observer.published)

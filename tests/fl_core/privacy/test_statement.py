@@ -269,3 +269,33 @@ def test_a_run_among_others_is_stated_as_one_that_was_not_chosen():
     others = phase_of(FEDERATED, tuning={"runs": 12}, people="disjoint", data="other")
     assert caveat not in stated(FEDERATED, others).sentence()
     assert caveat not in stated(FEDERATED, phase_of(FEDERATED)).sentence()
+
+
+SELECTION = {"selection": {"distribution": "poisson", "expected_trials": 3.0, "eta": None, "id": "one"}, "chosen": True}
+
+
+def test_what_was_chosen_by_text_of_people_who_may_be_trained_on_promises_nothing():
+    """One source that is split in two ways holds out, by each, people whom the other trains on."""
+    about = {"training_data_sha256": "text", "tuning": SELECTION}
+    for data, promised in (("text", True), ("another split", False), (None, False)):
+        before = phase_of(FEDERATED, data=data)
+        found = state_plan(FEDERATED, DELTA, about | {"ancestry": [before._asdict()]})
+        assert (found.total is not None) == promised, data
+        assert ("whom its data set holds out" in found.sentence()) == (not promised)
+        # So it is where a run begins with the outcome of a selection.
+        child = stated(FEDERATED, phase_of(FEDERATED, data=data, tuning=SELECTION))
+        assert (child.total is not None) == promised, data
+    for said in ("public", "disjoint"):
+        before = phase_of(FEDERATED, said, "another split")
+        assert state_plan(FEDERATED, DELTA, about | {"ancestry": [before._asdict()]}).total
+
+
+def test_nor_does_it_beside_a_run_on_another_split(tmp_path):
+    chosen = PrivacyLedger(tmp_path / "chosen")
+    chosen.begin(FEDERATED, DELTA, "chosen", {"training_data_sha256": "text", "tuning": SELECTION})
+    chosen.intend(Release(3, "digest", "parameters"))
+    chosen.confirm()
+    for data, promised in (("text", True), ("another split", False)):
+        other = ledger_of(tmp_path / data, 3, data=data)
+        for together in ({"chosen": chosen, "other": other}, {"other": other, "chosen": chosen}):
+            assert bool(state_together(together).epsilon) == promised, data

@@ -19,6 +19,10 @@ from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.private_selection import SelectionEvent, composed_above
 from fedlm.fl_core.runs.publishing import publish
 from fedlm.fl_core.runs.recorded_runs import find_runs
+from fedlm.simulations.data.client_text import ClientText
+from fedlm.simulations.data.importing import ImportSettings, import_text
+from fedlm.simulations.data.sources.in_memory import InMemoryText
+from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments import private_selection
 from fedlm.simulations.experiments.configuration import Comparison, Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
@@ -293,6 +297,27 @@ def test_all_runs_begin_with_the_same_parameters(here, small_store, tmp_path):
         patch.setattr(private_selection, "run_cells", lambda cells, *_: pytest.fail("went on"))
         with pytest.raises(CheckpointError, match="was begun with other first parameters"):
             run_selection(settings, out, 1)
+
+
+@pytest.mark.long
+def test_parameters_of_another_split_of_the_same_source_promise_nothing(here, small_store, tmp_path):
+    """Its training clients are among those whose text the choice is made by."""
+    store, other = TokenStore.open(small_store), tmp_path / "other"
+    names = [name for split in ("train", "heldout", "test") for name in store.split(split).client_ids]
+    texts = [ClientText(name, ["a text of its own", f"of {name}"]) for name in names]
+    settings = ImportSettings(vocabulary=small_store / "tokenizer.json", seed=1)
+    import_text("made up", InMemoryText(texts), other, settings, workers=1)
+    trained = set(TokenStore.open(other).split("train").client_ids)
+    assert not trained.isdisjoint(store.split("heldout").client_ids)
+    run_experiment(compose(Experiment, model="cifg_tiny", data=other, **RUN), tmp_path / "parent")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrialsLaw, "draw", lambda self: 1)
+        said = []
+        found = run_selection(comparison(small_store, init_from=tmp_path / "parent"), tmp_path / "out", 1, said.append)
+    for stated in (*said, found.statement):
+        assert stated.total is None
+        assert "whom its data set holds out" in stated.sentence()
+    assert found.chosen.summary["privacy_guarantee"] is None
 
 
 def test_a_run_that_takes_the_place_of_the_chosen_one_is_not_stated(selected, small_store, tmp_path):

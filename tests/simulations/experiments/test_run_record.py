@@ -50,12 +50,18 @@ def test_divergence_is_a_heldout_loss_that_is_no_number():
 
 
 @pytest.mark.parametrize(
-    ("private", "heldout", "lost", "refusing"),
-    [(False, "ab", True, True), (True, "cd", True, False), (True, "bc", False, False)],
+    ("private", "heldout", "before", "lost", "refusing"),
+    [
+        (False, "ab", (), True, True),
+        (True, "cd", (), True, False),
+        (True, "bc", (), False, False),
+        # A run that first parameters come from may have been trained on those who are held out here.
+        (True, "cd", ("a run on another split",), False, False),
+    ],
 )
-def test_a_private_run_ends_by_nothing_that_those_who_are_trained_on_decide(private, heldout, lost, refusing):
+def test_a_private_run_ends_by_nothing_that_those_who_are_trained_on_decide(private, heldout, before, lost, refusing):
     splits = {"train": SimpleNamespace(client_ids=list("ab")), "heldout": SimpleNamespace(client_ids=list(heldout))}
-    find = _divergence_of(private, splits)
+    find = _divergence_of(private, splits, before)
     assert (find([row(0, heldout_loss=None)]) is not None) == lost
     assert (find([row(1, 4), row(2, 4), row(3, 4)]) is not None) == refusing
 
