@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.text_examples import ExampleCut, Line, LineError, examples_of, is_time, is_unicode, read_lines
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Retention:
 class Examples(Protocol):
     """Where a client's examples come from; `ExampleStore` is one."""
 
-    def texts(self) -> list[str]:
-        """Read what may be trained on."""
+    def examples(self, cut: ExampleCut) -> list[Any]:
+        """Read what may be trained on, cut into examples that the tokenizer is then given."""
         ...
 
     def version(self) -> tuple[int, int]:
@@ -45,76 +46,105 @@ class Examples(Protocol):
 
 
 class ExampleStore:
-    """Text examples in one file, each line `{"text": ..., "added": seconds since 1970}`; `added` may be missing."""
+    """Text examples in one file, each line `{"text": ..., "added": seconds since 1970}`; `added` may be missing.
+
+    The file is made by the first `append`; until then nothing can be read.
+    """
 
     def __init__(self, path: Path, retention: Retention = Retention()):
         self._path, self._retention = path, retention
 
     def append(self, texts: Iterable[str], now: float | None = None) -> None:
-        """Add examples, then forget what retention does not keep; `now` is seconds since 1970, or the clock's."""
+        """Add examples, then forget what retention does not keep; `now` is seconds since 1970, or the clock's.
+
+        Raises:
+          DataError: a text is not Unicode, or `now` is no such time.
+        """
         added = time.time() if now is None else now
-        lines = [json.dumps({"text": text, "added": added}, ensure_ascii=False) + "\n" for text in texts]
+        if not is_time(added):
+            raise DataError(f"{self._path}: the time is {added!r}, but must be seconds since 1970")
+        lines = [Line(text, added) for text in texts]
+        for place, line in enumerate(lines, start=1):
+            if not is_unicode(line.text):
+                raise DataError(
+                    f"{self._path}: text {place} to add has half of a surrogate pair, and so is not Unicode; leave it "
+                    "out, or cut it elsewhere"
+                )
         with self._path.open("a+b") as file:
             # A line that a crash cut off stays a line of its own, and is reported.
             whole = file.seek(0, os.SEEK_END) == 0 or os.pread(file.fileno(), 1, file.tell() - 1) == b"\n"
-            file.write(("" if whole else "\n").encode() + "".join(lines).encode())
+            file.write(("" if whole else "\n").encode() + _written(lines).encode())
         if self._retention != Retention():
             self.forget(added)
 
     def forget(self, now: float | None = None) -> int:
         """Remove what retention does not keep from the disk; returns how many examples went."""
-        return self._keep(self._kept(self._examples(), time.time() if now is None else now))
+        lines = self._lines()
+        return self._keep(self._kept(lines, time.time() if now is None else now), len(lines))
 
     def delete(self, unwanted: Callable[[str], bool] = lambda text: True) -> int:
         """Remove examples that are unwanted, or all, from the disk; returns how many went."""
-        return self._keep([example for example in self._examples() if not unwanted(example["text"])])
+        lines = self._lines()
+        return self._keep([line for line in lines if not unwanted(line.text)], len(lines))
 
     def texts(self, now: float | None = None) -> list[str]:
         """Read the examples that retention keeps, oldest first.
 
         Raises:
-          DataError: a line is not an example.
+          DataError: there is no such file, or a line is not an example.
         """
-        kept = self._kept(self._examples(), time.time() if now is None else now)
-        return [example["text"] for example in kept]
+        return [line.text for line in self._kept(self._lines(), time.time() if now is None else now)]
+
+    def examples(self, cut: ExampleCut) -> list[str]:
+        """Read what may be trained on; see `texts` for errors."""
+        return [example for text in self.texts() for example in examples_of(text, cut)]
 
     def version(self) -> tuple[int, int]:
-        if not self._path.exists():
-            return (0, 0)
-        found = self._path.stat()
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            raise self._unreadable(error) from error
         return (found.st_mtime_ns, found.st_size)
 
-    def _kept(self, examples: list[dict[str, Any]], now: float) -> list[dict[str, Any]]:
+    def _kept(self, lines: list[Line], now: float) -> list[Line]:
         days, most = self._retention.max_age_days, self._retention.max_examples
         if days is not None:
-            examples = [one for one in examples if now - one.get("added", now) <= days * 86_400]
-        return examples if most is None else examples[-most:]
+            lines = [one for one in lines if one.added is None or now - one.added <= days * 86_400]
+        return lines if most is None else lines[-most:]
 
-    def _keep(self, examples: list[dict[str, Any]]) -> int:
-        before = len(self._examples())
-        if len(examples) < before:
-            lines = [json.dumps(one, ensure_ascii=False) + "\n" for one in examples]
-            write_atomically(self._path, "".join(lines))
-        return before - len(examples)
+    def _keep(self, lines: list[Line], before: int) -> int:
+        if len(lines) < before:
+            write_atomically(self._path, _written(lines))
+        return before - len(lines)
 
-    def _examples(self) -> list[dict[str, Any]]:
-        if not self._path.exists():
-            return []
+    def _lines(self) -> list[Line]:
+        """Read the file; a line without a time has that of the line before it, where one says it."""
         try:
-            lines = self._path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{self._path}: cannot be read ({error}); expected JSON Lines in UTF-8") from error
-        return [self._example(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-
-    def _example(self, number: int, line: str) -> dict[str, Any]:
-        try:
-            example = json.loads(line)
-        except json.JSONDecodeError:
-            example = None
-        added = example.get("added", 0.0) if isinstance(example, dict) else None
-        if added is None or not isinstance(example.get("text"), str) or not isinstance(added, int | float):
+            lines = read_lines(self._path.read_bytes())
+        except OSError as error:
+            raise self._unreadable(error) from error
+        except LineError as error:
             raise DataError(
-                f'{self._path}, line {number}: not an example; expected an object like {{"text": "...", "added": '
+                f'{self._path}: {error}; expected JSON Lines in UTF-8, each an object like {{"text": "...", "added": '
                 "1700000000}, where added (seconds since 1970) may be missing"
-            )
-        return example
+            ) from error
+        known, added = [], None
+        for line in lines:
+            added = line.added if line.added is not None else added
+            known.append(line._replace(added=added))
+        return known
+
+    def _unreadable(self, error: OSError) -> DataError:
+        return DataError(
+            f"{self._path}: cannot be read ({error.strerror}); name the file of this device's text, which may be empty"
+        )
+
+
+def _written(lines: Iterable[Line]) -> str:
+    """Write lines; what is not Unicode is escaped, since it has no bytes in UTF-8."""
+    found = []
+    for text, added, others in lines:
+        one = {"text": text, **({} if added is None else {"added": added}), **others}
+        written = json.dumps(one, ensure_ascii=False)
+        found.append((written if is_unicode(written) else json.dumps(one)) + "\n")
+    return "".join(found)

@@ -27,6 +27,7 @@ from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly
 from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError, UnknownArtifactError
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, Channel
+from fedlm.fl_core.deployment.protocol.training_program import read_cut
 from fedlm.fl_core.deployment.protocol.update_bytes import WireError, unpack_parameters
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models.precision import precision_scope, resolve_precision
@@ -37,6 +38,13 @@ _SOONEST_SECONDS, _LATEST_SECONDS = 0.02, 24 * 3600.0
 _Outcome = messages.UploadHeader
 _Reply = messages.UploadReply
 
+_WHY_NOT = {
+    _Outcome.NO_EXAMPLES: "it has no text to train on",
+    _Outcome.NOT_FINITE: "training gave numbers that are not finite",
+    _Outcome.NOT_ALLOWED: "it may not take part now",
+    _Outcome.TOO_SLOW: "training would not end in time",
+}
+
 Notice = Callable[[str], None]
 """Told, in a few words without any text of the user's, what the client does."""
 
@@ -44,9 +52,10 @@ Notice = Callable[[str], None]
 class _EndedError(Exception):
     """Training ended before its last step."""
 
-    def __init__(self, outcome: "messages.UploadHeader.Outcome"):
+    def __init__(self, outcome: "messages.UploadHeader.Outcome", tells: bool = False):
+        """Say how it ended, and whether that tells the server something of the text."""
         super().__init__(outcome)
-        self.outcome = outcome
+        self.outcome, self.tells = outcome, tells
 
 
 class _Warm(NamedTuple):
@@ -57,6 +66,7 @@ class _Warm(NamedTuple):
     examples: tuple[int, int]
     runs: ClientProgram
     sequences: np.ndarray
+    num_cut: int  # examples that the text was cut into, some of which may have no token
 
 
 class Client:
@@ -114,7 +124,10 @@ class Client:
 
         Raises:
           ConfigurationError: the server turns this client away, or asks for what it does not allow.
+          DataError: the device's text cannot be read.
         """
+        # Before a server selects a device whose text cannot be read.
+        self._examples.version()
         channel, stop = self._dial(), asyncio.Event()
         self._running = asyncio.get_running_loop(), stop
         try:
@@ -189,13 +202,17 @@ class Client:
             self._participation.tell(configuration, examples)
         except _EndedError as ended:
             outcome = ended.outcome
+            if ended.tells:
+                self._participation.tell(configuration, examples)
         header = _header(configuration, outcome, report)
         upload, chunk_bytes = report.upload if report else b"", configuration.parameters.chunk_bytes
         parts = _parts(header, upload, chunk_bytes, lambda: self._participation.take(configuration, examples))
         if not self._limits.keep_model:
             self._download = None
         reply = await self._send(channel, parts, deadline)
-        self._notice(f"round {configuration.round_number}: {_Reply.Status.Name(reply.status)} {reply.reason}".strip())
+        did = "" if outcome == _Outcome.TRAINED else f"it declined, since {_WHY_NOT[outcome]}; the server's answer: "
+        status = _Reply.Status.Name(reply.status)
+        self._notice(f"round {configuration.round_number}: {did}{status} {reply.reason}".strip())
         return _seconds_of(reply.come_back_seconds)
 
     async def _read_tokenizer(self, channel: Channel, description: messages.Artifact) -> None:
@@ -221,7 +238,8 @@ class Client:
     ) -> ClientReport | None:
         work = self._prepare(configuration)
         if not len(work.sequences):
-            raise _EndedError(_Outcome.NO_EXAMPLES)
+            # The tokenizer, which is the server's, chooses in which examples there is a token.
+            raise _EndedError(_Outcome.NO_EXAMPLES, tells=work.num_cut > 0)
         model, algorithm = work.runs.model, work.runs.training.algorithm
         like = sent_by_server(algorithm, jax.eval_shape(model.init, jax.random.key(0)))
         server = unpack_parameters(content, configuration.parameters.encoding, like)
@@ -243,8 +261,9 @@ class Client:
         examples = self._examples.version()
         if self._warm is None or self._warm[:3] != (program, vocabulary, examples):
             runs = program_of(program, self._limits)
-            sequences = encode(self._examples.texts(), self._encoders[vocabulary], program.length)
-            self._warm = _Warm(program, vocabulary, examples, runs, sequences)
+            cut = self._examples.examples(read_cut(program))
+            sequences = encode(cut, self._encoders[vocabulary], program.length)
+            self._warm = _Warm(program, vocabulary, examples, runs, sequences, len(cut))
         return self._warm
 
     async def _send(

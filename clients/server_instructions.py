@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,13 +16,14 @@ from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.training_program import algorithm_name, read_compressor, read_local_training
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.text_examples import with_tokens
 from fedlm.models.base import Model
 from fedlm.models.dropout import check_dropout, with_dropout
 from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.models.registry import create_model
 
-Encode = Callable[[Sequence[str]], list[np.ndarray]]
-"""From texts to the token ids of each, int [tokens], without special tokens other than OOV."""
+Encode = Callable[[Sequence[Any]], list[np.ndarray]]
+"""From examples to the token ids of each, int [tokens], without special tokens other than OOV."""
 
 ReadVocabulary = Callable[[bytes], Encode]
 """From the tokenizer's JSON, as the server sent it, to how it encodes."""
@@ -61,9 +63,9 @@ def plan_of(configuration: messages.RoundConfiguration) -> RoundPlan:
     return RoundPlan(configuration.round_number, client, configuration.seed, rate)
 
 
-def encode(texts: Sequence[str], how: Encode, length: int) -> np.ndarray:
+def encode(examples: Sequence[Any], how: Encode, length: int) -> np.ndarray:
     """Make the sequences that are trained on, int32 [examples, length + 1]: `[BOS] w1 .. wk [EOS]`, cut or padded."""
-    return padded_sequences(ClientExamples.from_sequences(how(texts), np.uint32), length)
+    return padded_sequences(ClientExamples.from_sequences(with_tokens(how(examples)), np.uint32), length)
 
 
 @functools.lru_cache(maxsize=8)

@@ -31,7 +31,7 @@ from benchmarks.devices import litert_web
 from benchmarks.machine import describe_machine, measured_before
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.composed_settings import compose
-from fedlm.fl_core.deployment.plans.plan import make_plan
+from fedlm.fl_core.deployment.plans.plan import PlanSource, make_plan
 from fedlm.fl_core.deployment.plans.programs import versions
 from fedlm.fl_core.settings import TrainingSettings
 
@@ -72,7 +72,7 @@ def main() -> None:
 
 def measure(model: str, steps: int) -> dict[str, Any]:
     """Export a plan, and train with each runtime."""
-    usual = make_plan(model, b"{}", VOCABULARY, compose(TrainingSettings), versions()[1])
+    usual = make_plan(PlanSource(model, b"{}", VOCABULARY, compose(TrainingSettings)), versions()[1])
     manifest = json.loads(usual.manifest)
     found: dict[str, Any] = {
         "download_values": manifest["download"]["values"],
@@ -109,7 +109,7 @@ def measure(model: str, steps: int) -> dict[str, Any]:
 
 def prepare(folder: Path, model: str, steps: int, settings: dict[str, Any]) -> None:
     """Write a plan into a folder, the server's tensors, and tokens of so many local steps."""
-    plan = make_plan(model, b"{}", VOCABULARY, compose(TrainingSettings, **settings), versions()[1])
+    plan = make_plan(PlanSource(model, b"{}", VOCABULARY, compose(TrainingSettings, **settings)), versions()[1])
     contents = {"manifest.json": plan.manifest, "step.stablehlo": plan.step, "finish.stablehlo": plan.finish}
     for file, content in contents.items():
         (folder / file).write_bytes(content)

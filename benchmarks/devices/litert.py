@@ -21,7 +21,7 @@ from fedlm.fl_core.client_algorithms.interface import Broadcast, sent_by_server
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.compression.compressors import compress_update
 from fedlm.fl_core.deployment.plans.litert.model import make_litert_plan
-from fedlm.fl_core.deployment.plans.plan import model_of_clients
+from fedlm.fl_core.deployment.plans.plan import PlanSource, model_of_clients
 from fedlm.fl_core.local_sgd import algorithm_step
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.settings import TrainingSettings
@@ -34,7 +34,7 @@ STREAM = {"seed": 11, "round_number": 3, "client_index": 4_000_000_000}
 def main() -> None:
     task = json.loads(sys.argv[1])
     settings = compose(TrainingSettings, **task.get("settings", {}))
-    plan = make_litert_plan(task["model"], b"{}", task["vocabulary"], settings)
+    plan = make_litert_plan(PlanSource(task["model"], b"{}", task["vocabulary"], settings))
     manifest = json.loads(plan.manifest)
     if "out" in task:
         Path(task["out"]).write_bytes(plan.model)

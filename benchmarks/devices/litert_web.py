@@ -24,9 +24,10 @@ import json, sys
 from pathlib import Path
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.deployment.plans.litert.model import make_litert_plan
+from fedlm.fl_core.deployment.plans.plan import PlanSource
 from fedlm.fl_core.settings import TrainingSettings
 folder, model, vocabulary, settings = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])
-plan = make_litert_plan(model, b"{}", vocabulary, compose(TrainingSettings, **settings))
+plan = make_litert_plan(PlanSource(model, b"{}", vocabulary, compose(TrainingSettings, **settings)))
 (folder / "model.tflite").write_bytes(plan.model)
 """
 

@@ -18,6 +18,7 @@ from fedlm.commands.options import read_options
 from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE
+from fedlm.fl_core.text_examples import ExampleCut, examples_of
 
 _TERMINAL_SECONDS, _PLAIN_SECONDS = 1.0, 15.0
 
@@ -183,24 +184,28 @@ def _name(number: int) -> str:
     return f"fleet{number}"
 
 
+_Read = Callable[[int, ExampleCut], list[Any]]
+"""From a person's number, and what makes an example, to the person's examples."""
+
+
 class _Texts:
     """What one virtual client has; never changes."""
 
-    def __init__(self, read: Callable[[int], Any], person: int, people: int, wanted: int | None):
+    def __init__(self, read: _Read, person: int, people: int, wanted: int | None):
         self._read, self._person, self._people, self._wanted = read, person, people, wanted
 
     def version(self) -> tuple[int, int]:
         return (0, 0)
 
-    def texts(self) -> Any:
-        found = list(self._read(self._person % self._people))
+    def examples(self, cut: ExampleCut) -> Any:
+        found = list(self._read(self._person % self._people, cut))
         if self._wanted is None:
             return found
         # Where a person has too few, the next ones lend theirs, and the first again after the last.
         for lender in range(self._person + 1, self._person + self._people):
             if len(found) >= self._wanted:
                 break
-            found += self._read(lender % self._people)
+            found += self._read(lender % self._people, cut)
         whole = -(-self._wanted // len(found)) if found else 0
         return (found * whole)[: self._wanted]
 
@@ -212,7 +217,7 @@ def _people(command: FleetCommand) -> tuple[Callable[[int], Any], Any]:
     return lambda number: _Texts(read, number, people, population.examples_of(number)), read_vocabulary
 
 
-def _stored(path: Path) -> tuple[Callable[[int], Any], int, Any]:
+def _stored(path: Path) -> tuple[_Read, int, Any]:
     from fedlm.simulations.data.federated_data import refuse_completions
     from fedlm.simulations.data.store.token_store import TokenStore, refuse_item_sequences
     from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
@@ -229,7 +234,8 @@ def _stored(path: Path) -> tuple[Callable[[int], Any], int, Any]:
     if not split.num_clients:
         raise DataError(f"{path}: has no training client; give a data set that has some")
 
-    def read(person: int) -> list[Any]:
+    def read(person: int, cut: ExampleCut) -> list[Any]:
+        # The import has cut them.
         examples = split.client(person)
         return [examples.example(index) for index in range(examples.num_examples)]
 
@@ -238,12 +244,12 @@ def _stored(path: Path) -> tuple[Callable[[int], Any], int, Any]:
             raise ConfigurationError(
                 f"{path}: has another tokenizer than the server; give the data set whose tokenizer the server was given"
             )
-        return lambda texts: texts
+        return lambda examples: examples
 
     return read, split.num_clients, read_vocabulary
 
 
-def _lines(path: Path) -> tuple[Callable[[int], Any], int, Any]:
+def _lines(path: Path) -> tuple[_Read, int, Any]:
     from fedlm.simulations.data.client_text import SkippedCounts
     from fedlm.simulations.data.sources.jsonl import JsonLines
     from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
@@ -256,7 +262,11 @@ def _lines(path: Path) -> tuple[Callable[[int], Any], int, Any]:
     if not of_user:
         raise DataError(f"{path}: has no text of anybody; expected lines with `user` and `text`")
     texts = list(of_user.values())
-    return texts.__getitem__, len(texts), lambda content: Tokenizer(json.loads(content)).encode_batch
+
+    def read(person: int, cut: ExampleCut) -> list[str]:
+        return [example for text in texts[person] for example in examples_of(text, cut)]
+
+    return read, len(texts), lambda content: Tokenizer(json.loads(content)).encode_batch
 
 
 def _summary(fleet: Any, over: bool, seconds: float) -> dict[str, Any]:

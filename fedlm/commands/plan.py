@@ -15,6 +15,7 @@ from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from fedlm.fl_core.deployment.plans.plan import PlanSource
     from fedlm.fl_core.settings import TrainingSettings
 
 
@@ -97,26 +98,26 @@ def _export(argv: list[str]) -> int:
         raise ConfigurationError(
             f"stablehlo is {command.stablehlo!r}, but programs are made for {', '.join(versions())}; choose one"
         )
-    described = (_of_settings if command.run.is_file() else _of_run)(command)
-    tokenizer = described[1]
+    source = (_of_settings if command.run.is_file() else _of_run)(command)
+    tokenizer = source.tokenizer
 
     def sign(manifest: bytes) -> bytes | None:
         return None if signer is None else signer.sign(manifest)
 
     if command.format == "litert":
-        model = make_litert_plan(*described)
+        model = make_litert_plan(source)
         write_litert_plan(command.out, model, sign(model.manifest), tokenizer)
         digest = model.digest
     else:
-        plan = make_plan(*described, command.stablehlo or versions()[1])
+        plan = make_plan(source, command.stablehlo or versions()[1])
         write_plan(command.out, plan, sign(plan.manifest), tokenizer)
         digest = plan.digest
     print(f"plan {digest} is in {command.out}{'; NOT SIGNED: clients refuse it' * (signer is None)}")
     return 0
 
 
-def _of_run(command: ExportCommand) -> "tuple[str, bytes, int, TrainingSettings]":
-    """Read what a plan is made of (see `make_plan`) from the folder of a run."""
+def _of_run(command: ExportCommand) -> "PlanSource":
+    """Read what a plan is made of from the folder of a run; one of a simulation says nothing of cutting text."""
     from fedlm.fl_core.composed_settings import compose, value_types
     from fedlm.fl_core.lora_settings import recorded_lora
     from fedlm.fl_core.privacy.ancestry import settings_in
@@ -130,25 +131,28 @@ def _of_run(command: ExportCommand) -> "tuple[str, bytes, int, TrainingSettings]
     training = compose(
         TrainingSettings, **{name: settings[name] for name in value_types(TrainingSettings) if name in settings}
     )
-    return _described(str(settings["model"]), training, tokenizer_file(command.run, stored.about, command.vocabulary))
+    source = _described(str(settings["model"]), training, tokenizer_file(command.run, stored.about, command.vocabulary))
+    return source._replace(examples=settings["examples"]) if "examples" in settings else source
 
 
-def _of_settings(command: ExportCommand) -> "tuple[str, bytes, int, TrainingSettings]":
+def _of_settings(command: ExportCommand) -> "PlanSource":
     """Read the same from a file of settings, as a server does that is begun with it."""
     from fedlm.commands.serve import ServeCommand
 
     given = [] if command.vocabulary is None else ["--vocabulary", str(command.vocabulary)]
     words = ["--config", str(command.run), "--out", str(command.out), *given]
     served = read_options(ServeCommand, words, "fedlm plan export")
-    return _described(served.deployment.model, served.deployment.training, served.vocabulary)
+    source = _described(served.deployment.model, served.deployment.training, served.vocabulary)
+    return source._replace(examples=served.deployment.examples)
 
 
-def _described(name: str, training: "TrainingSettings", vocabulary: Path) -> "tuple[str, bytes, int, TrainingSettings]":
+def _described(name: str, training: "TrainingSettings", vocabulary: Path) -> "PlanSource":
     """Put together what a plan is made of; refuses what a server of these settings does."""
     from fedlm.commands.serve import served_model
+    from fedlm.fl_core.deployment.plans.plan import PlanSource
 
     served = served_model(name, training, vocabulary)
-    return name, served.content, served.tokenizer.vocabulary_size, training
+    return PlanSource(name, served.content, served.tokenizer.vocabulary_size, training)
 
 
 def _inspect(argv: list[str]) -> int:

@@ -197,9 +197,10 @@ def _training(task: Task, folder: RunFolder, state: SqlState) -> DeployedTrainin
 def agreement(task: Task) -> str:
     """Digest what coordinator and aggregators must have in common: the SHA-256, in hex, of a description in JSON."""
     deployment = task.deployment
+    program = write_training_program(deployment.model, task.model, deployment.training, deployment.examples)
     described = {
         "protocol": PROTOCOL,
-        "program": MessageToDict(write_training_program(deployment.model, task.model, deployment.training)),
+        "program": MessageToDict(program),
         "vocabulary": hashlib.sha256(task.vocabulary).hexdigest(),
         "settings": settings_as_json(deployment),
     }

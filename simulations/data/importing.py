@@ -28,6 +28,7 @@ from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.private_words import contribution
 from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin, origin_of_import
+from fedlm.fl_core.text_examples import with_tokens
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.grouping import (
     NUM_GROUPS,
@@ -366,7 +367,7 @@ def _encode(
             by_split: dict[str, list[_Example]] = {}
             for some in client.texts:
                 sequences = [next(encoded) for _ in some.sentences]
-                examples, what = [(sequence, 0) for sequence in sequences if len(sequence)], "sentence without a token"
+                examples, what = [(sequence, 0) for sequence in with_tokens(sequences)], "sentence without a token"
                 if some.completions is not None:
                     examples, what = _completed(sequences, [next(encoded) for _ in sequences]), NOTHING_TO_COMPLETE
                 skipped.add(what, len(sequences) - len(examples), f"client {client.client_id!r}")

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedlm.fl_core.client_examples import ClientExamples, ClientsFingerprint, padded_sequences
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
+from fedlm.fl_core.text_examples import examples_of, with_tokens
 from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.simulations.data.grouping import client_digest
 from fedlm.simulations.data.splits import SPLITS, split_of
@@ -322,11 +323,14 @@ def _vocabulary(
 
 
 def _encoded(texts: Mapping[str, Sequence[str]], tokenizer: Tokenizer) -> dict[str, ClientExamples]:
-    encoded = iter(tokenizer.encode_batch([text for found in texts.values() for text in found]))
+    examples = {
+        client: [one for text in found for one in examples_of(text, "texts")] for client, found in texts.items()
+    }
+    encoded = iter(tokenizer.encode_batch([one for found in examples.values() for one in found]))
     dtype = token_dtype(tokenizer.vocabulary_size)
     return {
-        client: ClientExamples.from_sequences([row for row in (next(encoded) for _ in found) if len(row)], dtype)
-        for client, found in texts.items()
+        client: ClientExamples.from_sequences(with_tokens([next(encoded) for _ in found]), dtype)
+        for client, found in examples.items()
     }
 
 

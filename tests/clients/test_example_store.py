@@ -15,11 +15,13 @@ def path(tmp_path):
 
 def test_what_is_appended_is_read_back_in_order(path):
     store = ExampleStore(path)
+    store.append([])
     assert store.texts() == []
     before = store.version()
-    store.append(["one", "zwei\nlines", "三"])
-    store.append(["four"])
-    assert store.texts() == ExampleStore(path).texts() == ["one", "zwei\nlines", "三", "four"]
+    texts = ["one", "zwei\nlines", "三", "a\u2028b\u2029c\u0085d\x0b\x1c", "four"]
+    store.append(texts[:-1])
+    store.append(texts[-1:])
+    assert store.texts() == ExampleStore(path).texts() == texts
     assert store.version() != before
 
 
@@ -44,18 +46,46 @@ def test_deletion_is_on_the_disk(path):
     assert store.texts() == []
 
 
-def test_lines_without_a_time_are_new(path):
-    path.write_text('{"text": "given"}\n\n{"text": "old", "added": 0}\n')
-    assert ExampleStore(path, Retention(max_age_days=1)).texts() == ["given"]
+def test_lines_without_a_time_are_as_old_as_those_before_them(path):
+    lines = [{"text": "given"}, {"text": "old", "added": 0}, {"text": "old too"}, {"text": "new", "added": 2 * DAY}]
+    lines.append({"text": "new too", "kind": "note"})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    store = ExampleStore(path, Retention(max_age_days=1))
+    assert store.texts(now=0) == ["given", "old", "old too", "new", "new too"]
+    assert store.texts(now=2.5 * DAY) == ["given", "new", "new too"]
+    # What is forgotten does not make others younger.
+    assert store.delete(lambda text: text == "new") == 1
+    assert store.texts(now=2.5 * DAY) == ["given", "new too"]
+    assert store.texts(now=3.5 * DAY) == ["given"]
+    assert '"kind": "note"' in path.read_text()
 
 
-@pytest.mark.parametrize(
-    "line", ["text", '"text"', '{"words": 1}', '{"text": 1}', '{"text": "a", "added": "now"}', "{"]
-)
-def test_a_line_that_is_no_example_is_named(path, line):
-    path.write_text(json.dumps({"text": "good"}) + "\n" + line + "\n")
-    with pytest.raises(DataError, match="line 2"):
-        ExampleStore(path).texts()
+def test_a_file_that_is_not_there_is_no_empty_store(path):
+    store = ExampleStore(path, Retention(max_age_days=1))
+    for read in (store.texts, store.version, store.forget, store.delete, lambda: store.examples("texts")):
+        with pytest.raises(DataError, match="cannot be read"):
+            read()
+    store.append(["a"])
+    assert store.texts() == ["a"]
+
+
+@pytest.mark.parametrize("now", [float("nan"), float("inf"), -1.0, 1.7e12, True])
+def test_a_time_that_is_none_is_not_written(path, now):
+    with pytest.raises(DataError, match="seconds since 1970"):
+        ExampleStore(path).append(["a"], now=now)
+    assert not path.exists()
+
+
+def test_half_a_surrogate_is_refused_when_it_is_added_and_no_example_when_it_is_found(path):
+    store = ExampleStore(path)
+    store.append(["first"])
+    with pytest.raises(DataError, match="text 2 to add has half of a surrogate pair"):
+        store.append(["good", "cut \ud83d"])
+    with path.open("a") as file:
+        file.write('{"text": "cut \\ud83d"}\n{"text": "last"}\n')
+    assert store.examples("texts") == ["first", "last"]
+    assert store.delete(lambda text: text == "last") == 1
+    assert store.texts() == ["first", "cut \ud83d"]
 
 
 @pytest.mark.parametrize("limits", [{"max_examples": 0}, {"max_age_days": -1}])

@@ -25,6 +25,7 @@ from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigne
 from fedlm_client.jax_runtime import load
 from fedlm_client.signature import MODULES, PLAN
 from tests.clients.plan_client.test_refusals import program_of, replaced_step
+from tests.clients.rules import TABLE
 from tests.support import plans
 
 FOLDER = Path(__file__).parents[2] / "clients/javascript"
@@ -345,6 +346,7 @@ def test_typescript_gives_what_python_gives(tmp_path):
     subprocess.run([FOLDER / "node_modules/.bin/tsc", "-p", FOLDER], check=True)
     for write in (_write, _write_tokens, _write_plans):
         write(tmp_path)
+    shutil.copy(TABLE, tmp_path)
     words = ["node", "--test", str(FOLDER / "build/tests/")]
     done = subprocess.run(words, env=os.environ | {"PLAN_PROGRAMS": str(tmp_path)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

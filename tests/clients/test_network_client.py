@@ -16,7 +16,7 @@ from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportErro
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters, upload_bytes
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, DataError
 from tests.deployment import small_deployment as small
 
 Reply, Outcome = messages.UploadReply, messages.UploadHeader.Outcome
@@ -149,7 +149,60 @@ def test_a_client_says_why_it_has_no_update(tmp_path):
     assert outcome_of(FakeServer(), tmp_path, conditions=unplugged) == "NOT_ALLOWED"
     slow = ClientLimits((small.MODEL,), max_training_seconds=1e-9)
     assert outcome_of(FakeServer(), tmp_path, limits=slow) == "TOO_SLOW"
-    assert outcome_of(FakeServer(), tmp_path, store=ExampleStore(tmp_path / "none.jsonl")) == "NO_EXAMPLES"
+    (tmp_path / "none.jsonl").write_text('{"text": ""}\n{"text": " \\u2003"}\n')
+    heard = []
+    store = ExampleStore(tmp_path / "none.jsonl")
+    assert outcome_of(FakeServer(), tmp_path, store=store, notice=heard.append) == "NO_EXAMPLES"
+    assert heard == ["round 0: it declined, since it has no text to train on; the server's answer: ACCEPTED"]
+
+
+def test_a_mistyped_file_of_text_is_no_empty_one(tmp_path):
+    server = FakeServer()
+    with pytest.raises(DataError, match=r"typo\.jsonl: cannot be read"):
+        run(server, tmp_path, store=ExampleStore(tmp_path / "typo.jsonl"))
+    assert server.check_ins == 0
+
+
+@pytest.mark.parametrize("cut", ["sentences", "texts"])
+def test_a_client_trains_on_the_examples_that_the_server_says(tmp_path, monkeypatch, cut):
+    (tmp_path / "mine.jsonl").write_text('{"text": "One 1. Two 2."}\n{"text": "\\u200b"}\n{"text": ""}\n')
+    heard = []
+
+    def read_vocabulary(content):
+        return lambda examples: heard.extend(examples) or [np.full(len(one.strip("\u200b")), 4) for one in examples]
+
+    server = FakeServer(examples=cut)
+    client = Client(lambda: server, ExampleStore(tmp_path / "mine.jsonl"), read_vocabulary, limits=QUICK)
+    client.run()
+    assert heard == [*(["One 1.", "Two 2."] if cut == "sentences" else ["One 1. Two 2."]), "\u200b"]
+    assert server.headers[0].num_examples == len(heard) - 1
+
+
+def test_a_server_that_asks_for_other_examples_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="examples that are 'words', but this client knows sentences and text"):
+        run(FakeServer(examples="words"), tmp_path)
+
+
+def test_that_no_example_has_a_token_is_told_as_often_as_training_only(tmp_path):
+    (tmp_path / "mine.jsonl").write_text('{"text": "my secret"}\n')
+
+    class Asking(FakeServer):
+        async def check_in(self, request):
+            reply = await super().check_in(request)
+            if reply.HasField("selected"):
+                reply.selected.seed, reply.selected.population = len(self.headers), "people"
+                promise = messages.ParticipationPlan(rounds=99, max_participations=1, min_separation=1)
+                reply.selected.participation.CopyFrom(promise)
+            return reply
+
+    server = Asking(rounds=6)
+    # A tokenizer may leave out all but what its author looks for.
+    client = Client(
+        lambda: server, ExampleStore(tmp_path / "mine.jsonl"), lambda content: lambda texts: [[]], limits=QUICK
+    )
+    client.run()
+    outcomes = [Outcome.Name(header.outcome) for header in server.headers]
+    assert outcomes == ["NO_EXAMPLES"] * 4 + ["NOT_ALLOWED"] * 2
 
 
 def test_what_a_client_does_not_allow_is_not_done(tmp_path):

@@ -7,7 +7,7 @@ from jax.extend.mlir.dialects import stablehlo
 from fedlm.clients.local_training import _compress
 from fedlm.fl_core.client_algorithms.interface import Broadcast, sent_by_client, sent_by_server
 from fedlm.fl_core.composed_settings import compose
-from fedlm.fl_core.deployment.plans.plan import make_plan
+from fedlm.fl_core.deployment.plans.plan import PlanSource, make_plan
 from fedlm.fl_core.deployment.plans.programs import versions
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_update, unpack_parameters
 from fedlm.fl_core.local_sgd import train_client
@@ -31,7 +31,7 @@ def settings_of(**changes):
 
 def plan_of(model=BIGRAM, vocabulary=VOCABULARY, **changes):
     """A plan, and its manifest as a client reads it."""
-    plan = make_plan(model, b"{}", vocabulary, settings_of(**changes), versions()[1])
+    plan = make_plan(PlanSource(model, b"{}", vocabulary, settings_of(**changes)), versions()[1])
     return plan, read_manifest(plan.manifest)
 
 

@@ -19,11 +19,16 @@ import {
 import { nameOf, type OwnParticipation } from "./own_participation.js";
 import { checkModel, LITERT, readStatement, unknownType } from "./served_model.js";
 import { checkSignature } from "./signature.js";
+import { examplesOf } from "./text_examples.js";
 import { WordPiece } from "./tokenizer.js";
 import { type StartThread, Trainer } from "./trainer.js";
 
 export const VERSION = "0.1.0";
 const PROTOCOL = 2, SOONEST = 0.02, LATEST = 24 * 3600, NEWEST_STABLEHLO = "1.15.0", MOST_FAILURES = 30;
+const WHY_NOT: Partial<Record<Outcome, string>> = {
+  [Outcome.NO_EXAMPLES]: "it has no text to train on", [Outcome.NOT_FINITE]: "training gave numbers that are not finite",
+  [Outcome.NOT_ALLOWED]: "it may not take part now", [Outcome.TOO_SLOW]: "training would not end in time",
+};
 
 /** Calls a server; each call may raise TransportError, and ClientError where the server refuses for good. */
 export interface Channel {
@@ -148,12 +153,14 @@ export class Client {
         throw new Ended(Outcome.NOT_ALLOWED);
       }
       const { manifest, trainer } = await this.plan(asked.plan), pieces = await this.tokenizerOf(asked.vocabulary, manifest);
-      const values = await this.downloadModel(asked.parameters, manifest), texts = await this.settings.text.texts();
+      const values = await this.downloadModel(asked.parameters, manifest);
+      const texts = (await this.settings.text.texts()).flatMap((text) => examplesOf(text, manifest.examples));
       if (!texts.length) throw new Ended(Outcome.NO_EXAMPLES);
       // A plan chooses whether training ends, in time and in numbers, and how long its tokenizer takes: each says
       // something of the text, so that nothing is asked of the server from here until there is an update.
       await this.participation.tell(asked, examples);
       const sequences = this.examples(texts, pieces, manifest, examples);
+      if (!sequences.length) throw new Ended(Outcome.NO_EXAMPLES);
       upload = await this.train(asked, manifest, trainer, values, sequences, deadline, header);
     } catch (error) {
       if (!(error instanceof Ended)) throw error;
@@ -161,7 +168,8 @@ export class Client {
     }
     header.size = BigInt(upload.length);
     const reply = await this.send(header, upload, () => this.participation.take(asked, examples), deadline);
-    this.settings.notice(`round ${asked.roundNumber}: ${Status[reply.status] ?? reply.status} ${printable(reply.reason)}`.trimEnd());
+    const why = WHY_NOT[header.outcome], did = why ? `it declined, since ${why}; the server's answer: ` : "";
+    this.settings.notice(`round ${asked.roundNumber}: ${did}${Status[reply.status] ?? reply.status} ${printable(reply.reason)}`.trimEnd());
     return bounded(reply.comeBackSeconds);
   }
 
@@ -235,11 +243,11 @@ export class Client {
   }
 
   private examples(texts: string[], pieces: WordPiece, manifest: Manifest, version: string): Int32Array[] {
-    const key = JSON.stringify([manifest.tokenizer, manifest.batches, version]), { length } = manifest.batches;
+    const key = JSON.stringify([manifest.tokenizer, manifest.batches, manifest.examples, version]), { length } = manifest.batches;
     if (this.sequences?.key !== key) {
       if (4 * texts.length * (length + 1) > manifest.memoryBytes)
-        throw new PlanError(`${texts.length} texts of the plan's ${length} tokens take more than its memory of ${manifest.memoryBytes} bytes`);
-      this.sequences = { key, rows: sequencesOf(texts.map((text) => pieces.encode(text)), manifest.batches) };
+        throw new PlanError(`${texts.length} examples of the plan's ${length} tokens take more than its memory of ${manifest.memoryBytes} bytes`);
+      this.sequences = { key, rows: sequencesOf(texts.map((text) => pieces.encode(text)).filter((ids) => ids.length), manifest.batches) };
     }
     return this.sequences.rows;
   }

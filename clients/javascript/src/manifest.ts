@@ -5,6 +5,7 @@ import type { Batches } from "./batches.js";
 import { PlanError } from "./errors.js";
 import { type Limits, optionOf } from "./limits.js";
 import { bytesOf, count, type Dtype, type Type } from "./program.js";
+import { CUTS, type ExampleCut } from "./text_examples.js";
 
 export interface Argument extends Type { role: string; index: number }
 export interface Program { sha256: string; bytes: number; inputs: Argument[]; outputs: Argument[] }
@@ -18,6 +19,7 @@ export interface Manifest {
   state: Place[];
   header: Uint8Array; // of an upload
   uploadBytes: number;
+  examples: ExampleCut; // what makes an example of a text
   batches: Batches;
   tokenizer: string; // SHA-256 in hex
   tokenizerBytes: number;
@@ -55,6 +57,7 @@ export async function readManifest(content: Uint8Array): Promise<Manifest> {
     state: list(found["state"]).map((one) => place(one, true)),
     header: unhex(text(upload["header"])),
     uploadBytes: whole(upload["bytes"]),
+    examples: cut(found["examples"]),
     batches: batches(record(found["batches"])),
     tokenizer: text(record(found["tokenizer"])["sha256"]),
     tokenizerBytes: whole(record(found["tokenizer"])["bytes"], 1),
@@ -147,6 +150,12 @@ function program(found: unknown): Program {
     return given.map(record).map((each) => ({ ...typeOf(each), role: text(each["role"]), index: whole(each["index"]) }));
   });
   return { sha256: text(one["sha256"]), bytes: whole(one["bytes"], 1), inputs: inputs!, outputs: outputs! };
+}
+
+function cut(found: unknown): ExampleCut {
+  const known = CUTS.find((one) => one === found);
+  if (!known) throw new PlanError(`the plan's examples are ${shown(found)}, but this client knows ${CUTS.join(" and ")}`);
+  return known;
 }
 
 function batches(found: Found): Batches {

@@ -5,10 +5,8 @@ tokens go to the process with limits that runs the plan, and that has no other c
 """
 
 import hashlib
-import json
 import math
 import random
-import re
 import secrets
 import threading
 import time
@@ -35,12 +33,19 @@ from fedlm_client.manifest import Batches, Manifest, check_limits, check_program
 from fedlm_client.own_participation import OwnParticipation
 from fedlm_client.served_modules import check_module, read_statement
 from fedlm_client.signature import check_signature
+from fedlm_client.text_examples import ExampleCut, LineError, examples_of, read_lines, with_tokens
 from fedlm_client.tokenizer import WordPiece
 
 VERSION = "0.1"
 PROTOCOL = 2
 _SOONEST, _LATEST = 0.02, 24 * 3600.0
 _Outcome = messages.UploadHeader
+_WHY_NOT = {
+    _Outcome.NO_EXAMPLES: "it has no text to train on",
+    _Outcome.NOT_FINITE: "training gave numbers that are not finite",
+    _Outcome.NOT_ALLOWED: "it may not take part now",
+    _Outcome.TOO_SLOW: "training would not end in time",
+}
 
 
 @dataclass(frozen=True)
@@ -158,13 +163,15 @@ class Client:
             ready = self._plan(asked.plan)
             tokenizer = self._tokenizer_of(asked.vocabulary, ready.manifest)
             values = self._download_model(asked.parameters, ready.manifest)
-            texts = read_texts(self._settings.data)
+            texts = read_examples(self._settings.data, ready.manifest.examples)
             if not texts:
                 raise _Ended(_Outcome.NO_EXAMPLES)
             # A plan chooses whether training ends, in time and in numbers, and how long its tokenizer takes: each says
             # something of the text, so that nothing is asked of the server from here until there is an update.
             self._participation.tell(asked, examples)
             sequences = self._examples(texts, tokenizer, ready.manifest, examples)
+            if not len(sequences):
+                raise _Ended(_Outcome.NO_EXAMPLES)
             upload = self._train(asked, ready, values, sequences, deadline, header)
         except _Ended as ended:
             header.outcome = ended.outcome
@@ -172,7 +179,9 @@ class Client:
         reply = self._send(header, upload, lambda: self._participation.take(asked, examples), deadline)
         known = reply.status in messages.UploadReply.Status.values()
         status = messages.UploadReply.Status.Name(reply.status) if known else str(reply.status)
-        self._settings.notice(f"round {asked.round_number}: {status} {_printable(reply.reason)}".strip())
+        did = _WHY_NOT.get(header.outcome, "")
+        did = did and f"it declined, since {did}; the server's answer: "
+        self._settings.notice(f"round {asked.round_number}: {did}{status} {_printable(reply.reason)}".strip())
         return _seconds(reply.come_back_seconds)
 
     def _plan(self, offered: "messages.Plan") -> _Ready:
@@ -262,14 +271,14 @@ class Client:
         return self._tokenizer[1]
 
     def _examples(self, texts: list[str], tokenizer: WordPiece, manifest: Manifest, version: str) -> NDArray[np.int32]:
-        key = (manifest.tokenizer, manifest.batches, version)
+        key = (manifest.tokenizer, manifest.batches, manifest.examples, version)
         if self._sequences is None or self._sequences[0] != key:
             if 4 * len(texts) * (manifest.batches.length + 1) > manifest.memory_bytes:
                 raise PlanError(
-                    f"{len(texts)} texts of the plan's {manifest.batches.length} tokens take more than its memory "
+                    f"{len(texts)} examples of the plan's {manifest.batches.length} tokens take more than its memory "
                     f"of {manifest.memory_bytes:,} bytes"
                 )
-            encoded = [tokenizer.encode(text) for text in texts]
+            encoded = with_tokens(tokenizer.encode(text) for text in texts)
             self._sequences = key, sequences_of(encoded, manifest.batches)
         return self._sequences[1]
 
@@ -350,25 +359,13 @@ def kept_examples(count: int, batches: Batches) -> int:
     return count if batches.max_examples is None else min(count, batches.max_examples)
 
 
-def read_texts(path: Path) -> list[str]:
-    """Read a device's text, line by line; raises ClientError where a line is none."""
+def read_examples(path: Path, cut: ExampleCut) -> list[str]:
+    """Read a device's text, cut into examples; raises ClientError where it cannot be read, or a line is none."""
     try:
-        # Line separators of Unicode may stand inside of a text.
-        lines = re.split(r"\r\n|\n|\r", path.read_bytes().decode("utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ClientError(f'{path}: expected lines of {{"text": "..."}} in UTF-8 ({error})') from error
-    return [_text(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-
-
-def _text(path: Path, number: int, line: str) -> str:
-    try:
-        found = json.loads(line)["text"]
-        if isinstance(found, str):
-            return found
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    # What the parser says may hold the text itself, and this may go to a log.
-    raise ClientError(f'{path}: expected lines of {{"text": "..."}} in UTF-8, but line {number} is none')
+        lines = read_lines(path.read_bytes())
+    except (OSError, LineError) as error:
+        raise ClientError(f'{path}: expected lines of {{"text": "..."}} in UTF-8, but {error}') from error
+    return [example for line in lines for example in examples_of(line.text, cut)]
 
 
 def _seconds(seconds: float) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedlm_client.errors import PlanError
 from fedlm_client.limits import Limits
+from fedlm_client.text_examples import CUTS, ExampleCut
 
 FORMAT, VERSION = "fedlm-plan", 1
 SHUFFLE = {"name": "threefry-sort", "version": 1}
@@ -83,6 +84,7 @@ class Manifest:
     state: tuple[Tensor, ...]
     header: bytes  # of an upload
     upload_bytes: int
+    examples: ExampleCut  # what makes an example of a text
     batches: Batches
     tokenizer: str  # SHA-256, in hex
     tokenizer_bytes: int
@@ -153,6 +155,7 @@ def _manifest(digest: str, found: dict[str, Any]) -> Manifest:
         state=tuple(_tensor(one, one["begins"]) for one in found["state"]),
         header=bytes.fromhex(upload["header"]),
         upload_bytes=_count(upload["bytes"]),
+        examples=_cut(found["examples"]),
         batches=_batches(found["batches"]),
         tokenizer=str(found["tokenizer"]["sha256"]),
         tokenizer_bytes=_count(found["tokenizer"]["bytes"], 1),
@@ -203,6 +206,13 @@ def _program(found: dict[str, Any]) -> Program:
 
 def _argument(found: dict[str, Any]) -> Argument:
     return Argument(str(found["role"]), _count(found["index"]), _shape(found["shape"]), _dtype(found["dtype"]))
+
+
+def _cut(found: Any) -> ExampleCut:
+    for cut in CUTS:
+        if found == cut:
+            return cut
+    raise PlanError(f"the plan's examples are {str(found)[:100]!r}, but this client knows {' and '.join(CUTS)}")
 
 
 def _batches(found: dict[str, Any]) -> Batches:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -15,6 +15,7 @@ from fedlm.fl_core.deployment.plans.programs import Argument, Program, Tensor, m
 from fedlm.fl_core.deployment.protocol.update_bytes import upload_bytes, upload_header
 from fedlm.fl_core.local_sgd import LocalTraining
 from fedlm.fl_core.settings import TrainingSettings
+from fedlm.fl_core.text_examples import ExampleCut
 from fedlm.models.base import Model
 from fedlm.models.dropout import with_dropout
 from fedlm.models.precision import Precision, resolve_precision, with_precision
@@ -42,19 +43,27 @@ class Plan:
         return hashlib.sha256(self.manifest).hexdigest()
 
 
-def make_plan(name: str, tokenizer: bytes, vocabulary_size: int, settings: TrainingSettings, version: str) -> Plan:
+class PlanSource(NamedTuple):
+    """What a plan is made of."""
+
+    name: str  # of the model, registered or `module:NAME`
+    tokenizer: bytes  # its JSON, as clients download it
+    vocabulary_size: int  # tokens that it has
+    settings: TrainingSettings  # of the run
+    examples: ExampleCut = "sentences"  # what makes an example of a client's text
+
+
+def make_plan(source: PlanSource, version: str) -> Plan:
     """Make the plan of a model and how clients train it; the same arguments give the same bytes.
 
     Args:
-      name: of the model, registered or `module:NAME`.
-      tokenizer: its JSON, as clients download it.
-      vocabulary_size: tokens that it has.
-      settings: of the run.
+      source: what it is made of.
       version: of StableHLO, one of `programs.versions()`.
 
     Raises:
       ConfigurationError: a program would need code that it does not carry; see `make_programs`.
     """
+    name, tokenizer, vocabulary_size, settings, examples = source
     model, precision = model_of_clients(name, vocabulary_size, settings)
     training, compressor = settings.local_training(), settings.compressor()
     made = make_programs(model, precision, training, compressor, settings.length, version)
@@ -76,6 +85,7 @@ def make_plan(name: str, tokenizer: bytes, vocabulary_size: int, settings: Train
         "download": {"values": sum(math.prod(one.shape) for one in made.download), "tensors": tensors},
         "state": [_tensor(one) | {"begins": begins} for one, begins in zip(made.state, made.begins, strict=True)],
         "upload": {"header": upload_header(compressor, update).hex(), "bytes": upload_bytes(compressor, update)},
+        "examples": examples,
         "batches": _batches(training, settings.length),
         "shuffle": SHUFFLE,
         "tokenizer": {"sha256": hashlib.sha256(tokenizer).hexdigest(), "bytes": len(tokenizer)},

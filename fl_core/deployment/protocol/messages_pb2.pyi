@@ -120,7 +120,7 @@ class ParticipationPlan(_message.Message):
     def __init__(self, rounds: _Optional[int] = ..., max_participations: _Optional[int] = ..., min_separation: _Optional[int] = ...) -> None: ...
 
 class TrainingProgram(_message.Message):
-    __slots__ = ("model", "vocabulary_size", "length", "precision", "batch_size", "epochs", "max_batches", "gradient_clip", "max_examples", "cap_order", "batches_across_epochs", "upload", "algorithm", "dropout")
+    __slots__ = ("model", "vocabulary_size", "length", "precision", "batch_size", "epochs", "max_batches", "gradient_clip", "max_examples", "cap_order", "batches_across_epochs", "upload", "algorithm", "dropout", "examples")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_SIZE_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +135,7 @@ class TrainingProgram(_message.Message):
     UPLOAD_FIELD_NUMBER: _ClassVar[int]
     ALGORITHM_FIELD_NUMBER: _ClassVar[int]
     DROPOUT_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     model: str
     vocabulary_size: int
     length: int
@@ -149,7 +150,8 @@ class TrainingProgram(_message.Message):
     upload: UploadPlan
     algorithm: ClientAlgorithm
     dropout: float
-    def __init__(self, model: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., length: _Optional[int] = ..., precision: _Optional[str] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., max_batches: _Optional[int] = ..., gradient_clip: _Optional[float] = ..., max_examples: _Optional[int] = ..., cap_order: _Optional[str] = ..., batches_across_epochs: _Optional[bool] = ..., upload: _Optional[_Union[UploadPlan, _Mapping]] = ..., algorithm: _Optional[_Union[ClientAlgorithm, _Mapping]] = ..., dropout: _Optional[float] = ...) -> None: ...
+    examples: str
+    def __init__(self, model: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., length: _Optional[int] = ..., precision: _Optional[str] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., max_batches: _Optional[int] = ..., gradient_clip: _Optional[float] = ..., max_examples: _Optional[int] = ..., cap_order: _Optional[str] = ..., batches_across_epochs: _Optional[bool] = ..., upload: _Optional[_Union[UploadPlan, _Mapping]] = ..., algorithm: _Optional[_Union[ClientAlgorithm, _Mapping]] = ..., dropout: _Optional[float] = ..., examples: _Optional[str] = ...) -> None: ...
 
 class ClientAlgorithm(_message.Message):
     __slots__ = ("name", "constants")

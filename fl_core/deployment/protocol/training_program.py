@@ -12,8 +12,10 @@ from fedlm.fl_core.compression.compressors import Compressor, Scheme, shapes_of
 from fedlm.fl_core.compression.registry import compressor_of
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.update_bytes import WireError
+from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import LocalTraining
 from fedlm.fl_core.settings import TrainingSettings
+from fedlm.fl_core.text_examples import CUTS, ExampleCut
 from fedlm.models.base import Model
 
 _FIELDS = messages.TrainingProgram.DESCRIPTOR.fields_by_name
@@ -21,8 +23,13 @@ _PLAIN = [field.name for field in dataclasses.fields(LocalTraining) if field.nam
 """The fields of local training that the message has as they are."""
 
 
-def write_training_program(name: str, model: Model, settings: TrainingSettings) -> messages.TrainingProgram:
-    """Put what clients need into a message; `name` is what they know the model by."""
+def write_training_program(
+    name: str, model: Model, settings: TrainingSettings, examples: ExampleCut = "sentences"
+) -> messages.TrainingProgram:
+    """Put what clients need into a message.
+
+    `name` is what they know the model by, `examples` what makes an example of their text.
+    """
     return messages.TrainingProgram(
         model=name,
         vocabulary_size=model.vocabulary_size,
@@ -31,6 +38,7 @@ def write_training_program(name: str, model: Model, settings: TrainingSettings) 
         upload=_write_upload_plan(settings.compressor(), model, settings.algorithm.make()),
         algorithm=_write_algorithm(settings.algorithm),
         dropout=settings.dropout,
+        examples=examples,
         **{name: getattr(settings.local_training(), name) for name in _PLAIN},
     )
 
@@ -53,6 +61,16 @@ def read_local_training(program: messages.TrainingProgram) -> LocalTraining:
     given: dict[str, Any] = {name: getattr(program, name) for name in _PLAIN if name not in absent}
     algorithm = make_algorithm(algorithm_name(program), program.algorithm.constants)
     return LocalTraining(**given, algorithm=algorithm, draws_dropout=program.dropout > 0)
+
+
+def read_cut(program: messages.TrainingProgram) -> ExampleCut:
+    """Say what makes an example of a client's text; raises ConfigurationError where this software does not know it."""
+    for cut in CUTS:
+        if program.examples == cut:
+            return cut
+    raise ConfigurationError(
+        f"the server asks for examples that are {program.examples[:100]!r}, but this client knows {' and '.join(CUTS)}"
+    )
 
 
 def algorithm_name(program: messages.TrainingProgram) -> str:

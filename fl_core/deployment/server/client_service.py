@@ -8,7 +8,7 @@ import jax
 
 from fedlm.fl_core.client_algorithms.interface import sent_by_client, sent_by_server
 from fedlm.fl_core.cohorts import CohortSampler
-from fedlm.fl_core.deployment.plans.plan import Plan, make_plan
+from fedlm.fl_core.deployment.plans.plan import Plan, PlanSource, make_plan
 from fedlm.fl_core.deployment.plans.plan_modules import ModuleFolder
 from fedlm.fl_core.deployment.plans.plan_offers import PLAN_BYTES, PlanOffers
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
@@ -52,7 +52,8 @@ class Task:
         """Make the plan for a version of StableHLO; see `make_plan` for its errors."""
         deployment = self.deployment
         size = self.model.vocabulary_size
-        return make_plan(deployment.model, self.vocabulary, size, deployment.training, version)
+        source = PlanSource(deployment.model, self.vocabulary, size, deployment.training, deployment.examples)
+        return make_plan(source, version)
 
 
 def participation_plan(deployment: Deployment) -> messages.ParticipationPlan | None:
@@ -107,7 +108,7 @@ class ClientService:
         algorithm = deployment.training.algorithm.make()
         download, update = sent_by_server(algorithm, like), sent_by_client(algorithm, like)
         downloads = ModelDownloads(deployment.download_encoding, deployment.chunk_bytes, folder)
-        program = write_training_program(deployment.model, task.model, deployment.training)
+        program = write_training_program(deployment.model, task.model, deployment.training, deployment.examples)
         vocabulary = ServedArtifact([task.vocabulary], "tokenizer", deployment.chunk_bytes, folder)
         buffers = UploadBuffers(download_bytes(like), folder)
         round_bytes = download_bytes(download) + upload_bytes(compressor, update) + len(task.vocabulary)

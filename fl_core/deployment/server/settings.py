@@ -18,6 +18,7 @@ from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.round_loop import FederatedOptimization
 from fedlm.fl_core.server_optimizers import DEFAULT_SERVER_RATE
 from fedlm.fl_core.settings import TrainingSettings, check_learning_rates, check_seeds
+from fedlm.fl_core.text_examples import ExampleCut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,9 @@ class _Model:
     """Learning rate of the clients' SGD."""
     server_learning_rate: float = DEFAULT_SERVER_RATE
     """Learning rate of the server optimizer."""
+    examples: ExampleCut = "sentences"
+    """What makes an example of a client's text: each sentence of a text, or each text as a whole. Devices cut their
+    text so; `fedlm data import` cuts users' text into sentences too where its --examples is not given."""
     seed: int = 0
     """Root seed of initialisation, and of the clients' shuffling and rounding. Who is selected does not follow from
     it."""

@@ -3,13 +3,12 @@
 import re
 from collections.abc import Iterator
 
+from fedlm.fl_core.text_examples import split_sentences
+
 MINIMUM_WORDS = 3
 MAXIMUM_WORDS = 100  # what is longer is a list of names, not a sentence
 MINIMUM_ALPHABETIC_SHARE = 0.7
 
-_ABBREVIATION = re.compile(
-    r"al|approx|ca|cf|dr|e\.g|eq|fig|i\.e|incl|jr|mrs?|ms|nos?|pp|prof|resp|sec|sr|st|viz|vol|vs", re.IGNORECASE
-)
 _DECORATION = re.compile(r"[^A-Za-z0-9]*")
 _BULLET = re.compile(r"\s*(?:[-*+o•]|\(?(?:\d{1,2}|[a-zA-Z])[.)])\s+(?=\S)")
 _FIELD = re.compile(r"\s*[:@](?:param|type|arg|raises?|returns?|rtype|keyword)\b[^:\s]*+\s*[^:\s]*:?\s+")
@@ -30,7 +29,6 @@ _STATEMENT = re.compile(
     r")\s*"
 )
 _WORD = re.compile(r"[\"'`(\[*_<]*[A-Za-z]+(?:['\u2019/-][A-Za-z]+)*[\"'`)\]*_>]*[.,;:!?]*[\"'`)\]]*")
-_BOUNDARY = re.compile(r"[.!?][\"'`)\]]*\s+(?=[\"'`(\[]*[A-Z])")
 _SPACES = re.compile(r"\s+")
 
 
@@ -72,20 +70,6 @@ def paragraphs(block: str) -> Iterator[str]:
             lines.append(line.rstrip())
 
 
-def split_sentences(paragraph: str) -> list[str]:
-    """Split a paragraph at [.!?] followed by a space and a capital, but not after common abbreviations."""
-    found: list[str] = []
-    start = word = 0  # where the sentence begins, and where the word before a boundary begins at the earliest
-    for boundary in _BOUNDARY.finditer(paragraph):
-        before, word = paragraph[word : boundary.start()], boundary.end()
-        if paragraph[boundary.start()] == "." and _is_abbreviation(before):
-            continue
-        found.append(paragraph[start : boundary.end()].strip())
-        start = boundary.end()
-    found.append(paragraph[start:].strip())
-    return [sentence for sentence in found if sentence]
-
-
 def is_english(sentence: str) -> bool:
     """Whether a sentence has at least three alphabetic words, little else, and is not all in capitals."""
     tokens = sentence.split()
@@ -94,12 +78,6 @@ def is_english(sentence: str) -> bool:
         return False
     capitals = sum(word.isupper() for word in words)
     return len(words) >= MINIMUM_ALPHABETIC_SHARE * len(tokens) and capitals <= len(words) / 2
-
-
-def _is_abbreviation(before: str) -> bool:
-    last = before.rsplit(None, 1)[-1].lstrip("\"'`([") if before.strip() else ""
-    is_initial = len(last) == 1 and last.isupper() and last != "I"
-    return is_initial or _ABBREVIATION.fullmatch(last) is not None
 
 
 def _is_prose_line(line: str) -> bool:

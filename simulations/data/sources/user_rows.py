@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
+from fedlm.fl_core.text_examples import ExampleCut, examples_of
 from fedlm.simulations.data.client_text import ClientText, OrderForm, SkippedCounts
 from fedlm.simulations.data.sources.byte_parts import unreadable
 from fedlm.simulations.data.sources.chat_templates import ASSISTANT, load_template, template_files
-from fedlm.simulations.data.sources.english import split_sentences
 from fedlm.simulations.data.sources.orders import EXPECTED, read_order
 
 NOT_UTF8 = "bytes that are not UTF-8"
@@ -48,7 +48,7 @@ class RowSettings:
     """Name of a field by which a user's rows are put in order: whole numbers, or times as ISO 8601 writes them, such as
     2026-01-31 or 2026-01-31T18:30:00, of UTC where they name no zone. All are of one form: Unix seconds among times,
     dates among times of day, or zones in some, are refused."""
-    examples: Literal["sentences", "texts"] | None = None
+    examples: ExampleCut | None = None
     """What makes an example: each sentence of a text, or each text as a whole. None stands for sentences where there
     are users, and for texts where there are documents."""
     prompt: str | None = None
@@ -199,11 +199,11 @@ def _sentences(row: Mapping[str, Any], settings: RowSettings, place: str, skippe
     """Return a row's text, or count why there is none."""
     text = _string(row, settings.text, place)
     words = text.split()
-    if not words:
-        skipped.add("empty text", place=place)
+    examples = examples_of(text, settings.examples or ("sentences" if settings.user is not None else "texts"))
+    if not examples:
+        skipped.add("text that is not Unicode" if words else "empty text", place=place)
         return None
-    as_sentences = settings.examples == "sentences" or (settings.examples is None and settings.user is not None)
-    return _Content(words, split_sentences(" ".join(words)) if as_sentences else [text])
+    return _Content(words, examples)
 
 
 def _text_name(row: Mapping[str, Any], settings: RowSettings, place: str, skipped: SkippedCounts) -> _Content | None:

@@ -14,46 +14,49 @@ from fedlm.fl_core.deployment.security.plan_keys import create_plan_key
 from fedlm_client import messages_pb2 as messages
 from fedlm_client.batches import batch_rows
 from fedlm_client.cli import main
-from fedlm_client.client import Client, Settings, read_texts
+from fedlm_client.client import Client, Settings, read_examples
 from fedlm_client.errors import ClientError, GoneError, PlanError, TransportError
 from fedlm_client.http_channel import Channel
 from fedlm_client.manifest import Batches, Program
 from fedlm_client.own_participation import OwnParticipation
 from fedlm_client.tokenizer import WordPiece
+from tests.clients import rules
 
 BATCHES = Batches(5, 4, 1, 5, None, "shuffle_then_cap", False, 0, 1, 2, 3)
 RULES = {"lowercase": True, "strip_accents": None, "clean_text": True, "handle_chinese_chars": True}
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b'\xef\xbb\xbf{"text": "a"}\r\n\r\n{"text": "b"}',
-        b'{"text": "a"}\n \n{"text": "b"}\n\n',
-    ],
-)
-def test_text_of_other_systems_is_read(tmp_path, content):
-    (tmp_path / "mine.jsonl").write_bytes(content)
-    assert read_texts(tmp_path / "mine.jsonl") == ["a", "b"]
+@pytest.mark.parametrize("case", rules.RULES["lines"], ids=rules.named)
+def test_a_line_is_an_example_or_is_named(tmp_path, case):
+    path = tmp_path / "mine.jsonl"
+    path.write_bytes(case["content"].encode())
+    if case["error"] is None:
+        counted = [text for text in case["texts"] if "\ud83d" not in text]
+        assert read_examples(path, "texts") == counted
+        return
+    with pytest.raises(ClientError) as caught:
+        read_examples(path, "texts")
+    assert f'mine.jsonl: expected lines of {{"text": "..."}} in UTF-8, but {case["error"]}' in str(caught.value)
 
 
-def test_separators_within_a_text_end_no_line(tmp_path):
-    text = "a\u2028b\u2029c\x85d"
-    (tmp_path / "mine.jsonl").write_text(json.dumps({"text": text}, ensure_ascii=False), encoding="utf-8")
-    assert read_texts(tmp_path / "mine.jsonl") == [text]
+@pytest.mark.parametrize("case", rules.RULES["examples"], ids=rules.named)
+def test_a_text_is_cut_as_the_plan_says(tmp_path, case):
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"text": case["text"]}))
+    for cut in ("sentences", "texts"):
+        assert read_examples(tmp_path / "mine.jsonl", cut) == case[cut]
 
 
-@pytest.mark.parametrize("line", [b"my secret", b"{}", b"[1]", b'{"text": 1}', b"[" * 100_000, b"1" * 5000])
-def test_a_line_that_is_no_text_is_named_and_not_shown(tmp_path, line):
+@pytest.mark.parametrize("line", [b"my secret", b"[" * 100_000, b"1" * 5000])
+def test_a_line_that_is_no_text_is_not_shown(tmp_path, line):
     (tmp_path / "mine.jsonl").write_bytes(b'{"text": "a"}\n' + line)
-    with pytest.raises(ClientError, match=r"mine\.jsonl: expected .* line 2 is none$"):
-        read_texts(tmp_path / "mine.jsonl")
+    with pytest.raises(ClientError, match=r"mine\.jsonl: expected .* line 2 is no (JSON|object with a text)$"):
+        read_examples(tmp_path / "mine.jsonl", "texts")
 
 
 def test_text_in_another_encoding_is_refused(tmp_path):
     (tmp_path / "mine.jsonl").write_bytes(b'{"text": "\xe9"}')
     with pytest.raises(ClientError, match="UTF-8"):
-        read_texts(tmp_path / "mine.jsonl")
+        read_examples(tmp_path / "mine.jsonl", "texts")
 
 
 @pytest.mark.parametrize(
@@ -202,16 +205,18 @@ class Ending:
         pass
 
 
-@pytest.mark.parametrize("outcome", ["TRAINED", "NOT_FINITE", "TOO_SLOW"])
+@pytest.mark.parametrize("outcome", ["TRAINED", "NOT_FINITE", "TOO_SLOW", "NO_EXAMPLES"])
 def test_a_plan_learns_no_more_by_how_training_ends_than_the_count_allows(tmp_path, monkeypatch, outcome):
     (tmp_path / "mine.jsonl").write_text('{"text": "a"}')
     server, ready = Asking(messages.UploadReply.LATE), type("Ready", (), {})()
     ready.trainer = Ending(outcome)
-    ready.manifest = type("Manifest", (), {"batches": BATCHES, "header": b"FLU2abcd"})
+    ready.manifest = type("Manifest", (), {"batches": BATCHES, "examples": "texts", "header": b"FLU2abcd"})
     monkeypatch.setattr("fedlm_client.runtimes.announced", lambda name, target: messages.Runtime(name=name))
     monkeypatch.setattr(Client, "_plan", lambda self, offered: ready)
     monkeypatch.setattr(Client, "_tokenizer_of", lambda *given: None)
-    monkeypatch.setattr(Client, "_examples", lambda *given: np.ones((3, 6), np.int32))
+    # The server's tokenizer chooses in which examples there is a token.
+    rows = 0 if outcome == "NO_EXAMPLES" else 3
+    monkeypatch.setattr(Client, "_examples", lambda *given: np.ones((rows, 6), np.int32))
     monkeypatch.setattr(Client, "_download_model", lambda *given: np.zeros(1, np.float32))
     limits = Settings(tmp_path / "mine.jsonl", [], "jax").limits
     if outcome == "TOO_SLOW":
@@ -232,7 +237,13 @@ def client_of(tmp_path, monkeypatch, server, tokenizer, offered):
     (tmp_path / "mine.jsonl").write_text('{"text": "a"}')
     ready, sha256 = type("Ready", (), {})(), hashlib.sha256(tokenizer).hexdigest()
     ready.trainer, server.vocabulary = Ending("TRAINED"), messages.Artifact(size=len(tokenizer))
-    parts = {"batches": BATCHES, "header": b"FLU2abcd", "tokenizer": sha256, "memory_bytes": 1 << 20}
+    parts = {
+        "batches": BATCHES,
+        "examples": "texts",
+        "header": b"FLU2abcd",
+        "tokenizer": sha256,
+        "memory_bytes": 1 << 20,
+    }
     parts |= {"tokenizer_bytes": len(tokenizer), "download_values": 1}
     ready.manifest = type("Manifest", (), parts)
     monkeypatch.setattr("fedlm_client.runtimes.announced", lambda name, target: messages.Runtime(name=name))
@@ -311,4 +322,4 @@ def test_a_status_of_a_later_version_is_no_defect(tmp_path, monkeypatch):
     monkeypatch.setattr(record, "may", lambda *given: "its owner says so")
     settings = Settings(tmp_path / "mine.jsonl", [], "jax", notice=said.append)
     Client(Asking(99), settings, record).run()
-    assert "round 0: 99" in said
+    assert "round 0: it declined, since it may not take part now; the server's answer: 99" in said

@@ -5,7 +5,7 @@ import { basename, dirname, join } from "node:path";
 
 import type { TextStore } from "../client.js";
 import { ClientError } from "../errors.js";
-import { readLines } from "../lines.js";
+import { readLines } from "../text_examples.js";
 import type { RecordStore } from "../own_participation.js";
 
 /** Lines of `{"text": "..."}`. */

@@ -4,7 +4,7 @@ import { Client, type Settings } from "../client.js";
 import { ClientError } from "../errors.js";
 import { isLoopback } from "../http_answers.js";
 import { checkLimits, type Limits, LIMITS, optionOf } from "../limits.js";
-import { readLines } from "../lines.js";
+import { readLines } from "../text_examples.js";
 import { OwnParticipation } from "../own_participation.js";
 import { readPublicKeys } from "../signature.js";
 import { PageChannel } from "./channel.js";

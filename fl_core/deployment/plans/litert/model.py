@@ -19,17 +19,16 @@ from fedlm.fl_core.deployment.plans.litert.graph import (
     write_model,
 )
 from fedlm.fl_core.deployment.plans.litert.lowering import lower
-from fedlm.fl_core.deployment.plans.plan import make_plan, model_of_clients
+from fedlm.fl_core.deployment.plans.plan import PlanSource, make_plan, model_of_clients
 from fedlm.fl_core.deployment.plans.programs import Argument, Program, make_inference, read_program, versions
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.local_sgd import TrainingSums
-from fedlm.fl_core.settings import TrainingSettings
 
 FORMAT, VERSION = "fedlm-litert", 1
 # Types at the boundary that LiteRT.js lacks, and those of the same bits that stand for them there.
 _SIGNED = {"uint32": "int32"}
 # Of the plan's manifest, what holds whatever runs its programs.
-_SHARED = ("about", "download", "state", "upload", "batches", "shuffle", "tokenizer")
+_SHARED = ("about", "download", "state", "upload", "examples", "batches", "shuffle", "tokenizer")
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,8 @@ class LitertPlan:
         return hashlib.sha256(self.manifest).hexdigest()
 
 
-def make_litert_plan(name: str, tokenizer: bytes, vocabulary_size: int, settings: TrainingSettings) -> LitertPlan:
+def make_litert_plan(source: PlanSource) -> LitertPlan:
     """Make the plan of a model for LiteRT, and run each of its functions once; the same arguments give the same bytes.
-
-    Args:
-      name: of the model, registered or `module:NAME`.
-      tokenizer: its JSON, as clients download it.
-      vocabulary_size: tokens that it has.
-      settings: of the run.
 
     Raises:
       ConfigurationError: ai-edge-litert is not installed; LiteRT's built-in operations cannot compute a program, or the
@@ -60,9 +53,11 @@ def make_litert_plan(name: str, tokenizer: bytes, vocabulary_size: int, settings
     """
     load_schema()
     # Whichever version of StableHLO a client reads, its plan computes what this model does.
-    plans = [make_plan(name, tokenizer, vocabulary_size, settings, version) for version in versions()]
+    plans = [make_plan(source, version) for version in versions()]
     version, plan = versions()[0], plans[0]
-    inference = make_inference(*model_of_clients(name, vocabulary_size, settings), settings.length, version)
+    inference = make_inference(
+        *model_of_clients(source.name, source.vocabulary_size, source.settings), source.settings.length, version
+    )
     manifest = json.loads(plan.manifest)
     programs = {
         "train": Program(plan.step, *_sides(manifest["programs"]["step"])),
@@ -72,7 +67,7 @@ def make_litert_plan(name: str, tokenizer: bytes, vocabulary_size: int, settings
     names = _names(manifest)
     graph = Graph()
     signatures = {key: _signature(graph, program, names) for key, program in programs.items()}
-    model = write_model(signatures, f"fedlm {name}")
+    model = write_model(signatures, f"fedlm {source.name}")
     operations = count_operations(model)
     _try(model, programs, names)
     described = {

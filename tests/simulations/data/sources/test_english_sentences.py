@@ -1,6 +1,6 @@
 import pytest
 
-from fedlm.simulations.data.sources import english
+from fedlm.fl_core import text_examples
 from fedlm.simulations.data.sources.english import is_english, paragraphs, sentences, split_sentences
 
 
@@ -29,8 +29,8 @@ def test_does_not_split_inside(sentence):
 
 
 def test_each_letter_is_looked_at_once_for_an_abbreviation(monkeypatch):
-    looked_at, ends_in_one = [], english._is_abbreviation
-    monkeypatch.setattr(english, "_is_abbreviation", lambda text: looked_at.append(text) or ends_in_one(text))
+    looked_at, ends_in_one = [], text_examples._is_abbreviation
+    monkeypatch.setattr(text_examples, "_is_abbreviation", lambda text: looked_at.append(text) or ends_in_one(text))
     names = "Mr. A. Dr. B. " * 100
     assert split_sentences(f"It is by {names}Ann. It is long. Read it.") == [
         f"It is by {names}Ann.",

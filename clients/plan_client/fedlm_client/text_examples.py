@@ -1,0 +1,1 @@
+../../../fl_core/text_examples.py
