@@ -10,16 +10,24 @@ import functools
 import math
 import types
 import typing
+from collections.abc import Callable, Collection
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.number_ranges import range_of, refusal
 
 _MUST_BE: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 _Settings = TypeVar("_Settings")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _cached(function: _Function) -> _Function:
+    """Keep what a function of a class returned; type checkers do not take all classes for hashable."""
+    return typing.cast(_Function, functools.cache(function))
 
 
 def flat_settings(settings: Any) -> dict[str, Any]:
@@ -36,7 +44,7 @@ def compose(kind: type[_Settings], **values: Any) -> _Settings:
 
     Raises:
       TypeError: a value has the name of no field, or one without default is missing.
-      ConfigurationError: a value is out of range.
+      ConfigurationError: values do not fit their fields' types or ranges, or each other; it names all of the former.
 
     Example:
       >>> from fedlm import Experiment
@@ -46,7 +54,25 @@ def compose(kind: type[_Settings], **values: Any) -> _Settings:
     """
     if unknown := values.keys() - value_types(kind).keys():
         raise TypeError(f"{kind.__name__} has no setting {', '.join(sorted(unknown))}")
+    hints = value_hints(kind)
+    problems = _problems({name: (value, hints[name]) for name, value in values.items()})
+    if problems:
+        raise ConfigurationError("\n".join([*problems.values(), *_other_problems(kind, values, problems.keys())]))
     return _composed(kind, values)
+
+
+def _other_problems(kind: type, values: dict[str, Any], refused: Collection[str]) -> list[str]:
+    """Find what else is wrong, were there numbers that fit in place of those that were refused."""
+    intervals = {name: range_of(value_hints(kind)[name]) for name in refused}
+    fitting = {name: interval.some() for name, interval in intervals.items() if interval is not None}
+    if len(fitting) < len(intervals):
+        return []
+    several = {name: (number,) for name, number in fitting.items() if isinstance(values[name], tuple)}
+    try:
+        _composed(kind, values | fitting | several)
+    except ConfigurationError as error:
+        return [] if any(name in str(error) for name in refused) else [error.args[0]]
+    return []
 
 
 def with_changes(settings: _Settings, **values: Any) -> _Settings:
@@ -95,6 +121,7 @@ def settings_as_json(settings: Any) -> dict[str, Any]:
     return {name: plain(value) for name, value in flat_settings(settings).items()}
 
 
+@_cached
 def _fields(kind: type) -> dict[str, type | None]:
     """From the names of a record's fields to the records that they hold, or None where they hold a value."""
     kinds = typing.get_type_hints(kind)
@@ -102,6 +129,7 @@ def _fields(kind: type) -> dict[str, type | None]:
     return {name: kinds[name] if dataclasses.is_dataclass(kinds[name]) else None for name in names}
 
 
+@_cached
 def value_types(kind: type) -> dict[str, Any]:
     """From the names of a record's values, and of those of the records within it, to their types."""
     types: dict[str, Any] = {}
@@ -111,36 +139,62 @@ def value_types(kind: type) -> dict[str, Any]:
     return types
 
 
+@_cached
+def value_hints(kind: type) -> dict[str, Any]:
+    """From the names of a record's values, and of those of the records within it, to their types with their ranges."""
+    found: dict[str, Any] = {}
+    hints = _hints_of(kind)
+    for name, record in _fields(kind).items():
+        found |= {name: hints[name]} if record is None else value_hints(record)
+    return found
+
+
+def _problems(settings: dict[str, tuple[Any, Any]]) -> dict[str, str]:
+    """Say of settings, each a value and its type, which do not fit, by name."""
+    found: dict[str, str] = {}
+    for name, (value, hint) in settings.items():
+        try:
+            fitting = fitting_value(value, hint)
+        except TypeError as error:
+            found[name] = f"{setting(name)} is {value!r}, but {error}"
+            continue
+        interval = range_of(hint)
+        if interval is not None and (why := refusal(fitting, interval)) is not None:
+            found[name] = f"{setting(name)} {why}"
+    return found
+
+
 def check_value_types(settings: Any) -> None:
     """Make the values of a record, but for those of the records within it, of the types that its fields say.
 
     Numbers of NumPy become Python's, texts paths, lists tuples. A record calls it before it checks more.
 
     Raises:
-      ConfigurationError: a value fits its field's type in no way.
+      ConfigurationError: values fit their fields' types in no way, or do not lie in the ranges of these.
     """
-    record: Any = type(settings)
-    for name, kind in _types_of(record).items():
-        value = getattr(settings, name)
-        try:
-            fitting = fitting_value(value, kind)
-        except TypeError as error:
-            raise ConfigurationError(f"{setting(name)} is {value!r}, but {error}") from None
+    hints = _hints_of(type(settings))
+    values = {name: getattr(settings, name) for name in hints}
+    if problems := _problems({name: (value, hints[name]) for name, value in values.items()}):
+        raise ConfigurationError("\n".join(problems.values()))
+    for name, value in values.items():
+        fitting = fitting_value(value, hints[name])
         # Numbers of Python stay as they were written: 5 in place of 5.0.
         written = all(type(one) in (int, float) for one in (value if isinstance(value, tuple) else (value,)))
         if fitting != value or not written:
             object.__setattr__(settings, name, fitting)
 
 
-@functools.cache
-def _types_of(kind: Any) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
+@_cached
+def _hints_of(kind: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def fitting_value(value: Any, kind: Any) -> Any:
     """Make what a field of a type holds of a value; a TypeError says what the value must be."""
     origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return fitting_value(value, parts[0])
     if origin in (Union, types.UnionType):
         if value is None or value == "None":
             return None

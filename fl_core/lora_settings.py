@@ -1,12 +1,12 @@
 """The settings of low-rank adapters, of any kind of run."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count, Decay, Positive
 from fedlm.models.lora import LoraConfig
 
 
@@ -14,12 +14,12 @@ from fedlm.models.lora import LoraConfig
 class LoraSettings:
     """Low-rank adapters in place of the whole model."""
 
-    lora_rank: int | None = None
+    lora_rank: Count | None = None
     """Train adapters of this rank (LoRA) in place of the parameters of init-from. These stay as they are: they have no
     gradient, noise or optimizer state, are neither sent nor in checkpoints, and only adapters are clipped."""
-    lora_alpha: float | None = None
+    lora_alpha: Positive | None = None
     """What adapters give is multiplied by this over the rank; by 1 where it is not given."""
-    lora_dropout: float = 0.0
+    lora_dropout: Decay = 0.0
     """Share of what comes into adapters that is dropped in training."""
     lora_matrices: tuple[str, ...] = ()
     """Dense layers that have adapters, by name: query, key, value, attention_output, mlp_input, mlp_output, in Gemma
@@ -40,16 +40,10 @@ class LoraSettings:
             if unused:
                 raise ConfigurationError(f"{', '.join(unused)}: does nothing without lora_rank; give that too")
             return
-        if self.lora_rank < 1:
-            raise ConfigurationError(f"lora_rank is {self.lora_rank}, but must be at least 1")
         if init_from is None:
             raise ConfigurationError(
                 "lora_rank trains adapters of a model that is there already; give init_from, the folder of its run"
             )
-        if self.lora_alpha is not None and not (self.lora_alpha > 0 and math.isfinite(self.lora_alpha)):
-            raise ConfigurationError(f"lora_alpha is {self.lora_alpha}, but must be positive and finite")
-        if not 0 <= self.lora_dropout < 1:
-            raise ConfigurationError(f"lora_dropout is {self.lora_dropout}, but must be at least 0 and below 1")
         if len(set(self.lora_matrices)) < len(self.lora_matrices):
             raise ConfigurationError(f"lora_matrices is {self.lora_matrices}, but must name each only once")
 

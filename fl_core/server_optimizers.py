@@ -19,7 +19,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Decay, Positive
 from fedlm.models.base import Params
 from fedlm.models.imported_names import import_named, is_imported_name
 
@@ -39,10 +41,10 @@ class ServerOptimizerConfig:
     """
 
     name: str = "fedadam"
-    momentum: float = 0.9
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
+    momentum: Decay = 0.9
+    beta1: Decay = 0.9
+    beta2: Decay = 0.999
+    epsilon: Positive = 1e-8
 
     def __post_init__(self) -> None:
         if self.name not in SERVER_OPTIMIZERS and not is_imported_name(self.name):
@@ -50,11 +52,7 @@ class ServerOptimizerConfig:
                 f"server_optimizer is {self.name!r}, but must be one of {', '.join(SERVER_OPTIMIZERS)}, or module:NAME "
                 "for an optax optimizer of your own"
             )
-        for field in ("momentum", "beta1", "beta2"):
-            if not 0 <= getattr(self, field) < 1:
-                raise ConfigurationError(f"{field} is {getattr(self, field)}, but must lie in [0, 1)")
-        if not self.epsilon > 0:
-            raise ConfigurationError(f"epsilon is {self.epsilon}, but must be positive")
+        check_value_types(self)
 
 
 SERVER_OPTIMIZERS: dict[str, Callable[[ServerOptimizerConfig], optax.GradientTransformation]] = {

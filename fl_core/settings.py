@@ -11,6 +11,7 @@ from fedlm.fl_core.compression.compressors import Compressor
 from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, CompressionName, UploadBits, make_compressor
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import CapOrder, LocalTraining
+from fedlm.fl_core.number_ranges import Count, CountOrZero, Decay, Positive, PositiveOrInfinite
 from fedlm.fl_core.round_loop import FederatedOptimization
 from fedlm.fl_core.server_optimizers import (
     OwnServerOptimizer,
@@ -18,7 +19,6 @@ from fedlm.fl_core.server_optimizers import (
     ServerOptimizerName,
     check_server_rate,
 )
-from fedlm.models.dropout import check_dropout
 from fedlm.models.precision import Precision
 
 
@@ -26,18 +26,18 @@ from fedlm.models.precision import Precision
 class TrainingSettings:
     """The algorithm: what clients and server do in a round."""
 
-    length: int = 20
+    length: Count = 20
     """Target tokens of a sequence: `[BOS] w1 .. wk [EOS]` is cut or padded to one token more."""
 
-    client_batch_size: int = 10
+    client_batch_size: Count = 10
     """Examples in a client's local step."""
-    client_epochs: int = 1
+    client_epochs: Count = 1
     """Passes of a client over its examples in a round."""
-    client_max_batches: int = 120
+    client_max_batches: Count = 120
     """Local steps that a client takes at most in a round."""
-    client_gradient_clip: float | None = None
+    client_gradient_clip: PositiveOrInfinite | None = None
     """Clip each local gradient to this global norm."""
-    client_max_examples: int | None = None
+    client_max_examples: Count | None = None
     """Examples (sentences) that a client trains on at most in an epoch; it counts for no more in the weighted mean."""
     client_cap_order: CapOrder = "shuffle_then_cap"
     """Which examples client-max-examples keeps. shuffle_then_cap: the first after all were shuffled, so others in every
@@ -47,7 +47,7 @@ class TrainingSettings:
     """Cut a client's epochs, laid end to end, into batches, so that only the very last may be partly filled (as
     google-research/federated; FedJAX fills that one up too). Else each epoch ends with its own partly filled batch."""
 
-    dropout: float = 0.0
+    dropout: Decay = 0.0
     """Share of activations that clients drop in training, of recommenders: sasrec, dpformer, gru4rec, lstm4rec."""
 
     algorithm: ClientAlgorithmSettings = field(default_factory=ClientAlgorithmSettings)
@@ -55,20 +55,20 @@ class TrainingSettings:
     server_optimizer: ServerOptimizerName = "fedadam"
     """How the server applies the mean update (Reddi et al. 2021). Or module:NAME, an optax optimizer of your own, or a
     function that makes one of server-learning-rate."""
-    server_momentum: float = 0.9
+    server_momentum: Decay = 0.9
     """Momentum of fedavgm."""
-    server_beta1: float = 0.9
+    server_beta1: Decay = 0.9
     """Decay of the first moment of fedadam and fedyogi."""
-    server_beta2: float = 0.999
+    server_beta2: Decay = 0.999
     """Decay of the second moment of fedadam and fedyogi."""
-    server_epsilon: float = 1e-8
+    server_epsilon: Positive = 1e-8
     """Added to the root of the second moment of fedadam, fedadagrad and fedyogi."""
-    server_warmup_rounds: int = 0
+    server_warmup_rounds: CountOrZero = 0
     """Rounds over which the server's learning rate grows, in equal steps, to its full size."""
     weighting: Literal["auto", "examples", "uniform"] = "auto"
     """Whether a client's update counts by its examples, or all count the same. auto: by examples without privacy, all
     the same with it."""
-    update_clip_norm: float | None = None
+    update_clip_norm: Positive | None = None
     """Scale an update down to this L2 norm on the server. This alone gives no privacy guarantee."""
     update_norm_bound: Literal["auto", "adaptive", "none"] = "auto"
     """What bounds the norms of updates where update-clip-norm is not given. adaptive: four times the median norm of the
@@ -90,11 +90,6 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         check_value_types(self)
-        if self.length < 1:
-            raise ConfigurationError(f"length is {self.length}, but must be at least 1")
-        check_dropout(self.dropout)
-        if self.server_warmup_rounds < 0:
-            raise ConfigurationError(f"server_warmup_rounds is {self.server_warmup_rounds}, but must be at least 0")
         if self.compression is None and self.upload_bits is None:
             object.__setattr__(self, "upload_bits", 8)
         if self.update_norm_bound != "auto" and self.update_clip_norm is not None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import AtLeastOne, NotNegative, Positive, PositiveOrInfinite, Seed, Share
 
 _TRAITS, _PRESENCE, _DROPPING, _EXAMPLES = range(4)
 _PEAK = 2 / 24
@@ -51,59 +52,47 @@ class Dropout(NamedTuple):
 class Population:
     """The population that devices are drawn from."""
 
-    seed: int = 0
+    seed: Seed = 0
     """Another seed makes other devices."""
-    availability: float = 0.5
+    availability: Share = 0.5
     """Share of the time that a device is idle, charging and on a free network, over whole days."""
-    diurnal: float = 0.6
+    diurnal: Share = 0.6
     """How much availability follows the day: by this part more of it at two at night, and less at two in the afternoon;
     0 for not at all."""
-    day_seconds: float = 86_400.0
+    day_seconds: Positive = 86_400.0
     """Length of a day; a shorter one shows in minutes what days would."""
-    stay_seconds: float = 900.0
+    stay_seconds: Positive = 900.0
     """For how long a device stays as it is, there or not."""
-    dropout: float = 0.08
+    dropout: Share = 0.08
     """Share of selected devices that go away before they have reported."""
-    away_seconds: float = 300.0
+    away_seconds: Positive = 300.0
     """For how long they do, on average."""
-    link_bytes: float = 1e6
+    link_bytes: PositiveOrInfinite = 1e6
     """Bytes a second of the middle device's link; infinite for no limit."""
-    link_spread: float = 1.0
+    link_spread: NotNegative = 1.0
     """Standard deviation of the natural logarithm of links' speeds."""
-    speeds: tuple[float, ...] = (200.0, 50.0, 10.0)
+    speeds: tuple[Positive, ...] = (200.0, 50.0, 10.0)
     """Examples a second that each class of devices trains on, whatever this machine does; infinite for no limit."""
-    speed_shares: tuple[float, ...] = (0.3, 0.5, 0.2)
+    speed_shares: tuple[NotNegative, ...] = (0.3, 0.5, 0.2)
     """Share of the devices in each class."""
-    examples: float | None = None
+    examples: AtLeastOne | None = None
     """Examples on the middle device; those that the data has where it is not given."""
-    examples_tail: float = 1.2
+    examples_tail: Positive = 1.2
     """Exponent of their Pareto distribution: a device has more than m times the middle one's with probability m to the
     minus this, halved."""
 
     def __post_init__(self) -> None:
         check_value_types(self)
-        for name in ("availability", "diurnal", "dropout"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must lie between 0 and 1")
         at_night = self.availability * (1 + self.diurnal)
         if at_night > 1:
             raise ConfigurationError(
                 f"availability {self.availability} with diurnal {self.diurnal} makes {at_night:g} at night, but must "
                 "make 1 at most"
             )
-        for name in ("day_seconds", "stay_seconds", "away_seconds", "link_bytes", "examples_tail"):
-            if not getattr(self, name) > 0:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be positive")
-        if self.link_spread < 0 or not math.isfinite(self.link_spread):
-            raise ConfigurationError(f"link_spread is {self.link_spread}, but must be finite and not negative")
-        if self.examples is not None and not self.examples >= 1:
-            raise ConfigurationError(f"examples is {self.examples}, but must be at least 1")
-        if len(self.speeds) != len(self.speed_shares) or not all(speed > 0 for speed in self.speeds):
-            raise ConfigurationError("speeds and speed_shares must be equally many, and speeds positive")
-        if min(self.speed_shares) < 0 or not math.isclose(sum(self.speed_shares), 1, abs_tol=1e-6):
-            raise ConfigurationError(f"speed_shares are {self.speed_shares}, but must not be negative, and sum to 1")
-        if self.seed < 0:
-            raise ConfigurationError(f"seed is {self.seed}, but must not be negative")
+        if len(self.speeds) != len(self.speed_shares):
+            raise ConfigurationError("speeds and speed_shares must be equally many")
+        if not math.isclose(sum(self.speed_shares), 1, abs_tol=1e-6):
+            raise ConfigurationError(f"speed_shares are {self.speed_shares}, but must sum to 1")
 
     def traits(self, client: int) -> Traits:
         """Draw what stays the same of a device."""

@@ -15,7 +15,9 @@ from rich.markup import escape
 from fedlm.commands.options import read_options
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count, LargeCount, Positive, Probability
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, settings_in
+from fedlm.fl_core.privacy.delta import Delta
 from fedlm.fl_core.privacy.mechanisms.interface import Mechanism
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import (
@@ -46,13 +48,13 @@ KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Noise:
-    noise_multiplier: float | None = None
+    noise_multiplier: Positive | None = None
     """Standard deviation of one draw of noise, in clip norms."""
-    epsilon: float | None = None
+    epsilon: Positive | None = None
     """Instead of the noise multiplier: find the least noise for this epsilon."""
-    rho: float | None = None
+    rho: Positive | None = None
     """Instead of the noise multiplier: find the least noise for this rho of zero-concentrated differential privacy."""
-    delta: float
+    delta: Delta
     """At which epsilon is stated."""
     json: bool = False
     """Print one JSON object."""
@@ -60,18 +62,18 @@ class _Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class _Federated(_Noise):
-    rounds: int
+    rounds: Count
     """T, how many rounds there are."""
-    max_participations: int | None = None
+    max_participations: Count | None = None
     """k, in how many of them a client takes part at most."""
-    min_separation: int = 1
+    min_separation: Count = 1
     """b, the least difference between the numbers of two rounds of a client: 1 allows adjacent rounds. (TensorFlow
     Privacy counts the rounds between the two, which is one less.)"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Sampling:
-    sampling_probability: float | None = None
+    sampling_probability: Probability | None = None
     """With which each client takes part in each round, independently and in secret (Poisson sampling)."""
 
 
@@ -100,21 +102,21 @@ class DpSgdCommand(_Noise):
     Renyi accounting beside it.
     """
 
-    examples: int
+    examples: LargeCount
     """N, how many examples there are."""
-    batch_size: int
+    batch_size: LargeCount
     """B, how many a batch has on average."""
-    steps: int
+    steps: Count
     """T, how many steps are taken."""
     sampling: Literal["poisson", "truncated-poisson"] = "poisson"
     """How batches are drawn. truncated-poisson: a batch that is too large for the device loses examples at random."""
-    truncated_batch_size: int | None = None
+    truncated_batch_size: LargeCount | None = None
     """Examples that the device takes at most, for truncated-poisson; the batch size and six standard deviations where
     it is not given."""
     mechanism: Literal["gaussian", "banded"] = "gaussian"
     """gaussian: noise of every step is independent. banded: correlated, with cyclic sampling (amplified banded matrix
     factorization)."""
-    bands: int | None = None
+    bands: Count | None = None
     """Of the banded mechanism; where it is not given, those of the least error at epsilon."""
     adjacency: Literal["add_or_remove", "zero_out"] = "add_or_remove"
     """Which data sets are neighbours: one example more or less, or one example whose gradient is zero."""
@@ -141,7 +143,7 @@ class LedgerCommand:
 
     path: tyro.conf.Positional[tuple[Path, ...]]
     """Ledgers, or folders of runs."""
-    delta: float | None = None
+    delta: Delta | None = None
     """At which to state epsilon; the runs' own where it is not given."""
 
     def __post_init__(self) -> None:
@@ -162,9 +164,9 @@ class BudgetCommand:
 
     data: tyro.conf.Positional[Path]
     """Folder of the data set."""
-    epsilon: float | None = None
+    epsilon: Positive | None = None
     """That all runs together may spend, to set the budget; what is reserved is shown where it is not given."""
-    delta: float | None = None
+    delta: Delta | None = None
     """At which epsilon is stated."""
     json: bool = False
     """Print one JSON object."""
@@ -178,15 +180,15 @@ class BudgetCommand:
 class PlotCommand:
     """Draw epsilon against rounds, and the error of the mechanisms at equal privacy."""
 
-    rounds: int
+    rounds: Count
     """T, how many rounds there are."""
-    max_participations: int | None = None
+    max_participations: Count | None = None
     """k, in how many of them a client takes part at most."""
-    min_separation: int = 1
+    min_separation: Count = 1
     """b, the least difference between the numbers of two rounds of a client."""
-    epsilon: float
+    epsilon: Positive
     """That every mechanism is given noise for."""
-    delta: float
+    delta: Delta
     """At which epsilon is stated."""
     out: Path
     """The picture, .png, .svg or .pdf."""

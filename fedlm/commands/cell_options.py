@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count
 from fedlm.simulations.clusters.job_array import JobArray, submit, write_job_array
 from fedlm.simulations.clusters.ray_cells import AUTOMATIC, RayCluster
 from fedlm.simulations.experiments.cell_execution import CellExecutor, CellTask, LocalProcesses, await_release
@@ -27,15 +28,15 @@ class CellOptions:
     executor: Literal["local", "ray", "slurm"] = "local"
     """local: processes of this machine. ray: nodes of a Ray cluster, which `pip install 'fedlm[ray]'` is for. slurm:
     nothing runs; OUT/slurm.sh is written, a job array for sbatch, which runs the cells when it is submitted."""
-    workers: int | None = None
+    workers: Count | None = None
     """Cells run at the same time. local: one per CPU core, or per accelerator, where it is not given. ray: as many as
     there is room for. slurm: as many in each task, 1 where it is not given."""
-    cores: int | None = None
+    cores: Count | None = None
     """CPU cores of each cell, by whose number the last bits of its results are decided. local: where it is not given,
     an equal part of the machine's. ray and slurm: 1 where it is not given."""
     ray_address: str = AUTOMATIC
     """HOST:PORT of the Ray cluster's head; auto: of the cluster that this machine belongs to, or RAY_ADDRESS."""
-    slurm_tasks: int | None = None
+    slurm_tasks: Count | None = None
     """Tasks among which the job array shares the cells out: one for each cell, but 100 at most, where not given."""
     slurm_options: tuple[str, ...] = ()
     """Options of sbatch without their dashes, written into the script: partition=gpu account=me time=4:00:00
@@ -46,9 +47,6 @@ class CellOptions:
     """K/N: run only every N-th cell, from the K-th, here, and report nothing; what tasks of a job array do."""
 
     def __post_init__(self) -> None:
-        for name in ("workers", "cores"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 1")
         if self.share is not None:
             _parse_share(self.share)
             if self.executor != "local":

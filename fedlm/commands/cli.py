@@ -12,7 +12,9 @@ import traceback
 from functools import partial
 from types import ModuleType
 
+from fedlm.commands.command_tree import options_read_by
 from fedlm.commands.compiled_programs import keep_compiled_programs
+from fedlm.commands.option_names import named_as_options
 from fedlm.commands.processes import has_joined, leave_processes
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ProcessLostError, UserError
@@ -74,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
         status = run_choice(argv, "fedlm", "command", purpose, choices, _EXAMPLES)
         sys.stdout.flush()
     except UserError as error:
-        status = _complain("fedlm", error)
+        status = _complain("fedlm", error.for_command_line())
     except BrokenPipeError:
         status = _without_reader()
     if status:
@@ -94,12 +96,13 @@ def _run(command: str, argv: list[str]) -> int:
     if command in _COMPUTING:
         keep_freed_memory()
     prog = f"fedlm {command}"
+    name = f"fedlm.commands.{command}"
     try:
-        status = _imported(f"fedlm.commands.{command}").main(argv)
+        status = _imported(name).main(argv)
         sys.stdout.flush()
         return status
     except UserError as error:
-        return _complain(prog, error)
+        return _complain(prog, named_as_options(error.for_command_line(), options_read_by(_imported(name).main)))
     except ProcessLostError as error:
         return _complain(prog, error, _FAILED)
     except BrokenPipeError:
@@ -143,8 +146,7 @@ def _without_reader() -> int:
 
 
 def _complain(prog: str, what: object, status: int = _USAGE_ERROR) -> int:
-    said = what.for_command_line() if isinstance(what, UserError) else what
-    print(f"{prog}: {said}", file=sys.stderr)
+    print(f"{prog}: {what}", file=sys.stderr)
     return status
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from fedlm.commands.options import read_options
 from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +34,9 @@ class ClientCommand:
     name: str | None = None
     """What this client calls itself where it is insecure; always the same, since the server counts by it how often a
     client takes part."""
-    max_examples: int | None = None
+    max_examples: Count | None = None
     """Keep the newest so many examples, and forget the others; all where it is not given."""
-    max_age_days: float | None = None
+    max_age_days: Positive | None = None
     """Forget examples that were added longer ago than this."""
     models: tuple[str, ...] = ()
     """Names of the models to train; any registered one where none is given."""

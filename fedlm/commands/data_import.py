@@ -14,6 +14,7 @@ from fedlm.commands.data_describe import print_origin, print_skipped
 from fedlm.commands.import_progress import ImportProgress
 from fedlm.commands.options import read_options
 from fedlm.commands.sub_commands import run_choice
+from fedlm.fl_core.number_ranges import Count
 from fedlm.simulations.data.importing import ImportSettings, ImportSummary, import_text
 from fedlm.simulations.data.recommendation.importing import (
     RECOMMENDATION,
@@ -49,7 +50,7 @@ def _import_from(
         """Folder of the store to make."""
         overwrite: bool = False
         """Replace a token store that is already at --out."""
-        workers: int | None = None
+        workers: Count | None = None
         """Processes that read and tokenize; one for each CPU core where it is not given."""
 
     Command.__doc__ = inspect.getdoc(source_type)

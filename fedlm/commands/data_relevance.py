@@ -8,6 +8,8 @@ import tyro
 
 from fedlm.commands.options import read_options
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count, Positive
+from fedlm.fl_core.privacy.delta import Delta
 from fedlm.simulations.data.relevance import Packing, count_relevance
 from fedlm.simulations.data.store.token_store import TokenStore
 
@@ -30,17 +32,17 @@ class RelevanceCommand:
     unit: Literal["example", "client"] = "example"
     """What is clipped as a whole. example: one sequence, as in `fedlm pretrain`. client: all text of a client, as in
     `fedlm simulate`, and in `fedlm pretrain --unit user`; of items always so."""
-    length: int = 128
+    length: Count = 128
     """Tokens that a model reads in a sequence."""
     packing: Packing | None = None
     """packed: a client's texts are laid end to end and cut into sequences. none: each stored example is a sequence. As
     `fedlm pretrain` does where it is not given: packed for texts, none for all else."""
-    epsilon: float | None = None
+    epsilon: Positive | None = None
     """Count with (this, delta)-differential privacy for each client; with --packing none or --unit client, since one
     packed sequence may hold text of several."""
-    delta: float | None = None
+    delta: Delta | None = None
     """The delta of epsilon: far below one over the number of clients."""
-    tokens_per_unit: int = 100
+    tokens_per_unit: Count = 100
     """Of a private count: distinct tokens of a unit that count fully; where there are more, all count for less. The
     noise grows with its root."""
     origin: Literal["public"] | None = None

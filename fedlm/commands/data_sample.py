@@ -8,7 +8,7 @@ from typing import Literal
 import tyro
 
 from fedlm.commands.options import read_options
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count, Seed
 from fedlm.simulations.data.describing.sampling import ClientSample, sample_clients
 from fedlm.simulations.data.store.token_store import TokenStore
 
@@ -21,23 +21,16 @@ class SampleCommand:
     """Directory of the store."""
     split: Literal["train", "heldout", "test"] = "train"
     """The split to look at."""
-    clients: int = 3
+    clients: Count = 3
     """How many clients to choose."""
-    examples: int = 5
+    examples: Count = 5
     """How many examples to show of each, the first ones."""
-    seed: int = 0
+    seed: Seed = 0
     """Another seed chooses other clients."""
     client: str | None = None
     """Show the client with this id alone."""
     json: bool = False
     """Print one JSON document instead of text."""
-
-    def __post_init__(self) -> None:
-        for name in ("clients", "examples"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 1")
-        if self.seed < 0:
-            raise ConfigurationError(f"seed is {self.seed}, but must not be negative")
 
 
 def main(argv: list[str]) -> int:

@@ -70,14 +70,15 @@ class OptionGroup:
     options: list[Option]
 
 
-def option_groups(defaults: Any) -> list[OptionGroup]:
+def option_groups(command: type, defaults: Any) -> list[OptionGroup]:
     """List a command's options by the records that they stand in: what is given without a name, its own, the others.
 
     Args:
-      defaults: an instance of the command's dataclass, in which what must be given is `tyro.MISSING`.
+      command: its dataclass.
+      defaults: a record with the same fields, in which what must be given is `tyro.MISSING`.
     """
     positional, own, others = OptionGroup("arguments", []), OptionGroup("options", []), []
-    for group in _groups(defaults, own.title):
+    for group in _groups(command, defaults, own.title):
         positional.options.extend(option for option in group.options if option.positional)
         named = [option for option in group.options if not option.positional]
         if group.title == own.title:
@@ -98,17 +99,17 @@ def first_sentence(text: str) -> str:
     return _END_OF_SENTENCE.split(" ".join(text.split()), maxsplit=1)[0]
 
 
-def _groups(record: Any, title: str) -> list[OptionGroup]:
+def _groups(kind: type, record: Any, title: str) -> list[OptionGroup]:
     """List the groups of a record: its own and those of documented classes that it inherits from, then those within."""
-    kind = type(record)
     hints, texts, homes = typing.get_type_hints(kind, include_extras=True), _texts(kind), _homes(kind)
     of_homes: dict[type, list[Option]] = {}
     within: list[OptionGroup] = []
     for field in dataclasses.fields(kind):
         value, hint = getattr(record, field.name), hints[field.name]
         if dataclasses.is_dataclass(hint):
-            about = texts.get(field.name) or documentation(type(value))
-            within += _groups(value, first_sentence(about))
+            assert isinstance(hint, type)
+            about = texts.get(field.name) or documentation(hint)
+            within += _groups(hint, value, first_sentence(about))
         else:
             of_homes.setdefault(homes[field.name], []).append(_option(field.name, hint, texts, value))
     titles = {home: first_sentence(documentation(home)) for home in of_homes} | {kind: title}

@@ -16,11 +16,11 @@ from fedlm.commands.options import read_options, set_up_devices
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count, Positive
 from fedlm.simulations.evaluation.client_evaluation import write_evaluation
 from fedlm.simulations.evaluation.client_scores import SPREAD
 from fedlm.simulations.evaluation.language_tasks.measuring import TaskSettings, measure_tasks
 from fedlm.simulations.evaluation.recommendation.measuring import RankingSettings, measure_ranking
-from fedlm.simulations.experiments.configuration import check_learning_rates
 
 if TYPE_CHECKING:
     from fedlm.simulations.evaluation.trained_models import TrainedModel
@@ -50,14 +50,14 @@ class EvaluateCommand:
     """Whose clients to score."""
     personalize: bool = False
     """Train on the first half of each client's examples before its second half is scored again."""
-    client_learning_rate: float | None = None
+    client_learning_rate: Positive | None = None
     """Learning rate of that training; the run's where it is not given."""
-    max_clients: int | None = None
+    max_clients: Count | None = None
     """Clients to score at most, chosen at random but always the same; all where it is not given. The files are then
     named for it, evaluation_SPLIT_N_clients, and others stay as they are."""
     data: Path | None = None
     """Folder of the run's data set, if it was moved."""
-    devices: int | None = None
+    devices: Count | None = None
     """How many devices to use: CPU cores where there is no accelerator. All where it is not given; for tasks one of a
     CPU, which has all cores."""
     task_settings: TaskSettings
@@ -69,12 +69,8 @@ class EvaluateCommand:
 
     def __post_init__(self) -> None:
         self._refuse_what_does_nothing()
-        if self.max_clients is not None and self.max_clients < 1:
-            raise ConfigurationError(f"max_clients is {self.max_clients}, but must be at least 1")
-        if self.client_learning_rate is not None:
-            check_learning_rates("client_learning_rate", self.client_learning_rate)
-            if not self.personalize:
-                raise ConfigurationError("client_learning_rate does nothing without personalize; leave it out")
+        if self.client_learning_rate is not None and not self.personalize:
+            raise ConfigurationError("client_learning_rate does nothing without personalize; leave it out")
         if self.out is not None and self.out.is_dir():
             raise ConfigurationError(f"out is {self.out}, which is a folder; give a file")
         if self.out is not None and not self.out.parent.is_dir():

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -17,6 +17,7 @@ from fedlm.clients.fleet.population import Population
 from fedlm.commands.options import read_options
 from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.number_ranges import Count, Positive, Range
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE
 from fedlm.fl_core.text_examples import ExampleCut, examples_of
 
@@ -39,7 +40,7 @@ class FleetCommand:
     data: Path
     """Whose text the clients have: the folder of a data set that `fedlm data import` wrote (its training clients; the
     server's tokenizer must be its own), or a JSON Lines file of objects with `user` and `text`."""
-    clients: int = 100
+    clients: Count = 100
     """How many clients; the text of one person serves several where there are more clients than people: what a server
     states of each client then holds for no person."""
     keys: Path | None = None
@@ -52,20 +53,12 @@ class FleetCommand:
     """Speak plain text, to a server on loopback alone."""
     models: tuple[str, ...] = ()
     """Names of the models to train; any registered one where none is given."""
-    hour: float | None = None
+    hour: Annotated[float, Range(least=0, most=24)] | None = None
     """Hour of the population's day at which to begin, from 0 to 24; the clock's, in UTC, where it is not given."""
-    seconds: float | None = None
+    seconds: Positive | None = None
     """Stop after so many; when the run is over where it is not given."""
     json: bool = False
     """Print the summary as one JSON object."""
-
-    def __post_init__(self) -> None:
-        if self.clients < 1:
-            raise ConfigurationError(f"clients is {self.clients}, but must be at least 1")
-        if self.hour is not None and not 0 <= self.hour <= 24:
-            raise ConfigurationError(f"hour is {self.hour}, but must lie between 0 and 24")
-        if self.seconds is not None and not self.seconds > 0:
-            raise ConfigurationError(f"seconds is {self.seconds}, but must be positive")
 
 
 _ESSENTIALS = (

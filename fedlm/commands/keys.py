@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -14,10 +14,12 @@ from fedlm.commands.options import read_options
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.deployment.addresses import check_address
+from fedlm.fl_core.deployment.security.certificates import MOST_DAYS
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, write_operator_token
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, create_plan_key
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Range
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -36,7 +38,7 @@ class AuthorityCommand(_InFolder):
     needs a copy only where it enrols clients.
     """
 
-    days: int = 3650
+    days: Annotated[int, Range(least=1, most=MOST_DAYS)] = 3650
     """For how long it is valid."""
 
     def run(self) -> None:
@@ -51,7 +53,7 @@ class ServerCommand(_InFolder):
     host: tuple[str, ...] = ()
     """Names or addresses that clients dial, beside those of loopback; those of the certificate that is there where none
     is given."""
-    days: int = 825
+    days: Annotated[int, Range(least=1, most=MOST_DAYS)] = 825
     """For how long it is valid."""
 
     def run(self) -> None:
@@ -73,7 +75,7 @@ class MakeClientCommand(_InFolder):
 
     name: tyro.conf.Positional[str]
     """The client's name: its identity, by which the server counts how often it takes part."""
-    days: int = 365
+    days: Annotated[int, Range(least=1, most=MOST_DAYS)] = 365
     """For how long it is valid."""
 
     def run(self) -> None:
@@ -86,9 +88,9 @@ class TokenCommand(_InFolder):
 
     names: tyro.conf.Positional[tuple[str, ...]]
     """Names that the certificates will have. With several, each line is a name and its token."""
-    hours: float = 72.0
+    hours: Annotated[float, Range(above=0, most=24 * MOST_DAYS)] = 72.0
     """For how long a token can be used."""
-    days: int = 365
+    days: Annotated[int, Range(least=1, most=MOST_DAYS)] = 365
     """For how long the certificate will be valid."""
     again: bool = False
     """The same device asks again, because its certificate ends or its key is lost."""

@@ -9,6 +9,7 @@ from rich.console import Console
 from fedlm.commands.options import read_options
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count
 from fedlm.simulations.laws.importing import import_measurements
 from fedlm.simulations.laws.importing_runs import import_runs
 from fedlm.simulations.laws.measurements import write_measurements
@@ -36,21 +37,18 @@ class LawsImportCommand:
     """The table, a file of comma-separated values; or folders of runs, or of several."""
     out: Path
     """The Parquet file to write."""
-    batch_size: int = 1024
+    batch_size: Count = 1024
     """Examples of a step, where a table has no column batch_size."""
-    length: int = 512
+    length: Count = 512
     """Tokens of an example, where a table has no column length."""
-    steps: int | None = None
+    steps: Count | None = None
     """Steps of a run's schedule, where a table has no column steps; the most that it has measurements of where it is
     not given."""
-    block_rounds: int | None = None
+    block_rounds: Count | None = None
     """Of federated runs: rounds that are averaged to one measurement; a 64th of the longest run's where it is not
     given."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "length", "steps", "block_rounds"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigurationError(f"{name} is {value}, but must be at least 1")
         of_runs = bool(self.source) and all(path.is_dir() for path in self.source)
         if not of_runs and len(self.source) != 1:
             raise ConfigurationError(

@@ -13,7 +13,8 @@ from rich.table import Table
 from fedlm.commands.options import read_options
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.delta import check_delta, planned_delta
+from fedlm.fl_core.number_ranges import AtLeastOne, Count, Positive, PositiveOrInfinite
+from fedlm.fl_core.privacy.delta import Delta, planned_delta
 from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
 from fedlm.simulations.laws.federated_settings import FederatedSettings
 
@@ -52,19 +53,19 @@ class LawsPlanCommand:
     laws: Path | None = None
     """The laws, a file that `fedlm laws fit` wrote; those that come with fedlm where it is not given, of small models
     on one text, which the answer says."""
-    examples: float | None = None
+    examples: AtLeastOne | None = None
     """N, examples to draw from, of which each is hidden; those of --data where it is not given."""
-    epsilon: float
+    epsilon: PositiveOrInfinite
     """That the whole training may spend; inf for a training that is NOT PRIVATE."""
-    compute: float | None = None
+    compute: Positive | None = None
     """C, floating-point operations: 6 times parameters, batch size, steps and length."""
-    delta: float | None = None
+    delta: Delta | None = None
     """At which epsilon is stated; the number of examples, or people, to the power -1.1 where it is not given."""
-    length: int | None = None
+    length: Count | None = None
     """Tokens of an example; that of the laws where it is not given."""
     data: Path | None = None
     """Token store to train on: its vocabulary and number of examples are those of the plan."""
-    near: float = 0.01
+    near: Positive = 0.01
     """Also say between which values the trainings lie whose loss is larger by no more than this part."""
     json: bool = False
     """Print one JSON object."""
@@ -77,10 +78,6 @@ class LawsPlanCommand:
     of_federated: FederatedSettings
 
     def __post_init__(self) -> None:
-        if not 0 < self.near < math.inf:
-            raise ConfigurationError(f"near is {self.near}, but must be positive and finite")
-        if self.delta is not None:
-            check_delta(self.delta)
         if self.write_config is not None and self.write_config.suffix != ".toml":
             raise ConfigurationError(f"write_config is {str(self.write_config)!r}, but must end in .toml")
         if self.federated:
@@ -95,10 +92,6 @@ class LawsPlanCommand:
             raise ConfigurationError("give --compute, which a plan of central training needs")
         if self.examples is None and self.data is None:
             raise ConfigurationError("give --examples, or --data to count them")
-        if self.examples is not None and not 1 <= self.examples < math.inf:
-            raise ConfigurationError(f"examples is {self.examples}, but must be at least 1, and finite")
-        if self.length is not None and self.length < 1:
-            raise ConfigurationError(f"length is {self.length}, but must be at least 1")
 
     def _check_unused(self, when: str, settings: Any, names: Sequence[str]) -> None:
         for name in names:

@@ -12,6 +12,7 @@ from rich.table import Column, Table
 from fedlm.commands.options import read_options
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Positive, PositiveOrInfinite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +26,9 @@ class Table2Command:
 
     laws: tyro.conf.Positional[Path | None] = None
     """File of laws, as `fedlm laws fit` makes it."""
-    examples: tuple[float, ...] = (1e5, 1e6, 1e7, 1e8, 1e9)
+    examples: tuple[Positive, ...] = (1e5, 1e6, 1e7, 1e8, 1e9)
     """Numbers of examples."""
-    epsilons: tuple[float, ...] = (1.0, 4.0, 16.0, 64.0)
+    epsilons: tuple[PositiveOrInfinite, ...] = (1.0, 4.0, 16.0, 64.0)
     """Epsilons."""
     format: Literal["table", "csv", "json"] = "table"
     """How it is printed."""

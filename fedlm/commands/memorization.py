@@ -13,6 +13,7 @@ from fedlm.commands.options import read_options, set_up_devices
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count
 from fedlm.simulations.evaluation.memorization.measuring import BASELINE, MemorizationSettings, measure_memorization
 
 
@@ -34,7 +35,7 @@ class MemorizationCommand:
     """Folder of the run's data set; where it was when the run was begun, if it is not given."""
     cache: Path | None = None
     """Folder for the tokens of the data, laid end to end; the folder `cache` of the data set where it is not given."""
-    devices: int | None = None
+    devices: Count | None = None
     """How many devices to use: CPU cores where there is no accelerator. All where it is not given."""
     json: bool = False
     """Print one JSON object in place of tables."""

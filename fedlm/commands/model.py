@@ -11,6 +11,8 @@ from rich.markup import escape
 from fedlm.commands.options import read_options
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count, Positive
+from fedlm.fl_core.privacy.delta import Delta
 
 if TYPE_CHECKING:
     from fedlm.fl_core.privacy.publisher_claims import PublisherClaim
@@ -30,10 +32,10 @@ class ImportCommand:
     """Folder of the model."""
     out: Path
     """Folder of the run to make."""
-    publisher_epsilon: float | None = None
+    publisher_epsilon: Positive | None = None
     """What the publisher claims of the weights' privacy: statements of runs that begin with them quote it as the
     publisher's, with its unit. It is not checked, and is part of no epsilon of a run."""
-    publisher_delta: float | None = None
+    publisher_delta: Delta | None = None
     """Delta of that epsilon."""
     publisher_unit: str | None = None
     """Whose presence it hides, in the publisher's words, such as "sequence of 1,024 tokens"."""
@@ -58,9 +60,9 @@ class ExportCommand:
     """The form to write."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of the tensors. auto: that of an imported model, bit for bit; float32 of a model that was trained."""
-    batch_size: int = 1
+    batch_size: Count = 1
     """Sequences that the program of stablehlo takes."""
-    length: int = 128
+    length: Count = 128
     """Tokens of each."""
     vocabulary: Path | None = None
     """The tokenizer: its JSON file, or the folder of a data set; that of the run's data set where it is not given."""

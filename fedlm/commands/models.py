@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlm.commands.options import read_options
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count
 from fedlm.models.base import parameter_count
 from fedlm.models.registry import MODELS, create_model
 
@@ -24,12 +24,8 @@ class ModelsCommand:
 
     json: bool = False
     """Print one JSON object from name to parameter count."""
-    vocabulary_size: int | None = None
+    vocabulary_size: Count | None = None
     """Count with this vocabulary size in place of each model's own."""
-
-    def __post_init__(self) -> None:
-        if self.vocabulary_size is not None and self.vocabulary_size < 1:
-            raise ConfigurationError(f"vocabulary_size is {self.vocabulary_size}, but must be at least 1")
 
 
 def main(argv: list[str]) -> int:

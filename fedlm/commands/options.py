@@ -1,10 +1,8 @@
 """What sub-commands share in reading their options."""
 
-import dataclasses
 import os
 import sys
 import tomllib
-import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +13,7 @@ from fedlm.commands.command_tree import note_if_looking
 from fedlm.commands.described_options import Option, documentation, option_groups
 from fedlm.commands.option_help import HELP, HELP_ALL, print_help
 from fedlm.commands.suggestions import meant_options
+from fedlm.commands.typed_words import checked, unread
 from fedlm.fl_core.composed_settings import fitting_value, value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.text_encodings import utf8_text
@@ -47,7 +46,8 @@ def read_options(
       essentials: names of the options that `--help` explains; all where there are none.
 
     Raises:
-      ConfigurationError: the file or the preset is missing, or sets what is no option or does not fit one.
+      ConfigurationError: the file or the preset is missing, or sets what is no option or does not fit one; or values
+        do not fit.
     """
     note_if_looking(prog, command)
     file, argv = _take_option(argv, "--config")
@@ -62,16 +62,16 @@ def read_options(
         if preset is not None:
             defaults = _fitting(presets[preset], command, f"preset {preset}")
     defaults |= _fitting(settings, command, str(file))
-    with_defaults = _unchecked(command, defaults)
+    with_defaults = unread(command, defaults)
     if {*HELP, HELP_ALL} & {*argv}:
-        groups = option_groups(with_defaults)
+        groups = option_groups(command, with_defaults)
         groups[1].options.extend(_of_every_command(presets, default_preset, bool(essentials)))
         briefly = essentials and HELP_ALL not in argv
         print_help(prog, documentation(command), groups, [*essentials, *_EVERYWHERE] if briefly else None)
         raise SystemExit(0)
     _refuse_unknown(argv, command)
     flat = (tyro.conf.OmitArgPrefixes,)
-    return tyro.cli(command, args=argv, prog=prog, default=with_defaults, config=flat)
+    return checked(command, tyro.cli(type(with_defaults), args=argv, prog=prog, default=with_defaults, config=flat))
 
 
 def _of_every_command(
@@ -153,27 +153,6 @@ def _fitting(settings: Mapping[str, Any], command: type, source: str) -> dict[st
     return fitting
 
 
-def _unchecked(command: type[_Command], defaults: Mapping[str, Any], record: Any = None) -> _Command:
-    """Make an instance for tyro to take defaults from: those given, else those of `record`, else those of the class.
-
-    It is not checked, nothing in it is derived from anything else, and what has no default is missing in it.
-    """
-    instance, kinds = object.__new__(command), typing.get_type_hints(command)
-    for field in dataclasses.fields(command):  # type: ignore[arg-type]
-        value: Any = field.default
-        if record is not None:
-            value = getattr(record, field.name)
-        elif field.default_factory not in (dataclasses.MISSING, kinds[field.name]):
-            value = field.default_factory()
-        missing = value is dataclasses.MISSING
-        if dataclasses.is_dataclass(kinds[field.name]):
-            value = _unchecked(kinds[field.name], defaults, None if missing else value)
-        else:
-            value = defaults.get(field.name, tyro.MISSING if missing else value)
-        object.__setattr__(instance, field.name, value)
-    return instance
-
-
 def set_up_devices(devices: int | None, of_cpu: int | None = None) -> None:
     """Make JAX see so many devices, or all: one per CPU core, or the first accelerators. Call it before JAX is used.
 
@@ -182,8 +161,6 @@ def set_up_devices(devices: int | None, of_cpu: int | None = None) -> None:
     Raises:
       ConfigurationError: fewer than 1, or more than there are accelerators.
     """
-    if devices is not None and devices < 1:
-        raise ConfigurationError(f"devices is {devices}, but must be at least 1")
     import jax
 
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

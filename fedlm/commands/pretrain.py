@@ -11,7 +11,7 @@ from rich.table import Table
 from fedlm.commands.options import read_options
 from fedlm.commands.processes import ProcessGroup, join_processes
 from fedlm.commands.progress import StepProgress, bytes_text, scores_in_words, trained_part
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count
 from fedlm.simulations.pretraining.settings import Pretraining
 
 if TYPE_CHECKING:
@@ -38,16 +38,12 @@ class PretrainCommand:
 
     pretraining: Pretraining
     processes: ProcessGroup
-    plan_devices: tuple[int, ...] = ()
+    plan_devices: tuple[Count, ...] = ()
     """Train nothing, but say what a step needs of each device: memory, and bytes exchanged. Several numbers of devices
     give a table for each. CPU devices stand in for them while the same programs are compiled, which takes minutes for
     a large model; precision auto is then float32, and the microbatch size that of an accelerator."""
     out: Path
     """Folder of the run."""
-
-    def __post_init__(self) -> None:
-        if any(count < 1 for count in self.plan_devices):
-            raise ConfigurationError(f"plan_devices is {min(self.plan_devices)}, but must be at least 1")
 
 
 _ESSENTIALS = (

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from fedlm.commands.options import set_up_devices
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count, CountOrZero
 
 AUTOMATIC = "auto"
 _JOINING_SECONDS, _LEAVING_SECONDS = 300, 10
@@ -22,11 +23,11 @@ class ProcessGroup:
     coordinator: str | None = None
     """HOST:PORT at which process 0 waits for the others; or auto, where JAX finds out by itself which processes there
     are (SLURM, Open MPI, Cloud TPU)."""
-    num_processes: int | None = None
+    num_processes: Count | None = None
     """How many processes run this together."""
-    process_id: int | None = None
+    process_id: CountOrZero | None = None
     """Which of them this is, from 0."""
-    devices: int | None = None
+    devices: Count | None = None
     """How many devices each process uses: CPU cores where there is no accelerator. All where it is not given."""
 
 

@@ -10,6 +10,7 @@ import tyro
 from fedlm.commands.data_sample import printable
 from fedlm.commands.options import read_options, set_up_devices
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class RecommendCommand:
     histories: Path | None = None
     """File of histories, one a line, items with spaces between; where it ends in .jsonl, the list items of each
     line, whose names may have spaces."""
-    top: int = 10
+    top: Count = 10
     """Items to recommend for each history."""
     keep_history: bool = False
     """Recommend items of the history, too."""

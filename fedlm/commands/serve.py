@@ -10,6 +10,7 @@ from fedlm.commands.options import read_options
 from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count, NotNegative
 
 if TYPE_CHECKING:
     from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
@@ -47,7 +48,7 @@ class ServeCommand:
     statement of what the run promises repeats it. Without it counts what the data set of --vocabulary has recorded."""
     heldout: Path | None = None
     """Folder of a data set of the same tokenizer, on whose held-out clients the model is scored."""
-    heldout_examples: int = 10_000
+    heldout_examples: Count = 10_000
     """Held-out examples to score on; always the same ones."""
     address: str = "127.0.0.1:8470"
     """Where to listen: host and port; port 0 takes a free one."""
@@ -68,7 +69,7 @@ class ServeCommand:
     page: Path | None = None
     """Folder of the client of plans for browsers, `build/page` of clients/javascript, to be opened at this server's
     address; over --transport http."""
-    max_connections: int = 10_000
+    max_connections: Count = 10_000
     """Connections of clients at once, as far as this process may open so many files; beyond that the newest are shut,
     and over HTTP beyond half of it from one address."""
     insecure: bool = False
@@ -87,12 +88,8 @@ class ServeCommand:
     in to this machine. An aggregator has `/metrics` alone; the rest is the coordinator's."""
     log: Path | None = None
     """File for the log, which is put aside when it has 64 MiB, four times; standard error where it is not given."""
-    linger_seconds: float = 30.0
+    linger_seconds: NotNegative = 30.0
     """How long clients are still told that the run is over, before the server ends."""
-
-    def __post_init__(self) -> None:
-        if self.max_connections < 1:
-            raise ConfigurationError(f"max_connections is {self.max_connections}, but must be at least 1")
 
 
 _ESSENTIALS = (

@@ -5,7 +5,6 @@ Source: Li et al. 2020, "Federated optimization in heterogeneous networks" (equa
 gradient of f alone.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -13,7 +12,8 @@ import jax
 from typing_extensions import Doc
 
 from fedlm.fl_core.client_algorithms.interface import Broadcast, ClientAlgorithm, LocalGradient, LocalState
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.composed_settings import check_value_types
+from fedlm.fl_core.number_ranges import NotNegative
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,10 @@ class FedProx(ClientAlgorithm):
     """
 
     help = "SGD that is pulled back to the server's parameters (Li et al. 2020)"
-    mu: Annotated[float, Doc("Weight of fedprox's pull to the server's parameters; 0 is sgd.")] = 0.01
+    mu: Annotated[NotNegative, Doc("Weight of fedprox's pull to the server's parameters; 0 is sgd.")] = 0.01
 
     def __post_init__(self) -> None:
-        if not 0 <= self.mu < math.inf:
-            raise ConfigurationError(f"fedprox_mu is {self.mu}, but must be at least 0 and finite")
+        check_value_types(self)
 
     def step(
         self, server: Broadcast, local: LocalState, gradient: LocalGradient, learning_rate: jax.typing.ArrayLike

@@ -4,7 +4,6 @@ Source: Kingma and Ba 2015, "Adam: a method for stochastic optimization" (algori
 client optimizer of Wang et al. 2021, "Local adaptivity in federated learning".
 """
 
-import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -13,7 +12,8 @@ import optax
 from typing_extensions import Doc
 
 from fedlm.fl_core.client_algorithms.interface import Broadcast, ClientAlgorithm, LocalGradient, LocalState
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.composed_settings import check_value_types
+from fedlm.fl_core.number_ranges import Decay, Positive
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,12 @@ class LocalAdam(ClientAlgorithm):
     """
 
     help = "Adam, whose moments begin at zero in every round"
-    beta1: Annotated[float, Doc("Decay of the first moment of local_adam.")] = 0.9
-    beta2: Annotated[float, Doc("Decay of the second moment of local_adam.")] = 0.999
-    epsilon: Annotated[float, Doc("Added to the root of the second moment of local_adam.")] = 1e-8
+    beta1: Annotated[Decay, Doc("Decay of the first moment of local_adam.")] = 0.9
+    beta2: Annotated[Decay, Doc("Decay of the second moment of local_adam.")] = 0.999
+    epsilon: Annotated[Positive, Doc("Added to the root of the second moment of local_adam.")] = 1e-8
 
     def __post_init__(self) -> None:
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigurationError(f"local_adam_{name} is {getattr(self, name)}, but must lie in [0, 1)")
-        if not 0 < self.epsilon < math.inf:
-            raise ConfigurationError(f"local_adam_epsilon is {self.epsilon}, but must be positive and finite")
+        check_value_types(self)
 
     def _moments(self) -> optax.GradientTransformation:
         return optax.scale_by_adam(self.beta1, self.beta2, self.epsilon)

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from typing_extensions import Doc
 
 from fedlm.fl_core.client_algorithms.interface import Broadcast, ClientAlgorithm, LocalGradient, LocalState
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.composed_settings import check_value_types
+from fedlm.fl_core.number_ranges import Decay
 from fedlm.models.base import Params
 
 
@@ -32,11 +33,10 @@ class MimeLite(ClientAlgorithm):
         "bytes and about twice the computation; no privacy covers it; the paper's has the server optimizer fedavg with "
         "learning rate 1 (Karimireddy et al. 2021)"
     )
-    momentum: Annotated[float, Doc("Part of mime_lite's steps, and of its next momentum, that is the momentum.")] = 0.9
+    momentum: Annotated[Decay, Doc("Part of mime_lite's steps, and of its next momentum, that is the momentum.")] = 0.9
 
     def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1:
-            raise ConfigurationError(f"mime_lite_momentum is {self.momentum}, but must lie in [0, 1)")
+        check_value_types(self)
 
     def init(self, server: Broadcast) -> LocalState:
         nothing = jax.tree_util.tree_map(jnp.zeros_like, server.params)

@@ -1,9 +1,14 @@
 """Which deltas are accepted, everywhere."""
 
+from typing import Annotated
+
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.number_ranges import Range
 
 LEAST_DELTA = 1e-15
 """That anything is stated at: far above how far drawn noise is from Gaussian noise."""
+Delta = Annotated[float, Range(least=LEAST_DELTA, below=1)]
+"""The type of a setting that is one."""
 
 
 def default_delta(units: float) -> float:

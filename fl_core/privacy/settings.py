@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -10,7 +10,8 @@ from typing_extensions import Doc
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.delta import check_delta
+from fedlm.fl_core.number_ranges import Count, Inside, Positive
+from fedlm.fl_core.privacy.delta import Delta
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.plan import independent_mechanisms
 
@@ -51,26 +52,26 @@ def _privacy_help() -> str:
 @dataclass(frozen=True, kw_only=True)
 class _NoiseSettings:
     privacy: Annotated[PrivacyName, Doc(_privacy_help())] = "none"
-    noise_multiplier: float | None = None
+    noise_multiplier: Positive | None = None
     """Standard deviation of one draw of noise (of a tree's node, or a matrix mechanism's input), in clip norms."""
-    target_epsilon: float | None = None
+    target_epsilon: Positive | None = None
     """Choose the noise so that the whole run is (this, delta)-differentially private."""
-    target_rho: float | None = None
+    target_rho: Positive | None = None
     """Choose the noise so that the whole run has this rho of zero-concentrated differential privacy."""
-    delta: float | None = None
+    delta: Delta | None = None
     """At which epsilon is stated; the number of training clients to the power -1.1 where it is not given."""
-    report_goal: int | None = None
+    report_goal: Count | None = None
     """What a round's noised sum is divided by, however many clients reported; cohort-size where it is not given."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ClippingSettings:
-    clip_quantile: float | None = None
+    clip_quantile: Inside | None = None
     """Move the clip norm towards this quantile of the updates' norms, beginning with update-clip-norm (Andrew et al.
     2021). Only with gaussian, or with a tree that restarts."""
-    clip_quantile_rate: float = 0.2
+    clip_quantile_rate: Positive = 0.2
     """How fast the clip norm moves, in logarithms a round or a tree."""
-    clip_count_noise: float | None = None
+    clip_count_noise: Positive | None = None
     """Standard deviation of the noise on the count of clipped updates, in clients; report-goal / 20 where it is not
     given, but at least the noise multiplier."""
     noise_seed: Literal["entropy", "experiment"] = "entropy"
@@ -104,8 +105,6 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
         """
         if self.privacy not in get_args(PrivacyName):
             raise ConfigurationError(f"privacy is {self.privacy!r}, but must be one of {get_args(PrivacyName)}")
-        if self.delta is not None:
-            check_delta(self.delta)
         if self.privacy == "none":
             kept = ("privacy", "delta") if audited else ("privacy",)
             self._refuse_without_effect(
@@ -115,36 +114,35 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
         self._refuse_settings_of_others([self.privacy], f"with the privacy mechanism {self.privacy}")
         if self.clip_quantile is None:
             self._refuse_without_effect(("clip_quantile_rate", "clip_count_noise"), "without clip_quantile")
+        if broken := list(self._broken(sampler, clip_norm, weighting)):
+            raise ConfigurationError("\n".join(broken))
+
+    def _broken(self, sampler: str, clip_norm: float | None, weighting: str) -> Iterator[str]:
+        """Say of each setting that breaks the guarantee, or that it lacks, how."""
         if sampler not in PRIVATE_SAMPLERS:
-            raise ConfigurationError(
+            yield (
                 f"cohort_sampler is {sampler}, for which there is no sound analysis: it neither bounds how often a "
                 f"client takes part, nor draws every client independently. Give one of {', '.join(PRIVATE_SAMPLERS)}"
             )
         if clip_norm is None:
-            raise ConfigurationError("privacy needs update_clip_norm: without it one client could move the sum at will")
+            yield "privacy needs update_clip_norm: without it one client could move the sum at will"
         if weighting == "examples":
-            raise ConfigurationError(
+            yield (
                 "weighting is examples, but with privacy all clients must weigh the same, since nothing bounds "
                 "what one says that it has; give weighting uniform, or leave it out"
             )
         if sampler == "poisson" and not MECHANISMS[self.privacy].independent_rounds:
-            raise ConfigurationError(
+            yield (
                 f"privacy is {self.privacy}, but the cohort_sampler is poisson: no sound analysis of the two together "
                 f"is implemented. Give privacy {' or '.join(independent_mechanisms())}, or the cohort_sampler "
                 "min_separation or shuffled_epochs"
             )
         given = [name for name in TARGETS if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ConfigurationError(
-                f"privacy needs exactly one of noise_multiplier, target_epsilon and target_rho, but "
-                f"{given or 'none'} is given"
+            yield (
+                "privacy needs exactly one of noise_multiplier, target_epsilon and target_rho, but "
+                f"{' and '.join(given) or 'none'} is given"
             )
-        for name in TARGETS:
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise ConfigurationError(f"{name} is {value}, but must be positive and finite")
-        if self.report_goal is not None and self.report_goal < 1:
-            raise ConfigurationError(f"report_goal is {self.report_goal}, but must be at least 1")
 
     def with_mechanism(self, mechanism: PrivacyName, epsilon: float | None) -> "PrivacySettings":
         """Take another mechanism, and leave out the settings of mechanisms that this is not.
@@ -180,9 +178,6 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
             raise ConfigurationError(
                 f"epsilons is {epsilons}, but privacy is none; give privacy or mechanisms, one of {private}"
             )
-        for epsilon in epsilons:
-            if not epsilon > 0:
-                raise ConfigurationError(f"epsilons has {epsilon}, but each must be above 0; inf means without noise")
         if epsilons:
             self._refuse_without_effect(TARGETS, "beside epsilons")
         compared = mechanisms or (self.privacy,)

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from fedlm.fl_core.atomic_files import disk_errors, write_atomically
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
+from fedlm.fl_core.number_ranges import Count, Seed
 from fedlm.fl_core.privacy.private_words import contribution
 from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin, origin_of_import
 from fedlm.fl_core.text_examples import with_tokens
@@ -82,22 +83,19 @@ class ImportSettings(VocabularyPrivacySettings, TokenizerSettings):
       True
     """
 
-    tokenizer_sentences: int = 2_000_000
+    tokenizer_sentences: Count = 2_000_000
     """Train the tokenizer on about so many sentences at most: those of some of the train split's clients. A private
     vocabulary is made of all of them."""
-    min_examples: int = 1
+    min_examples: Count = 1
     """Leave out clients with fewer examples, all splits together (the published Stack Overflow has 100)."""
     resplit: bool = False
     """Split by user, 80/10/10, even where the source has splits of its own."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the split by user."""
 
     def __post_init__(self) -> None:
         check_value_types(self)
         super().__post_init__()
-        for name in ("tokenizer_sentences", "min_examples", "vocabulary_words_per_client"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 1")
         if self.vocabulary is not None and self.vocabulary_epsilon is not None:
             raise ConfigurationError(
                 "vocabulary_epsilon makes a vocabulary of the text, and vocabulary gives one; leave out one of them"

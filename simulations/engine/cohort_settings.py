@@ -1,13 +1,13 @@
 """The settings of cohorts: how a simulated round's clients are drawn."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count, Finite, Positive
 
 CohortSamplerName = Literal["uniform", "availability", "weighted", "poisson", "min_separation", "shuffled_epochs"]
 _OF_SAMPLER = {
@@ -21,7 +21,7 @@ _OF_SAMPLER = {
 class CohortSettings:
     """Who takes part in a round."""
 
-    cohort_size: int = 50
+    cohort_size: Count = 50
     """Clients that take part in a round, drawn without replacement."""
     cohort_sampler: CohortSamplerName = "uniform"
     """How a round's clients are drawn. uniform: all alike. weighted: one after another with probability proportional to
@@ -29,28 +29,26 @@ class CohortSettings:
     all of them where they are fewer than cohort-size. Those that privacy can be accounted for: poisson: each client
     independently, cohort-size of them on average. min_separation: uniformly among those that may take part again.
     shuffled_epochs: all clients in a random order, then in another."""
-    min_separation: int = 1
+    min_separation: Count = 1
     """Of the min_separation sampler: rounds from one that a client takes part in to the next that it may, at least; 1
     allows adjacent rounds."""
-    max_participations: int | None = None
+    max_participations: Count | None = None
     """Of the min_separation sampler: rounds that a client may take part in at most."""
     availability_trace: Path | None = None
     """CSV file for the availability sampler, with the header `client_id,start,end`: hours within a cycle from and until
     which a client is available, past the cycle's end where start is above end. Clients without a row never are."""
-    availability_cycle_hours: float = 24.0
+    availability_cycle_hours: Positive = 24.0
     """Length of the cycle that the trace's hours are of; it repeats for ever."""
-    round_minutes: float = 10.0
+    round_minutes: Positive = 10.0
     """How long a round lasts for the availability sampler: round r begins r times this after the cycle's beginning."""
     cohort_weights: Path | None = None
     """CSV file for the weighted sampler, with the header `client_id,weight`; clients without a row weigh nothing. Where
     it is not given, a client weighs its number of examples to the power cohort-weight-exponent."""
-    cohort_weight_exponent: float = 1.0
+    cohort_weight_exponent: Finite = 1.0
     """Power of a client's number of examples that is its weight for the weighted sampler."""
 
     def __post_init__(self) -> None:
         check_value_types(self)
-        if self.cohort_size < 1:
-            raise ConfigurationError(f"cohort_size is {self.cohort_size}, but must be at least 1")
         chosen = self.cohort_sampler
         if chosen not in get_args(CohortSamplerName):
             raise ConfigurationError(f"cohort_sampler is {chosen!r}, but must be one of {get_args(CohortSamplerName)}")
@@ -65,12 +63,6 @@ class CohortSettings:
                     )
         if chosen == "availability" and self.availability_trace is None:
             raise ConfigurationError("cohort_sampler is availability, but there is no availability_trace; give one")
-        for name in ("availability_cycle_hours", "round_minutes"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                raise ConfigurationError(f"{name} is {value}, but must be positive and finite")
-        if not math.isfinite(self.cohort_weight_exponent):
-            raise ConfigurationError(f"cohort_weight_exponent is {self.cohort_weight_exponent}, but must be finite")
         if self.cohort_weights is not None and self.cohort_weight_exponent != 1.0:
             raise ConfigurationError(
                 f"cohort_weight_exponent is {self.cohort_weight_exponent}, which does nothing with cohort_weights: it "

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedlm.fl_core.composed_settings import check_value_types, compose, default_settings
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.lora_settings import LoraSettings
+from fedlm.fl_core.number_ranges import Count, CountOrZero, NotNegative, Positive, PositiveOrInfinite, Seed
 from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.settings import PrivacyName, PrivacySettings
 from fedlm.fl_core.reattention import ReattentionSettings
 from fedlm.fl_core.server_optimizers import DEFAULT_SERVER_RATE
-from fedlm.fl_core.settings import TrainingSettings, check_learning_rates, check_seeds
+from fedlm.fl_core.settings import TrainingSettings
 from fedlm.models.registry import has_reattention
 from fedlm.simulations.engine.cohort_settings import CohortSettings
 
@@ -28,36 +29,32 @@ _GONE = {"client_gradient_norms"}
 class EvaluationSettings:
     """When a run is scored, and on what."""
 
-    evaluate_every: int = 10
+    evaluate_every: Count = 10
     """Score the held-out clients every so many rounds, and after the last."""
-    heldout_examples: int = 10_000
+    heldout_examples: Count = 10_000
     """Held-out examples to score on; always the same ones."""
-    test_examples: int | None = None
+    test_examples: Count | None = None
     """Test examples to score on at the end; all where it is not given."""
 
     def __post_init__(self) -> None:
         check_value_types(self)
-        _check_positive(self, "evaluate_every", "heldout_examples", "test_examples")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSettings:
     """An audit of what a run gives away of its clients."""
 
-    audit_canaries: int = 0
+    audit_canaries: CountOrZero = 0
     """Audit the run: draw so many made-up clients, let half of them contribute, and state in the summary how well one
     can tell from the model which, as a lower bound on epsilon at delta. It is 0 wherever N times delta is not far below
     0.05."""
-    audit_repeats: int = 20
+    audit_repeats: Count = 20
     """Examples of a canary client, all the same random sequence."""
 
     def __post_init__(self) -> None:
         check_value_types(self)
-        if self.audit_canaries < 0 or self.audit_canaries == 1 or self.audit_repeats < 1:
-            raise ConfigurationError(
-                f"audit_canaries is {self.audit_canaries} and audit_repeats {self.audit_repeats}, but they must be at "
-                "least 2 (or 0 for no audit) and 1"
-            )
+        if self.audit_canaries == 1:
+            raise ConfigurationError("audit_canaries is 1, but must be at least 2, or 0 for no audit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +63,7 @@ class RunSettings:
 
     data: Path
     """Folder of the federated data set, as `fedlm data import` writes it."""
-    rounds: int = 100
+    rounds: Count = 100
     """Rounds to run."""
     init_from: Path | None = None
     """Folder of a run of ours, whose last parameters to begin with in place of random ones; it must be of the same
@@ -76,9 +73,9 @@ class RunSettings:
     people of this run, or nobody knows, so that a run that was not private makes this one NOT PRIVATE, and what a
     private one spent is composed with what this one spends. public: public text. disjoint: other people's. The
     statement repeats the last two as assumptions."""
-    checkpoint_every: int = 50
+    checkpoint_every: Count = 50
     """Save a checkpoint every so many rounds, and after the last."""
-    lanes_per_device: int | None = None
+    lanes_per_device: Count | None = None
     """Clients trained together on one device: 1 on a CPU where it is not given, else as many as fit well."""
     cohorts: CohortSettings = field(default_factory=CohortSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
@@ -90,7 +87,6 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         check_value_types(self)
-        _check_positive(self, "rounds", "checkpoint_every", "lanes_per_device")
         check_initial_data(self.init_from, self.initial_data)
         self.lora.check_lora(self.init_from)
         self.reattention.check_reattention()
@@ -120,19 +116,13 @@ class Experiment(RunSettings):
 
     model: str
     """Name of the model; `fedlm models` lists them."""
-    client_learning_rate: float = 0.5
+    client_learning_rate: Positive = 0.5
     """Learning rate of the clients' SGD."""
-    server_learning_rate: float = DEFAULT_SERVER_RATE
+    server_learning_rate: Positive = DEFAULT_SERVER_RATE
     """Learning rate of the server optimizer."""
-    seed: int = 0
+    seed: Seed = 0
     """Root seed of initialisation, cohorts, shuffling, dropout and rounding. All but the first follow from a secret
     where privacy relies on Poisson cohorts."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_learning_rates("client_learning_rate", self.client_learning_rate)
-        check_learning_rates("server_learning_rate", self.server_learning_rate)
-        check_seeds("seed", self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,9 +136,9 @@ class SelectionSettings:
     truncated_negative_binomial costs the least, and gives at least one run; poisson varies less, and may give none. A
     target-epsilon is reached with the choice. none: every combination is trained with every seed, and choosing among
     them is not accounted."""
-    expected_trials: float = 10.0
+    expected_trials: Positive = 10.0
     """How many runs a private selection trains on average."""
-    selection_eta: float = 1.0
+    selection_eta: NotNegative = 1.0
     """Shape of the truncated negative binomial distribution: 1 is the geometric one; smaller costs less and varies
     more, down to 0, the logarithmic one."""
 
@@ -193,16 +183,16 @@ class Comparison(RunSettings):
 
     models: tuple[str, ...]
     """Names of the models to compare; `fedlm models` lists them."""
-    client_learning_rates: tuple[float, ...] = (0.5,)
+    client_learning_rates: tuple[Positive, ...] = (0.5,)
     """Learning rates of the clients' SGD to try."""
-    server_learning_rates: tuple[float, ...] = (0.01,)
+    server_learning_rates: tuple[Positive, ...] = (0.01,)
     """Learning rates of the server optimizer to try."""
-    seeds: tuple[int, ...] = (0, 1)
+    seeds: tuple[Seed, ...] = (0, 1)
     """Root seeds; each trains every model with every combination of learning rates once."""
     mechanisms: tuple[PrivacyName, ...] = ()
     """Noise mechanisms to compare; all runs use privacy where none is given. A setting of one mechanism alone, such as
     bands, goes to the runs of that one."""
-    epsilons: tuple[float, ...] = ()
+    epsilons: tuple[PositiveOrInfinite, ...] = ()
     """Compare at each of these epsilons in place of target-epsilon. inf means without noise: such runs have no privacy,
     but the same cohorts and clip norm, and all clients weigh the same, so that what noise costs can be seen."""
     selection: SelectionSettings = field(default_factory=SelectionSettings)
@@ -214,9 +204,6 @@ class Comparison(RunSettings):
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):
                 raise ConfigurationError(f"{name} is {values}, but must name at least one value, each only once")
-        check_learning_rates("client_learning_rates", *self.client_learning_rates)
-        check_learning_rates("server_learning_rates", *self.server_learning_rates)
-        check_seeds("seeds", *self.seeds)
 
     def _check_selection(self) -> None:
         if self.selection.private_selection == "none":
@@ -313,10 +300,3 @@ def experiment_of(record: dict[str, Any]) -> Experiment:
     """
     paths = {name: Path(record[name]) for name in MAY_MOVE if record.get(name) is not None}
     return compose(Experiment, **with_defaults(record) | paths)
-
-
-def _check_positive(settings: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise ConfigurationError(f"{name} is {value}, but must be at least 1")

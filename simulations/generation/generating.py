@@ -9,7 +9,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Range
 from fedlm.fl_core.randomness import device_key
 from fedlm.models.base import Model, Params
 from fedlm.models.decoding import decoder_of
@@ -27,7 +28,7 @@ from fedlm.simulations.generation.sampling import Sampling, choose_tokens
 CHUNK = 32
 """Steps that the compiled loop takes at most before the host sees their tokens."""
 _LEAST_BUCKET = 16
-_MOST = 1 << 30
+_Count = Annotated[int, Range(least=1, cap=1 << 30)]
 """Tokens, or prompts: both and their sums are counted in 32 bits."""
 _STREAMING_SECONDS = 0.05
 """Who watches is shown tokens about so often, where single steps are faster."""
@@ -45,17 +46,13 @@ class GenerationSettings:
     """What is generated."""
 
     sampling: Sampling = field(default_factory=Sampling)
-    max_tokens: int = 100
+    max_tokens: _Count = 100
     """Tokens to write, at most; a completion ends before where the model says that the text does."""
-    batch_size: int = 8
+    batch_size: _Count = 8
     """Prompts that are continued together."""
 
     def __post_init__(self) -> None:
         check_value_types(self)
-        for name in ("max_tokens", "batch_size"):
-            if not 1 <= getattr(self, name) <= _MOST:
-                most = "at least 1" if getattr(self, name) < 1 else f"at most {_MOST:,}"
-                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be {most}")
 
 
 class Completion(NamedTuple):

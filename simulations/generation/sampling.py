@@ -2,39 +2,33 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.settings import check_seeds
+from fedlm.fl_core.number_ranges import Count, Probability, Range, Seed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """How tokens are chosen."""
 
-    temperature: float = 0.0
+    temperature: Annotated[float, Range(least=0, cap=math.inf)] = 0.0
     """Draw tokens with probabilities whose logits are divided by this. 0, the default, takes the most likely token each
     time; 1 draws as the model says."""
-    top_k: int | None = None
+    top_k: Count | None = None
     """Draw among so many most likely tokens only."""
-    top_p: float | None = None
+    top_p: Probability | None = None
     """Draw among the fewest most likely tokens that have so much probability together (after --top-k, if both are
     given)."""
-    seed: int = 0
+    seed: Seed = 0
     """Chooses what is drawn. What a prompt gets depends on it and on the prompt's number, not on other prompts."""
 
     def __post_init__(self) -> None:
         check_value_types(self)
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ConfigurationError(f"temperature is {self.temperature}, but must be a number of at least 0")
-        if self.top_k is not None and self.top_k < 1:
-            raise ConfigurationError(f"top_k is {self.top_k}, but must be at least 1")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ConfigurationError(f"top_p is {self.top_p}, but must be above 0 and at most 1")
-        check_seeds("seed", self.seed)
         for name in ("top_k", "top_p"):
             if self.temperature == 0 and getattr(self, name) is not None:
                 raise ConfigurationError(

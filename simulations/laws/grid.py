@@ -1,6 +1,5 @@
 """The settings of a grid of trainings."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import optax
 from fedlm.fl_core.clipping.methods import Clipping
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.settings import check_learning_rates, check_seeds
+from fedlm.fl_core.number_ranges import Count, CountOrZero, Decay, NotNegative, Positive, Seed
 from fedlm.models.precision import Precision
 from fedlm.simulations.pretraining.optimizers import ScheduleName, learning_rates
 from fedlm.simulations.pretraining.privacy_units import Packing
@@ -25,18 +24,18 @@ class _Axes:
     models: tuple[str, ...]
     """Names of models, as `fedlm models` lists them. transformer_3x128 is a decoder of 3 layers of width 128; so are
     those of other numbers, of which the width is a multiple of 32."""
-    learning_rates: tuple[float, ...]
+    learning_rates: tuple[Positive, ...]
     """Highest learning rates of the schedule."""
-    noise_batch_ratios: tuple[float, ...] = (0.0,)
+    noise_batch_ratios: tuple[NotNegative, ...] = (0.0,)
     """Standard deviations of the noise on a step's mean gradient, in clip norms: noise multiplier / batch size. 0 is
     without noise."""
-    batch_sizes: tuple[int, ...] = (1024,)
+    batch_sizes: tuple[Count, ...] = (1024,)
     """Examples of a step, always as many."""
-    steps: tuple[int, ...]
+    steps: tuple[Count, ...]
     """T, how many steps a run takes, and how long its schedule is."""
-    training_examples: tuple[int, ...] = (0,)
+    training_examples: tuple[CountOrZero, ...] = (0,)
     """Train on so many examples of the data at most, drawn by the seed; 0 for all there are."""
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[Seed, ...] = (0,)
     """Root seeds: each draws first parameters, batches, masks and noise."""
 
 
@@ -48,7 +47,7 @@ class _Task:
     """Token store, as `fedlm data import` makes it."""
     cache: Path | None = None
     """Folder for the training tokens laid end to end; `cache` in the data's folder where it is not given."""
-    length: int = 512
+    length: Count = 512
     """Tokens that the model reads in an example."""
     packing: Packing = "packed"
     """packed: texts are laid end to end and cut into examples without padding. none: each stored example is one of its
@@ -59,20 +58,20 @@ class _Task:
 class _Training:
     """How every cell is trained: by Adam."""
 
-    clip_norm: float | None = 1.0
+    clip_norm: Positive | None = 1.0
     """C, the longest that an example's clipped gradient may be; gradients are divided by it. None: they are not
     clipped, and there is no noise."""
     schedule: ScheduleName = "exponential"
     """How the learning rate falls after the warm-up, until the end of the run."""
-    final_rate: float = 0.1
+    final_rate: Decay = 0.1
     """To which part of the highest rate it falls."""
-    warmup_steps: int = 1000
+    warmup_steps: CountOrZero = 1000
     """Steps over which the learning rate grows to its highest."""
-    beta1: float = 0.9
+    beta1: Decay = 0.9
     """Decay of Adam's first moment."""
-    beta2: float = 0.999
+    beta2: Decay = 0.999
     """Decay of Adam's second moment."""
-    adam_epsilon: float = 1e-8
+    adam_epsilon: Positive = 1e-8
     """Added to the root of Adam's second moment."""
 
 
@@ -80,12 +79,12 @@ class _Training:
 class _Measuring:
     """How it is computed and measured."""
 
-    block_steps: int = 100
+    block_steps: Count = 100
     """Steps of a block, over which the training loss is averaged: a row of the measurements."""
-    heldout_examples: int = 0
+    heldout_examples: CountOrZero = 0
     """Score so many examples of the held-out split after every block; 0 for none. Where examples are repeated, the
     training loss does not tell how well others are predicted."""
-    microbatch_size: int | None = None
+    microbatch_size: Count | None = None
     """Examples that are taken at once, a divisor of every batch size; whole batches where it is not given."""
     precision: Precision = "auto"
     """Precision of the model's arithmetic; parameters are float32 always. auto: float32 on a CPU, tf32 on a GPU,
@@ -102,13 +101,6 @@ class Grid(_Measuring, _Training, _Task, _Axes):
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):
                 raise ConfigurationError(f"{name} is {values}, but must name at least one value, each only once")
-        for name in ("batch_sizes", "steps", "length", "block_steps", "microbatch_size"):
-            value = getattr(self, name)
-            _at_least(1, name, *(value if isinstance(value, tuple) else () if value is None else (value,)))
-        _at_least(0, "training_examples", *self.training_examples)
-        _at_least(0, "heldout_examples", self.heldout_examples)
-        check_learning_rates("learning_rates", *self.learning_rates)
-        check_seeds("seeds", *self.seeds)
         self._check_noise()
         self._check_divisors()
         for steps in self.steps:
@@ -119,9 +111,6 @@ class Grid(_Measuring, _Training, _Task, _Axes):
         return learning_rates(self.schedule, 1.0, self.warmup_steps, steps, self.final_rate)
 
     def _check_noise(self) -> None:
-        for ratio in self.noise_batch_ratios:
-            if not (ratio >= 0 and math.isfinite(ratio)):
-                raise ConfigurationError(f"noise_batch_ratios has {ratio}, but each must be finite, and at least 0")
         if self.clip_norm is not None:
             Clipping("bookkeeping", self.clip_norm)
         elif any(self.noise_batch_ratios):
@@ -145,9 +134,3 @@ class Grid(_Measuring, _Training, _Task, _Axes):
                 raise ConfigurationError(
                     f"training_examples has {examples}, but must not be below a batch size, {max(self.batch_sizes)}"
                 )
-
-
-def _at_least(least: int, name: str, *values: int) -> None:
-    for value in values:
-        if value < least:
-            raise ConfigurationError(f"{name} is {value}, but must be at least {least}")

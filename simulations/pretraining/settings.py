@@ -1,7 +1,6 @@
 """The settings of central pretraining."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,11 +12,11 @@ from fedlm.fl_core.clipping.methods import Clipping, MethodName
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.lora_settings import LoraSettings
+from fedlm.fl_core.number_ranges import Count, CountOrZero, Decay, NotNegative, Positive, Seed
 from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
+from fedlm.fl_core.privacy.delta import Delta
 from fedlm.fl_core.privacy.plan import Adjacency
 from fedlm.fl_core.reattention import ReattentionSettings
-from fedlm.fl_core.settings import check_learning_rates, check_seeds
-from fedlm.models.dropout import check_dropout
 from fedlm.models.precision import Precision
 from fedlm.simulations.pretraining.optimizers import OptimizerName, ScheduleName, learning_rates
 from fedlm.simulations.pretraining.privacy_units import Packing, Unit
@@ -46,12 +45,12 @@ class _Model:
     people of this run, or nobody knows, so that a run that was not private makes this one NOT PRIVATE, and what a
     private one spent is composed with what this one spends. public: public text. disjoint: other people's. The
     statement repeats the last two as assumptions."""
-    steps: int
+    steps: Count
     """T, how many steps are taken."""
-    batch_size: int
+    batch_size: Count
     """B, units of a batch on average. With privacy each unit is in a batch independently with probability B / N; with b
     bands, in every b-th with probability b B / N."""
-    length: int = 128
+    length: Count = 128
     """Tokens that the model reads in a sequence."""
     unit: Unit = "example"
     """What is sampled, clipped and hidden as a whole. example: one sequence. user: all that a client of the store has,
@@ -61,7 +60,7 @@ class _Model:
     of its own, cut or padded. Where it is not given, none for prompts with completions, which cannot be packed, and
     packed for texts. Too long an example loses the beginning of its prompt, and the end of a completion that is too
     long by itself."""
-    sequences_per_unit: int = 1
+    sequences_per_unit: Count = 1
     """K, sequences of a user at most; only with the unit user."""
 
 
@@ -74,26 +73,26 @@ class _Privacy:
     mechanism: Literal["gaussian", "banded"] = "gaussian"
     """gaussian: noise of every step is independent, as in DP-SGD. banded: it cancels what steps before have added, and
     units take turns in as many parts as it has bands (amplified banded matrix factorization)."""
-    bands: int | None = None
+    bands: Count | None = None
     """Diagonals of the banded mechanism, all but one of which cost the memory of a model each. Where it is not given,
     the power of two up to 32 with the least error of prefix sums at epsilon, which takes a while to find."""
-    epsilon: float | None = None
+    epsilon: Positive | None = None
     """Choose the noise so that the whole run is (this, delta)-differentially private."""
-    noise_multiplier: float | None = None
+    noise_multiplier: Positive | None = None
     """Instead of epsilon: standard deviation of the noise on a step's sum, in clip norms."""
-    noise_batch_ratio: float | None = None
+    noise_batch_ratio: Positive | None = None
     """Instead of either: that of the noise on a step's mean, noise-multiplier / batch-size, by which trainings of any
     batch size compare (McKenna et al. 2025, "Scaling laws for differentially private language models")."""
-    delta: float | None = None
+    delta: Delta | None = None
     """At which epsilon is stated; the number of units to the power -1.1 where it is not given."""
     adjacency: Adjacency = "add_or_remove"
     """Which data sets are neighbours: one unit more or less, or one unit whose gradient is zero."""
     sampling: Literal["poisson", "truncated_poisson"] = "poisson"
     """How private batches are drawn. truncated_poisson: batches larger than truncated-batch-size lose units at
     random."""
-    truncated_batch_size: int | None = None
+    truncated_batch_size: Count | None = None
     """Units that a truncated batch has at most; batch-size and six standard deviations where it is not given."""
-    clip_norm: float = 1.0
+    clip_norm: Positive = 1.0
     """C, the longest that a unit's clipped gradient may be. Gradients are divided by it, so that the learning rate need
     not follow it."""
     clipping: MethodName = "bookkeeping"
@@ -112,26 +111,26 @@ class _Optimization:
 
     optimizer: OptimizerName = "adam"
     """What the (noised) mean gradient goes to."""
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """Highest learning rate."""
     schedule: ScheduleName = "constant"
     """How the learning rate falls after the warm-up, to final-learning-rate at the end: linear by the same amount in
     every step, exponential by the same factor, cosine along half a wave. constant: it does not fall."""
-    final_learning_rate: float = 0.0
+    final_learning_rate: NotNegative = 0.0
     """To which it falls; above 0 where exponential."""
-    warmup_steps: int = 0
+    warmup_steps: CountOrZero = 0
     """Steps over which the learning rate grows to its highest."""
-    momentum: float = 0.0
+    momentum: Decay = 0.0
     """Of sgd."""
-    beta1: float = 0.9
+    beta1: Decay = 0.9
     """Decay of the first moment of adam and adamw."""
-    beta2: float = 0.999
+    beta2: Decay = 0.999
     """Decay of the second moment of adam and adamw."""
-    adam_epsilon: float = 1e-8
+    adam_epsilon: Positive = 1e-8
     """Added to the root of the second moment of adam and adamw."""
-    weight_decay: float = 0.01
+    weight_decay: NotNegative = 0.01
     """Of adamw."""
-    dropout: float = 0.0
+    dropout: Decay = 0.0
     """Share of activations that is dropped in training, of recommenders: sasrec, dpformer, gru4rec, lstm4rec."""
 
 
@@ -139,7 +138,7 @@ class _Optimization:
 class _Computation:
     """How the devices compute."""
 
-    microbatch_size: int | None = None
+    microbatch_size: Count | None = None
     """Units that a device takes at once; 4 on a CPU and 32 elsewhere where it is not given. Memory grows with it, the
     result does not depend on it."""
     sharding: Sharding = "data"
@@ -154,10 +153,10 @@ class _Computation:
 class _Canaries:
     """Canaries, by which memorisation is measured."""
 
-    canaries: int = 0
+    canaries: CountOrZero = 0
     """Plant so many random sequences into the training data, for each of canary-repeats; `fedlm memorization` then says
     how well the model knows them."""
-    canary_repeats: tuple[int, ...] = (1, 4, 16)
+    canary_repeats: tuple[Count, ...] = (1, 4, 16)
     """How many times a canary stands in the data, each time as a unit of its own."""
 
 
@@ -165,32 +164,22 @@ class _Canaries:
 class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, ReattentionSettings, _Privacy, _Model):
     """Central training of one model: its seed, scores and checkpoints."""
 
-    seed: int = 0
+    seed: Seed = 0
     """Root seed of initialisation, canaries and, without privacy, batches, masks and dropout."""
-    evaluate_every: int = 100
+    evaluate_every: Count = 100
     """Score the held-out clients after every so many steps, and after the last."""
-    heldout_examples: int = 2000
+    heldout_examples: Count = 2000
     """Held-out examples scored each time."""
-    test_examples: int | None = None
+    test_examples: Count | None = None
     """Test examples scored at the end; all where it is not given."""
-    checkpoint_every: int = 100
+    checkpoint_every: Count = 100
     """Write a checkpoint after every so many steps, and after the last. Each that a private run writes is a release."""
 
     def __post_init__(self) -> None:
         check_value_types(self)
-        for name in ("steps", "batch_size", "length", "evaluate_every", "heldout_examples", "checkpoint_every"):
-            _at_least_1(name, getattr(self, name))
-        for name in ("test_examples", "microbatch_size", "truncated_batch_size"):
-            if getattr(self, name) is not None:
-                _at_least_1(name, getattr(self, name))
-        check_learning_rates("learning_rate", self.learning_rate)
-        check_seeds("seed", self.seed)
         self.learning_rates()
-        if self.canaries < 0:
-            raise ConfigurationError(f"canaries is {self.canaries}, but must not be negative")
         check_initial_data(self.init_from, self.initial_data)
         self.check_lora(self.init_from)
-        check_dropout(self.dropout)
         self.check_reattention()
         self._check_optimizer()
         self._check_privacy()
@@ -215,9 +204,6 @@ class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, Reattent
         for name in unused[self.optimizer]:
             if getattr(self, name) != defaults[name]:
                 raise ConfigurationError(f"{name} does nothing with the optimizer {self.optimizer}; leave it out")
-        for name in ("momentum", "beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 0 and below 1")
 
     def _check_privacy(self) -> None:
         given = [name for name in _OF_PRIVACY if getattr(self, name) is not None]
@@ -234,9 +220,6 @@ class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, Reattent
                 f"give exactly one of epsilon, noise_multiplier and noise_batch_ratio, not "
                 f"{' and '.join(targets) or 'none'}; or privacy none, for a run that is NOT PRIVATE"
             )
-        value = getattr(self, targets[0])
-        if not (value > 0 and math.isfinite(value)):
-            raise ConfigurationError(f"{targets[0]} is {value}, but must be positive and finite")
         if self.truncated_batch_size is not None and self.sampling == "poisson":
             raise ConfigurationError("truncated_batch_size does nothing with the sampling poisson; leave it out")
         if self.bands is not None and self.mechanism == "gaussian":
@@ -246,8 +229,3 @@ class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, Reattent
                 "mechanism is banded, but bands is not given, and can only be chosen for an epsilon; give bands, or "
                 f"epsilon in place of {targets[0]}"
             )
-
-
-def _at_least_1(name: str, value: int) -> None:
-    if value < 1:
-        raise ConfigurationError(f"{name} is {value}, but must be at least 1")

@@ -25,7 +25,7 @@ it has both, the one that signs first."""
 
 PrivateKey = ec.EllipticCurvePrivateKey
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_MOST_DAYS = 36_500
+MOST_DAYS = 36_500
 _EARLIER = datetime.timedelta(minutes=10)
 _USES = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
 
@@ -230,8 +230,8 @@ def _builder(
     days: int,
     latest: datetime.datetime | None = None,
 ) -> x509.CertificateBuilder:
-    if not 1 <= days <= _MOST_DAYS:
-        raise KeysError(f"a certificate is to be valid for {days} days, but it must be 1 to {_MOST_DAYS}")
+    if not 1 <= days <= MOST_DAYS:
+        raise KeysError(f"a certificate is to be valid for {days} days, but it must be 1 to {MOST_DAYS}")
     now = datetime.datetime.now(datetime.UTC)
     end = now + datetime.timedelta(days=days)
     return (

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from fedlm.fl_core.aggregation import AggregationRules
 from fedlm.fl_core.composed_settings import check_value_types
@@ -12,12 +13,13 @@ from fedlm.fl_core.deployment.protocol.update_bytes import DownloadEncoding
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustName, RobustRule
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import AtLeastOne, Count, NotNegative, Positive, Range, Seed
 from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.round_loop import FederatedOptimization
 from fedlm.fl_core.server_optimizers import DEFAULT_SERVER_RATE
-from fedlm.fl_core.settings import TrainingSettings, check_learning_rates, check_seeds
+from fedlm.fl_core.settings import TrainingSettings
 from fedlm.fl_core.text_examples import ExampleCut
 
 
@@ -27,16 +29,16 @@ class _Model:
 
     model: str
     """Name of the model; `fedlm models` lists them."""
-    rounds: int = 100
+    rounds: Count = 100
     """Rounds to run."""
-    client_learning_rate: float = 0.5
+    client_learning_rate: Positive = 0.5
     """Learning rate of the clients' SGD."""
-    server_learning_rate: float = DEFAULT_SERVER_RATE
+    server_learning_rate: Positive = DEFAULT_SERVER_RATE
     """Learning rate of the server optimizer."""
     examples: ExampleCut = "sentences"
     """What makes an example of a client's text: each sentence of a text, or each text as a whole. Devices cut their
     text so; `fedlm data import` cuts users' text into sentences too where its --examples is not given."""
-    seed: int = 0
+    seed: Seed = 0
     """Root seed of initialisation, and of the clients' shuffling and rounding. Who is selected does not follow from
     it."""
 
@@ -54,26 +56,26 @@ class _Model:
 class _Selection:
     """Who takes part in a round, and how long it waits for them."""
 
-    cohort_size: int = 100
+    cohort_size: Count = 100
     """Reports that a round waits for."""
-    minimum_reports: int | None = None
+    minimum_reports: Count | None = None
     """Reports without which a round is abandoned when its time is over; four fifths of cohort-size where it is not
     given."""
-    over_selection: float = 1.3
+    over_selection: AtLeastOne = 1.3
     """Clients selected for each report waited for, since some will not answer."""
-    window_seconds: float | None = None
+    window_seconds: NotNegative | None = None
     """How long a round lets clients check in, from the first one on, before it draws those that take part, uniformly
     among all that did; 0 takes whoever comes first. check-in-seconds where it is not given."""
-    selection_seconds: float = 60.0
+    selection_seconds: Positive = 60.0
     """How long a round takes in who comes after the draw, where that found too few."""
-    reporting_seconds: float = 600.0
+    reporting_seconds: Positive = 600.0
     """How long a round waits for reports after it has selected its clients."""
-    drain_seconds: float = 60.0
+    drain_seconds: Positive = 60.0
     """How long a round that is under way goes on at most once the server was asked to end (SIGTERM). It then counts if
     minimum-reports have come, and is abandoned otherwise; service managers must wait somewhat longer."""
-    min_separation: int = 1
+    min_separation: Count = 1
     """Rounds from one that a client takes part in to the next that it may, at least; 1 allows adjacent rounds."""
-    max_participations: int | None = None
+    max_participations: Count | None = None
     """Rounds that a client may take part in at most."""
     population: str = "default"
     """Name of the people whose devices take part. With privacy a device keeps a count of its rounds for each
@@ -84,7 +86,7 @@ class _Selection:
     the same, and the server keeps every update until the round's end: cohort-size x 4 bytes a parameter in a file
     in the run's folder, besides 8 bytes a parameter of memory. Not with privacy, whose noise is made for sums; there,
     and with the mean, update-clip-norm bounds what one client can do."""
-    trimmed_part: float = 0.1
+    trimmed_part: Annotated[float, Range(above=0, below=0.5)] = 0.1
     """Part of the updates that trimmed_mean leaves out at each end."""
 
 
@@ -92,11 +94,11 @@ class _Selection:
 class _Travel:
     """How clients and server talk."""
 
-    check_in_seconds: float = 10.0
+    check_in_seconds: Positive = 10.0
     """How soon a client that is not needed now is asked back at the earliest."""
     download_encoding: DownloadEncoding = "float32"
     """How the model travels to clients: float32, or bfloat16 for half the bytes and rounded parameters."""
-    chunk_bytes: int = 1 << 19
+    chunk_bytes: Annotated[int, Range(least=1 << 12, most=1 << 22)] = 1 << 19
     """Bytes of a chunk of a download."""
 
 
@@ -104,9 +106,9 @@ class _Travel:
 class Deployment(_Travel, _Selection, _Model):
     """One model trained by clients that dial in: when it is scored and saved."""
 
-    evaluate_every: int = 10
+    evaluate_every: Count = 10
     """Score the held-out clients every so many rounds and after the last, where there are any."""
-    checkpoint_every: int = 10
+    checkpoint_every: Count = 10
     """Save a checkpoint every so many rounds, and after the last. With privacy every round is saved, since every model
     leaves the server."""
 
@@ -115,27 +117,11 @@ class Deployment(_Travel, _Selection, _Model):
 
     def __post_init__(self) -> None:
         check_value_types(self)
-        check_learning_rates("client_learning_rate", self.client_learning_rate)
-        check_learning_rates("server_learning_rate", self.server_learning_rate)
-        check_seeds("seed", self.seed)
         check_initial_data(self.init_from, self.initial_data)
-        for name in ("rounds", "cohort_size", "evaluate_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 1")
-        for name in ("selection_seconds", "reporting_seconds", "drain_seconds", "check_in_seconds"):
-            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
-                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be positive and finite")
-        window = self.window_seconds
-        if window is not None and not (window >= 0 and math.isfinite(window)):
-            raise ConfigurationError(f"window_seconds is {window}, but must be 0 or more, and finite")
-        if not (self.over_selection >= 1 and math.isfinite(self.over_selection)):
-            raise ConfigurationError(f"over_selection is {self.over_selection}, but must be at least 1 and finite")
         if not 1 <= self.fewest_reports <= self.cohort_size:
             raise ConfigurationError(
                 f"minimum_reports is {self.minimum_reports}, but must lie between 1 and cohort_size, {self.cohort_size}"
             )
-        if not 1 << 12 <= self.chunk_bytes <= 1 << 22:
-            raise ConfigurationError(f"chunk_bytes is {self.chunk_bytes}, but must lie between 4096 and 4194304")
         _ = self.participation
         if not (self.population.isprintable() and 1 <= len(self.population) <= LONGEST_POPULATION):
             raise ConfigurationError(

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count
 from fedlm.fl_core.privacy.mechanisms.interface import NoisePlan
 from fedlm.fl_core.privacy.mechanisms.toeplitz import Buffers, ToeplitzMechanism, ToeplitzNoise
 from fedlm.fl_core.privacy.participation import Participation, PoissonParticipation
@@ -23,7 +24,7 @@ _DEFAULT_BANDS = 16
 class BandedSettings:
     """The width of the matrix."""
 
-    bands: int | None = None
+    bands: Count | None = None
     """Diagonals of the banded mechanism, at most min-separation; each costs the memory of one model. 16 or as many as
     are allowed where it is not given."""
 

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count
 from fedlm.fl_core.privacy.mechanisms.interface import (
     Generations,
     Mechanism,
@@ -34,7 +35,7 @@ Stack = tuple[tuple[int, Params], ...]
 class TreeSettings:
     """Where trees end, and what ends with them."""
 
-    tree_restart_every: int | None = None
+    tree_restart_every: Count | None = None
     """Begin a new tree every so many rounds."""
     tree_complete: bool = False
     """Complete each tree to a power of two before the next begins, which leaves less noise behind."""
@@ -46,7 +47,7 @@ class TreeSettings:
 class TreeOptions:
     """Where trees end, as `fedlm account` asks for it."""
 
-    restart_every: int | None = None
+    restart_every: Count | None = None
     """A new tree begins after every so many rounds."""
     complete: bool = False
     """Each tree is completed to a power of two before the next begins."""

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.composed_settings import check_value_types
+from fedlm.fl_core.number_ranges import Count
 from fedlm.simulations.data.store.token_store import TokenStore
 
 PIECE_EXAMPLES = 1 << 12
@@ -27,12 +28,11 @@ class ExportSettings:
     """The feature `tokens` with the example's text; or `x` and `y`, token ids that a model reads and predicts, with
     the store's own numbers (PAD 0, BOS 1, EOS 2, OOV 3; of a vocabulary of Gemma's BOS 2, EOS 1). A Parquet file always
     has text and all token ids."""
-    length: int = 20
+    length: Count = 20
     """Token ids of `x` and of `y`: longer examples are cut, shorter ones padded."""
 
     def __post_init__(self) -> None:
-        if self.length < 1:
-            raise ConfigurationError(f"length is {self.length}, but must be at least 1")
+        check_value_types(self)
 
 
 class Export(Protocol):

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
+from fedlm.fl_core.number_ranges import Count, Seed
 from fedlm.fl_core.privacy.private_words import contribution, noisy_words
 from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, origin_of_import
 from fedlm.models.special_tokens import OOV_ID, SPECIAL_TOKENS
@@ -67,7 +68,7 @@ class RecommendationSettings(VocabularyPrivacySettings):
       'users'
     """
 
-    min_interactions: int = 5
+    min_interactions: Count = 5
     """Leave out users and items with fewer interactions; 1 keeps all."""
     filter: Literal["iterated", "once", "users"] | None = None
     """iterated: go on until all users and items that are left have min_interactions among themselves. once: count both
@@ -80,15 +81,12 @@ class RecommendationSettings(VocabularyPrivacySettings):
     validation_item: bool = True
     """Hold out two items of each user: the last for test, the one before for heldout. Without it, the last alone: of a
     tenth of the users for heldout, of the others for test."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of that tenth."""
 
     def __post_init__(self) -> None:
         check_value_types(self)
         super().__post_init__()
-        for name in ("min_interactions", "vocabulary_words_per_client"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least 1")
         if self.catalogue is not None and self.vocabulary_epsilon is not None:
             raise ConfigurationError(
                 "vocabulary_epsilon makes a catalogue, and catalogue gives one; leave one of them out"

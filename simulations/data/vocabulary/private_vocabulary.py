@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
+from fedlm.fl_core.number_ranges import Count, Positive
+from fedlm.fl_core.privacy.delta import Delta
 from fedlm.fl_core.privacy.private_words import noisy_words
 from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary
 from fedlm.simulations.data.splits import SPLITS, SplitRule
@@ -20,13 +22,13 @@ PUBLIC_CHARACTERS = "".join(sorted(set(string.printable) - set(string.whitespace
 class VocabularyPrivacySettings:
     """What the vocabulary tells of the people whose text it is made of."""
 
-    vocabulary_epsilon: float | None = None
+    vocabulary_epsilon: Positive | None = None
     """Choose the vocabulary with (this, vocabulary_delta)-differential privacy for each client, by noised counts of
     words. Without it, what one client wrote may be read in the vocabulary. The noise is fresh each time, so such an
     import cannot be repeated."""
-    vocabulary_delta: float | None = None
+    vocabulary_delta: Delta | None = None
     """The delta of vocabulary_epsilon: far below one over the number of clients."""
-    vocabulary_words_per_client: int = 500
+    vocabulary_words_per_client: Count = 500
     """Of a client's distinct words the most frequent so many are counted for a private vocabulary. With more, each
     counts for less."""
     vocabulary_origin: Literal["public"] | None = None

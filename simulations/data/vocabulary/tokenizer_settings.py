@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fedlm.fl_core.number_ranges import Count
+
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSettings:
@@ -12,7 +14,7 @@ class TokenizerSettings:
     tokenizer: Literal["wordpiece", "words"] = "wordpiece"
     """How text becomes tokens: pieces of words, as BERT cuts them, so that hardly a word is unknown; or whole words,
     of which the rare ones are unknown, as the published Stack Overflow tasks have it."""
-    vocabulary_size: int = 4096
+    vocabulary_size: Count = 4096
     """Tokens of the vocabulary at most. For wordpiece, special tokens and characters are among them; for words, it is
     the number of the most frequent words kept, and the 4 special tokens come on top."""
     lowercase: bool = True

@@ -16,6 +16,7 @@ import numpy as np
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.number_ranges import Count, CountOrZero
 from fedlm.fl_core.privacy.ancestry import settings_in
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.models.decoding import decoder_of
@@ -42,13 +43,13 @@ class TaskSettings:
     task_folder: Path | None = None
     """Folder of tasks of your own in the library's format, YAML and data. Python functions that its YAML names are run:
     give only a folder that you trust."""
-    num_fewshot: int | None = None
+    num_fewshot: CountOrZero | None = None
     """Solved examples before each question; as many as each task says where it is not given."""
-    limit: int | None = None
+    limit: Count | None = None
     """Only so many first documents of each task, to try it out."""
     vocabulary: Path | None = None
     """The tokenizer: its JSON file, or the folder of a data set; that of the run's data set where it is not given."""
-    batch_size: int | None = None
+    batch_size: Count | None = None
     """Inputs scored together on each device; as many as suit the device and the vocabulary where it is not given."""
 
     def __post_init__(self) -> None:

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.number_ranges import Count, Range, Seed
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.initial_parameters import stated_privacy
 from fedlm.models.decoding import decoder_of
@@ -42,23 +42,20 @@ class MemorizationSettings:
 
     split: Literal["train", "heldout", "test"] = "train"
     """Whose sequences the model is asked to continue."""
-    prefix: tuple[int, ...] = ()
+    prefix: tuple[Count, ...] = ()
     """Tokens that the model is shown, BOS among them. Several values are measured one after another, all on sequences
     that are long enough for the largest. Where it is not given, 50, or as many as enough sequences allow."""
-    suffix: int | None = None
+    suffix: Count | None = None
     """Tokens that the model is to continue with. Where it is not given, 50, or as many as enough sequences allow."""
-    examples: int = 1000
+    examples: Count = 1000
     """Sequences of each split, at most; drawn at random among those that are long enough."""
-    references: int = 2000
+    references: Annotated[int, Range(least=2, most=1 << 30)] = 2000
     """Random sequences among which canaries are ranked, where the run was trained on canaries."""
-    seed: int = 0
+    seed: Seed = 0
     """Chooses the sequences."""
 
     def __post_init__(self) -> None:
         check_value_types(self)
-        for name, least in (("examples", 1), ("references", 2), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be at least {least}")
 
 
 def measure_memorization(

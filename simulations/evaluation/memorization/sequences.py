@@ -68,9 +68,6 @@ def choose_lengths(
     there are too few, but no longer than `USUAL`. Raises ConfigurationError where a length is out of range, DataError
     where no sequence is long enough.
     """
-    for name, value in [*(("prefix", prefix) for prefix in prefixes), ("suffix", suffix)]:
-        if value is not None and value < 1:
-            raise ConfigurationError(f"{name} is {value}, but must be at least 1")
     enough = min(examples, math.ceil(len(counts) / 2))
     room = int(np.sort(counts)[-enough])
     if not prefixes and suffix is None:

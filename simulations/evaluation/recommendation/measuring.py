@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.number_ranges import Count, Seed
 from fedlm.models.precision import precision_scope
 from fedlm.simulations.data.describing.description import count_split
 from fedlm.simulations.data.store.token_store import TokenStore
@@ -29,26 +30,20 @@ from fedlm.simulations.evaluation.trained_models import TrainedModel
 class RankingSettings:
     """How recommendations are scored, where a run's data is one of recommendation."""
 
-    top_k: tuple[int, ...] | None = None
+    top_k: tuple[Count, ...] | None = None
     """Each k of HIT@k, NDCG@k and coverage@k; 1, 5, 10 and 20 where it is not given."""
-    sampled_negatives: int | None = None
+    sampled_negatives: Count | None = None
     """Rank a user's held-out item among so many others, drawn uniformly without replacement from those that the user
     has not met; among all items of the catalogue where it is not given. Scores of the two kinds cannot be compared."""
     keep_history: bool = False
     """Rank items that the user has met before as well, which are left out otherwise."""
-    negatives_seed: int = 0
+    negatives_seed: Seed = 0
     """Seed of the draw."""
 
     def __post_init__(self) -> None:
         check_value_types(self)
-        for name, values in (("top_k", self.top_k or ()), ("sampled_negatives", (self.sampled_negatives,))):
-            for value in values:
-                if value is not None and value < 1:
-                    raise ConfigurationError(f"{name} is {value}, but must be at least 1")
         if self.top_k == ():
             raise ConfigurationError("top_k is empty; leave it out, or give numbers")
-        if self.negatives_seed < 0:
-            raise ConfigurationError(f"negatives_seed is {self.negatives_seed}, but must not be negative")
 
     @property
     def cut_offs(self) -> tuple[int, ...]:

@@ -172,7 +172,7 @@ def test_a_number_too_large_is_one_line(error, monkeypatch, capsys):
 
 def test_a_vocabulary_without_tokens_is_refused(capsys):
     assert main(["models", "--vocabulary-size", "0"]) == 2
-    assert "vocabulary_size is 0, but must be at least 1" in capsys.readouterr().err
+    assert "--vocabulary-size is 0, but must be at least 1" in capsys.readouterr().err
 
 
 @pytest.mark.long
@@ -223,7 +223,7 @@ def test_numbers_are_written_for_people():
         (["--num-processes", "2", "--process-id", "0"], "belong together"),
         (["--coordinator", "host", "--num-processes", "2", "--process-id", "0"], "HOST:PORT"),
         (["--coordinator", "host:70000", "--num-processes", "2", "--process-id", "0"], "HOST:PORT"),
-        (["--coordinator", "host:80", "--num-processes", "2", "--process-id", "2"], "process_id is 2"),
+        (["--coordinator", "host:80", "--num-processes", "2", "--process-id", "2"], "--process-id is 2"),
         (["--coordinator", "auto", "--num-processes", "2"], "leave them out"),
     ],
 )

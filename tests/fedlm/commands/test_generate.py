@@ -102,9 +102,9 @@ def test_one_prompt_is_streamed_to_a_terminal(run, fedlm_here, monkeypatch):
     ("words", "message"),
     [
         ([], "there is no prompt; give --prompt TEXT"),
-        (["--prompt", "a", "--top-k", "3"], "top_k does nothing at temperature 0"),
-        (["--prompt", "a", "--max-tokens", "0"], "max_tokens is 0, but must be at least 1"),
-        (["--prompt", "a", "--max-tokens", "2147483648"], "max_tokens is 2147483648, but must be at most"),
+        (["--prompt", "a", "--top-k", "3"], "--top-k does nothing at temperature 0"),
+        (["--prompt", "a", "--max-tokens", "0"], "--max-tokens is 0, but must be at least 1"),
+        (["--prompt", "a", "--max-tokens", "2147483648"], "--max-tokens is 2147483648, but must be at most"),
         (["--prompt", "a", "--prompt", "b\udcff"], r"prompt 2 has '\udcff' as its character 2, which is not Unicode"),
         (["--prompts", "nothing.txt"], "nothing.txt: cannot be read"),
     ],

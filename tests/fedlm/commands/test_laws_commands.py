@@ -39,7 +39,7 @@ def test_import_writes_what_the_file_has(tmp_path, capsys):
     [
         (("--models", "transformer_1x33"), "width is 33, but must be a multiple of 32"),
         (("--models", "no_such_model"), "unknown model 'no_such_model'"),
-        (("--steps", "41"), "steps has 41, but must have multiples of block_steps, 2"),
+        (("--steps", "41"), "--steps has 41, but must have multiples of --block-steps, 2"),
         (("--preset", "large"), "unknown preset 'large'; choose from small, mckenna2025"),
     ],
 )

@@ -171,7 +171,7 @@ def test_options_are_described_in_the_groups_of_their_records():
     values = {"paths": tyro.MISSING, "rate": 0.5, "bands": Bands(), "local": Travel(bits=2), "kind": "b", "fast": True}
     for name, value in values.items():
         object.__setattr__(plan, name, value)
-    groups = {group.title: group.options for group in option_groups(plan)}
+    groups = {group.title: group.options for group in option_groups(Plan, plan)}
     assert {title: [option.name for option in options] for title, options in groups.items()} == {
         "arguments": ["paths"],
         "options": ["rate", "kind", "fast"],

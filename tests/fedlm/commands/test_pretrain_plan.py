@@ -25,4 +25,4 @@ def test_a_plan_says_what_a_run_needs_and_makes_nothing(fedlm_here, options, tmp
 def test_no_devices_cannot_be_planned_for(fedlm_here, options, tmp_path):
     done = fedlm_here(*options, "--privacy=none", f"--out={tmp_path / 'run'}", "--plan-devices", 0)
     assert done.returncode != 0
-    assert "plan_devices is 0, but must be at least 1" in done.stderr
+    assert "--plan-devices has 0, but each must be at least 1" in done.stderr

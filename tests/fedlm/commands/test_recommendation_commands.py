@@ -88,8 +88,8 @@ def test_a_private_central_run_is_scored_by_ranking(folder, pretrained, fedlm_he
     [
         (("--split", "train"), "split is train, but"),
         (("--personalize",), "personalize does nothing for data of recommendation"),
-        (("--top-k", 0), "top_k is 0, but must be at least 1"),
-        (("--tasks", "arc_easy", "--keep-history"), "keep_history is about clients"),
+        (("--top-k", 0), "--top-k has 0, but each must be at least 1"),
+        (("--tasks", "arc_easy", "--keep-history"), "--keep-history is about clients"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(folder, simulated, fedlm_here, options, message):

@@ -98,7 +98,7 @@ def test_the_record_of_settings_is_json_that_others_read_too():
         ({"mechanisms": ("tree",), "privacy": "blt", "epsilons": (5,)}, "privacy is blt, which does nothing beside"),
         ({"mechanisms": ("tree", "tree"), "epsilons": (5,)}, "mechanisms is .*each value only once"),
         ({"privacy": "tree", "epsilons": (5, 5)}, "epsilons is .*each value only once"),
-        ({"privacy": "tree", "epsilons": (0,)}, "epsilons has 0, but each must be above 0; inf means without noise"),
+        ({"privacy": "tree", "epsilons": (0,)}, "epsilons has 0.0, but each must be positive"),
         ({"privacy": "tree", "epsilons": (math.nan,)}, "epsilons has nan"),
         ({"privacy": "tree", "epsilons": (5,), "target_epsilon": 3}, "target_epsilon is 3, which does nothing beside"),
         ({"mechanisms": ("tree", "blt")}, "exactly one of"),

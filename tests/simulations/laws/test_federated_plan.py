@@ -163,7 +163,7 @@ def test_the_command_states_the_whole_promise(tmp_path, capsys):
     assert found["cohort_size"] * found["rounds"] == found["client_trainings"] <= 2e5
     for wrong, message in (
         ([*words, "--federated", *budget, "--compute", "1e9"], "compute is 1000000000.0, which does nothing with"),
-        ([*words, *budget], "people is 1000000.0, which does nothing without federated"),
+        ([*words, *budget], "people is 1000000.0, which does nothing without --federated"),
         ([*words, "--compute", "1e9", "--examples", "100"], "is of federated runs; give --federated"),
         ([*words, "--federated", "--people", "0"], "people is 0.0, but must be at least 1"),
     ):

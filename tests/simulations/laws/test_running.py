@@ -118,7 +118,7 @@ def test_a_damaged_record_is_refused(grid, tmp_path):
     [
         ({"learning_rates": ()}, "learning_rates is \\(\\), but must name at least one value"),
         ({"seeds": (1, 1)}, "seeds is \\(1, 1\\), but must name .* only once"),
-        ({"noise_batch_ratios": (-1.0,)}, "noise_batch_ratios has -1.0, but each must be finite, and at least 0"),
+        ({"noise_batch_ratios": (-1.0,)}, "noise_batch_ratios has -1.0, but each must be at least 0 and finite"),
         ({"clip_norm": None}, "noise_batch_ratios are in clip norms, but clip_norm is None"),
         ({"steps": (5,)}, "steps has 5, but must have multiples of block_steps, 2"),
         ({"microbatch_size": 3}, "batch_sizes has 4, but must have multiples of microbatch_size, 3"),

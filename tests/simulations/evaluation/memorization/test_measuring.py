@@ -95,7 +95,7 @@ def test_runs_without_canaries_or_held_out_text_say_so(store, tmp_path):
             "26 tokens together, but the run's sequences have at most 25",
         ),
         ({"prefix": (20,), "suffix": 5}, DataError, "none of 9 sequences has 25 tokens.*the longest has 22"),
-        ({"prefix": (0,)}, ConfigurationError, "prefix is 0"),
+        ({"prefix": (0,)}, ConfigurationError, "prefix has 0"),
         ({"suffix": 0}, ConfigurationError, "suffix is 0"),
         ({"split": "validation"}, ConfigurationError, "split is 'validation', but must be one of train"),
         ({"split": "test"}, DataError, "the split 'test' has no examples"),

@@ -112,7 +112,7 @@ PRIVATE = {"privacy": "tree", "noise_multiplier": 1.0, "update_clip_norm": 1.0, 
         ({"aggregation": "median", **PRIVATE}, "guarantee is for sums"),
         ({"aggregation": "median", "weighting": "examples"}, "count the same"),
         ({"aggregation": "median", "trimmed_part": 0.2}, "does nothing"),
-        ({"aggregation": "trimmed_mean", "trimmed_part": 0.5}, "between 0 and 0.5"),
+        ({"aggregation": "trimmed_mean", "trimmed_part": 0.5}, "positive and below 0.5"),
         ({"aggregation": "krum"}, "must be one of"),
     ],
 )
