@@ -34,6 +34,11 @@ ASSUMPTIONS = (
     "the counts, their noise and the words below the threshold are seen by nobody but the operator",
     "printable ASCII characters and all settings of the import were chosen without looking at the text",
 )
+AS_FIXED = (
+    "the guarantee takes it as fixed: with one client more or less it might be another, by which others' text has "
+    "other tokens, or, of items, other items and users are left"
+)
+"""Of a vocabulary that is not covered."""
 OF_ANOTHER = "what is hidden as one here was no more than one client of the data set that the vocabulary was made with"
 """Beside `ASSUMPTIONS`, of a private vocabulary that was taken from another data set."""
 
@@ -137,34 +142,29 @@ class VocabularyOrigin:
 
     def sentence(self) -> str:
         """Say whether a guarantee covers the vocabulary, and why."""
+        if not self.covered:
+            return f"VOCABULARY NOT COVERED: {self._made()}; {AS_FIXED}"
+        if self.private is None:
+            return "the vocabulary is public, as its user has said: it holds nothing of anybody"
+        multiplier = f"{self.private.noise_multiplier:.6g}"
+        return f"the vocabulary is covered: {self._made()}; {MECHANISM}, noise multiplier {multiplier}"
+
+    def _made(self) -> str:
+        """Say what it was made of, and why that is not covered where it is not."""
         where = " of another data set, from which it was taken" if self.of_another else ""
-        match self.kind:
-            case "public":
-                return "the vocabulary is public, as its user has said: it holds nothing of anybody"
-            case "given":
-                return (
-                    "VOCABULARY NOT COVERED: it was given, and nobody has said that it is public; words of a few "
-                    "people may be in it"
-                )
-            case "private":
-                assert self.private is not None
-                made = (
-                    f"it was made of the training text{where}, with (epsilon = {rounded_up(self.private.epsilon)}, "
-                    f"delta = {rounded_up(self.private.delta)})-differential privacy for each client"
-                )
-                if self.unit_of_several:
-                    return f"VOCABULARY NOT COVERED: {made}, and {PACKED} may hold text of several"
-                if not self.covered:
-                    return f"VOCABULARY NOT COVERED: {made} there, and one user here may have been many of these"
-                return (
-                    f"the vocabulary is covered: {made}; {MECHANISM}, noise multiplier "
-                    f"{self.private.noise_multiplier:.6g}"
-                )
-        known = "" if self.recorded else " (nothing is recorded of it, so this is taken to be so)"
-        return (
-            f"VOCABULARY NOT COVERED: it was made of the training text{where} without privacy{known}, and what one "
-            "client wrote may be read in it"
+        if self.kind == "given":
+            return "it was given, and nobody has said that it is public; words of a few people may be in it"
+        if self.private is None:
+            known = "" if self.recorded else " (nothing is recorded of it, so this is taken to be so)"
+            without = f"it was made of the training text{where} without privacy{known}"
+            return f"{without}, and what one client wrote may be read in it"
+        made = (
+            f"it was made of the training text{where}, with (epsilon = {rounded_up(self.private.epsilon)}, "
+            f"delta = {rounded_up(self.private.delta)})-differential privacy for each client"
         )
+        if self.unit_of_several:
+            return f"{made}, and {PACKED} may hold text of several"
+        return made if self.covered else f"{made} there, and one user here may have been many of these"
 
     def as_json(self) -> dict[str, Any]:
         """Make a JSON-able dictionary, which `from_json` takes, with what a reader needs to judge it."""

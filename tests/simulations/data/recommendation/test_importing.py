@@ -9,6 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.fl_core.scores import evaluate
 from fedlm.models.base import Batch
 from fedlm.models.registry import create_model
@@ -356,3 +359,26 @@ def test_stores_of_items_are_described_and_exported(store, tmp_path):
     rows = pq.read_table(tmp_path / "items.parquet").to_pylist()
     found = {row["client_id"]: row["text"].split(" ") for row in rows if row["split"] == "test"}
     assert found == read_sequences(store, "test")
+
+
+@pytest.mark.parametrize("filtered", ["iterated", "once"])
+def test_one_user_changes_what_others_have_through_the_catalogue_alone_and_statements_say_so(tmp_path, filtered):
+    fewer = {"one": ["a", "b", "x"], "two": ["a", "b", "a"], "three": ["b", "a"]}
+    whole = fewer | {"gone": ["x", "a"]}
+
+    def kept(name, found, **settings):
+        store = import_sequences(tmp_path / name, found, min_interactions=2, **settings)
+        return store, read_sequences(store, "train") | read_sequences(store, "test")
+
+    store, of_whole = kept("whole", whole, filter=filtered)
+    assert of_whole["one"] == ["a", "b", "x"]
+    assert kept("fewer", fewer, filter=filtered)[1]["one"] == ["a", "b"]
+    # With the catalogue as it is, what is kept of a user depends on no other.
+    fixed = {"catalogue": store.path / "tokenizer.json"}
+    assert kept("again", whole, **fixed)[1] == of_whole
+    assert kept("without", fewer, **fixed)[1] | {"gone": ["x", "a"]} == of_whole
+    plan = PrivacyPlan("gaussian", 3, 5.0, BoundedParticipation(None, 1))
+    said = state_plan(plan, 1e-5, {"vocabulary_origin": store.vocabulary_origin.as_json()}).sentence()
+    assert "VOCABULARY NOT COVERED" in said
+    assert "takes it as fixed" in said
+    assert "other items and users are left" in said
