@@ -27,10 +27,10 @@ import numpy as np
 import tokenizers
 
 from benchmarks.machine import describe_machine
+from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE
 from fedlm.models.special_tokens import OOV_ID
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.sources.standard_library import module_files, read_modules, stdlib_root
-from fedlm.simulations.data.store.format import TOKENIZER_FILE
 from fedlm.simulations.data.vocabulary import word_level
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, count_words
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings

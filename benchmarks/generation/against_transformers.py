@@ -30,6 +30,7 @@ from benchmarks.simulation.comparing import pass_ratios, spread
 from benchmarks.simulation.contestants import Contestant
 from benchmarks.simulation.peers.protocol import timed
 from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.models.base import Params
 from fedlm.models.registry import MODELS, create_model
@@ -37,7 +38,6 @@ from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
 from fedlm.simulations.generation.generating import GenerationSettings, Generator
 from fedlm.simulations.weights.exporting import export_model, read_run
-from fedlm.simulations.weights.importing import TOKENIZER_FILE
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parent / "results"

@@ -70,6 +70,14 @@ def _print_summary(summary: ImportSummary, out: Path) -> None:
     for name, split in summary.header.splits.items():
         table.add_row(name, f"{split.clients:,}", f"{split.examples:,}", f"{split.tokens:,}")
     console.print(table)
+    if empty := [name for name, split in summary.header.splits.items() if not split.examples]:
+        console.print(
+            f"NO EXAMPLES in {' and '.join(empty)}: commands that need all three splits, as `fedlm simulate` does, "
+            "will refuse this store. Import text of more users, or divide them otherwise: by another --seed, or by "
+            "what the input says.",
+            soft_wrap=True,
+            highlight=False,
+        )
     print_origin(console, summary.header.vocabulary_origin)
     print_skipped(console, summary.header.skipped, summary.header.first_skipped)
     print(f"\nThe store is in {summary.path}. Next:\n\n  fedlm data describe {shlex.quote(str(out))}")

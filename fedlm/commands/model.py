@@ -80,7 +80,8 @@ def main(argv: list[str]) -> int:
 def _import(argv: list[str]) -> int:
     command = read_options(ImportCommand, argv, "fedlm model import")
     from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, OF_A_PUBLISHER
-    from fedlm.simulations.weights.importing import TOKENIZER_FILE, import_model
+    from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE
+    from fedlm.simulations.weights.importing import import_model
 
     claim = _claim(command)
     found = import_model(command.folder, command.out, claim)

@@ -122,7 +122,7 @@ def _of_run(command: ExportCommand) -> "PlanSource":
     from fedlm.fl_core.lora_settings import recorded_lora
     from fedlm.fl_core.privacy.ancestry import settings_in
     from fedlm.fl_core.settings import TrainingSettings
-    from fedlm.simulations.weights.exporting import read_run, tokenizer_file
+    from fedlm.simulations.weights.exporting import read_run, tokenizer_of
 
     stored = read_run(command.run, command.vocabulary)
     settings = settings_in(stored.about)
@@ -131,7 +131,7 @@ def _of_run(command: ExportCommand) -> "PlanSource":
     training = compose(
         TrainingSettings, **{name: settings[name] for name in value_types(TrainingSettings) if name in settings}
     )
-    source = _described(str(settings["model"]), training, tokenizer_file(command.run, stored.about, command.vocabulary))
+    source = _described(str(settings["model"]), training, tokenizer_of(command.run, stored.about, command.vocabulary))
     return source._replace(examples=settings["examples"]) if "examples" in settings else source
 
 

@@ -219,6 +219,7 @@ def served_model(name: str, training: "TrainingSettings", vocabulary: Path) -> S
     """
     import jax
 
+    from fedlm.fl_core.privacy.vocabulary_origin import tokenizer_file
     from fedlm.fl_core.reattention import refuse_reattention
     from fedlm.models.dropout import with_dropout
     from fedlm.models.precision import resolve_precision, with_precision
@@ -228,7 +229,7 @@ def served_model(name: str, training: "TrainingSettings", vocabulary: Path) -> S
     from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
     refuse_reattention(name)
-    path = _tokenizer_file(vocabulary)
+    path = tokenizer_file(vocabulary)
     tokenizer = Tokenizer.load(path)
     if tokenizer.special_tokens != OWN:
         raise ConfigurationError(
@@ -241,26 +242,20 @@ def served_model(name: str, training: "TrainingSettings", vocabulary: Path) -> S
     return ServedModel(model, precision, tokenizer, path.read_bytes())
 
 
-def _tokenizer_file(vocabulary: Path) -> Path:
-    from fedlm.simulations.data.store.format import TOKENIZER_FILE
-
-    return vocabulary / TOKENIZER_FILE if vocabulary.is_dir() else vocabulary
-
-
 def _task(command: ServeCommand) -> Any:
     from fedlm.fl_core.deployment.server.client_service import Task
     from fedlm.simulations.data.vocabulary.given_vocabulary import given_origin
 
     deployment = command.deployment
     model, precision, tokenizer, content = served_model(deployment.model, deployment.training, command.vocabulary)
-    path, fingerprint = _tokenizer_file(command.vocabulary), tokenizer.fingerprint
+    fingerprint = tokenizer.fingerprint
     return Task(
         deployment=deployment,
         model=model,
         vocabulary=content,
         fingerprint=fingerprint,
         score=None if command.heldout is None else _score(command, model, precision, fingerprint),
-        vocabulary_origin=given_origin(path, fingerprint, command.vocabulary_origin),
+        vocabulary_origin=given_origin(command.vocabulary, fingerprint, command.vocabulary_origin),
         plan_signer=_plan_signer(command),
         plan_modules=_plan_modules(command),
     )

@@ -17,6 +17,8 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
 
 Kind = Literal["training text", "given", "public", "private"]
+TOKENIZER_FILE = "tokenizer.json"
+"""The tokenizer in a data set's folder."""
 STORE_HEADER = "store.json"
 """The file beside a data set's tokenizer that says where the vocabulary comes from, under `ORIGIN_FIELD`."""
 ORIGIN_FIELD = "vocabulary_origin"
@@ -233,6 +235,11 @@ UNKNOWN = VocabularyOrigin("training text", recorded=False)
 """Of a vocabulary whose data set says nothing of it."""
 GIVEN = VocabularyOrigin("given")
 """Of a vocabulary that lies in no data set."""
+
+
+def tokenizer_file(path: Path) -> Path:
+    """Find the file of a tokenizer that is named by its file, or by the folder of a data set or run that has it."""
+    return path / TOKENIZER_FILE if path.is_dir() else path
 
 
 def origin_beside(tokenizer: Path, fingerprint: str) -> VocabularyOrigin | None:

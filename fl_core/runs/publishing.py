@@ -29,7 +29,13 @@ from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
 from fedlm.fl_core.privacy.publisher_claims import claims_as_json, not_private_with_claims
 from fedlm.fl_core.privacy.spending import law_of, least_covered, vocabularies_of
 from fedlm.fl_core.privacy.statement import state_plan
-from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, TEXT_FIELD, VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_origin import (
+    ORIGIN_FIELD,
+    TEXT_FIELD,
+    TOKENIZER_FILE,
+    VocabularyOrigin,
+    tokenizer_file,
+)
 from fedlm.fl_core.reattention import ERRORS_FACT, ERRORS_FILE, errors_as_text, read_errors
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters
@@ -37,7 +43,7 @@ from fedlm.fl_core.runs.initial_parameters import fit_parameters, ledger_in, sto
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import Params
 
-MODEL_FILE, SETTINGS_FILE, TOKENIZER_FILE = "model.npz", "settings.json", "tokenizer.json"
+MODEL_FILE, SETTINGS_FILE = "model.npz", "settings.json"
 STATEMENT_FILE, PAGE_FILE = "statement.json", "statement.html"
 
 WITHHELD = (
@@ -250,8 +256,7 @@ def _tokenizer(
     privacy is concerned."""
     data = settings_in(about).get("data")
     path = Path(data) if given is None and data else given
-    if path is not None and path.is_dir():
-        path = path / TOKENIZER_FILE
+    path = None if path is None else tokenizer_file(path)
     # What the run has written down is what its statement counts, whatever lies beside the file today.
     own, data = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD)), about.get("training_data_sha256")
     origin = least_covered(vocabularies_of(own, recorded_ancestry(about), data, unit))

@@ -28,7 +28,12 @@ from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.number_ranges import Count, Seed
 from fedlm.fl_core.privacy.private_words import contribution
-from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, VocabularyOrigin, origin_of_import
+from fedlm.fl_core.privacy.vocabulary_origin import (
+    TOKENIZER_FILE,
+    PrivateVocabulary,
+    VocabularyOrigin,
+    origin_of_import,
+)
 from fedlm.fl_core.text_examples import with_tokens
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.grouping import (
@@ -51,7 +56,7 @@ from fedlm.simulations.data.import_stages import (
 )
 from fedlm.simulations.data.sources.base import Progress, Source
 from fedlm.simulations.data.splits import SPLITS, SplitRule
-from fedlm.simulations.data.store.format import TOKENIZER_FILE, StoreHeader, read_header, split_file
+from fedlm.simulations.data.store.format import StoreHeader, read_header, split_file
 from fedlm.simulations.data.store.writer import SplitWriter, StoreWriter
 from fedlm.simulations.data.vocabulary.given_vocabulary import given_origin, given_tokenizer
 from fedlm.simulations.data.vocabulary.private_vocabulary import (

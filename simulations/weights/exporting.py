@@ -14,6 +14,7 @@ from fedlm.fl_core.atomic_files import whole_folder
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError, setting
 from fedlm.fl_core.lora_settings import recorded_lora
 from fedlm.fl_core.privacy.ancestry import IMPORTED, recorded_ancestry, settings_in
+from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE, tokenizer_file
 from fedlm.fl_core.reattention import ERRORS_FACT
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.initial_parameters import fit_parameters, stated_privacy
@@ -27,7 +28,7 @@ from fedlm.models.transformer import LARGEST_SIZE
 from fedlm.simulations.data.vocabulary.adopted_tokenizers import adopt_tokenizer
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from fedlm.simulations.weights.adapter_files import adapter_tensors, write_adapters
-from fedlm.simulations.weights.importing import MODEL_FILE, ORIGINAL, TOKENIZER_FILE, reorder_rows
+from fedlm.simulations.weights.importing import MODEL_FILE, ORIGINAL, reorder_rows
 from fedlm.simulations.weights.layouts import CONFIG_FILE, hugging_face_layout, own_config, own_layout
 from fedlm.simulations.weights.stablehlo import write_stablehlo
 from fedlm.simulations.weights.tensor_files import write_tensors
@@ -111,16 +112,16 @@ def read_run(run: Path, vocabulary: Path | None = None) -> StoredModel:
     return StoredModel(run, about, entry, fit_parameters(arrays, like, run), tokenizer, privacy, adapters)
 
 
-def tokenizer_file(run: Path, about: dict[str, Any], given: Path | None) -> Path:
+def tokenizer_of(run: Path, about: dict[str, Any], given: Path | None) -> Path:
     """Find the tokenizer's file of a run: that which is given, or lies in its folder or its data's; there may be
     none."""
     data = settings_in(about).get("data")
     path = given or (run if (run / TOKENIZER_FILE).is_file() else Path(data or run))
-    return path / TOKENIZER_FILE if path.is_dir() else path
+    return tokenizer_file(path)
 
 
 def _tokenizer(run: Path, about: dict[str, Any], given: Path | None) -> Tokenizer:
-    path = tokenizer_file(run, about, given)
+    path = tokenizer_of(run, about, given)
     if given is None and not path.is_file():
         raise ConfigurationError(f"{run}: its tokenizer is not at {path} any more; give {setting('vocabulary')}")
     tokenizer = Tokenizer.load(path)

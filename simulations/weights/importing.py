@@ -13,7 +13,7 @@ from fedlm.fl_core.atomic_files import whole_folder
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.ancestry import CLAIM_FIELD, IMPORTED, NOT_PRIVATE, OF_A_PUBLISHER
 from fedlm.fl_core.privacy.publisher_claims import PublisherClaim
-from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, TOKENIZER_FILE, VocabularyOrigin
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
 from fedlm.models.base import Params, parameter_count
@@ -25,7 +25,7 @@ from fedlm.simulations.data.vocabulary.adopted_tokenizers import AdoptedTokenize
 from fedlm.simulations.weights.layouts import CONFIG_FILE, Layout, read_layout
 from fedlm.simulations.weights.tensor_files import Tensor, open_tensors
 
-MODEL_FILE, TOKENIZER_FILE, ORIGINAL = "model.json", "tokenizer.json", "original"
+MODEL_FILE, ORIGINAL = "model.json", "original"
 """In the run's folder: the model's description, our tokenizer, and what lay beside the weights."""
 _KEPT = (
     *(CONFIG_FILE, TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"),

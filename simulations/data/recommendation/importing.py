@@ -23,7 +23,7 @@ from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.number_ranges import Count, Seed
 from fedlm.fl_core.privacy.private_words import contribution, noisy_words
-from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary, origin_of_import
+from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE, PrivateVocabulary, origin_of_import, tokenizer_file
 from fedlm.models.special_tokens import OOV_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.grouping import NUM_GROUPS, RunSummary, read_clients
@@ -41,7 +41,7 @@ from fedlm.simulations.data.recommendation.filtering import filter_by_count, has
 from fedlm.simulations.data.sources.base import Progress
 from fedlm.simulations.data.sources.interactions import Interactions
 from fedlm.simulations.data.splits import split_of
-from fedlm.simulations.data.store.format import TOKENIZER_FILE, read_header
+from fedlm.simulations.data.store.format import read_header
 from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.data.vocabulary.given_vocabulary import given_origin
 from fedlm.simulations.data.vocabulary.item_level import item_tokenizer, read_catalogue
@@ -76,7 +76,7 @@ class RecommendationSettings(VocabularyPrivacySettings):
     leave out users alone, by their own interactions with items of the catalogue. None stands for users where a
     catalogue is given or private, which leaves no choice, and for iterated else."""
     catalogue: Path | None = None
-    """File of all items that there are, one a line; or the tokenizer.json of another store of items. Interactions with
+    """File of all items that there are, one a line; or another store of items, or its tokenizer.json. Interactions with
     others are left out. Without it, the catalogue is made of the interactions, of which the held-out ones too."""
     validation_item: bool = True
     """Hold out two items of each user: the last for test, the one before for heldout. Without it, the last alone: of a
@@ -176,6 +176,7 @@ def import_recommendation(
 
 
 def _given_catalogue(path: Path) -> Tokenizer:
+    path = tokenizer_file(path)
     return Tokenizer.load(path) if path.suffix == ".json" else item_tokenizer(read_catalogue(path))
 
 

@@ -16,7 +16,6 @@ FORMAT = "fedlm-token-store"
 FORMAT_VERSION = 1
 HEADER_FILE = STORE_HEADER
 _SOURCES_OF_FILES = {".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet", ".txt": "text"}
-TOKENIZER_FILE = "tokenizer.json"
 IMPORT_AGAIN = "Import the data again."
 
 

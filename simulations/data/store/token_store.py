@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.client_examples import ClientExamples, ClientsFingerprint, completion_starts, padded_sequences
 from fedlm.fl_core.errors import ConfigurationError, DataError
-from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE, VocabularyOrigin
 from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.format import (
     IMPORT_AGAIN,
-    TOKENIZER_FILE,
     SplitHeader,
     StoreHeader,
     read_header,

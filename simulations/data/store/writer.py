@@ -17,12 +17,11 @@ from numpy.typing import ArrayLike
 from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
 from fedlm.fl_core.errors import DataError, setting
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE
-from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
+from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE, UNKNOWN, VocabularyOrigin
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.format import (
     HEADER_FILE,
-    TOKENIZER_FILE,
     SplitHeader,
     StoreHeader,
     schema,

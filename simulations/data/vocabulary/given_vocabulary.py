@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedlm.fl_core.errors import DataError, setting
-from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin, origin_beside
+from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE, VocabularyOrigin, origin_beside, tokenizer_file
 from fedlm.fl_core.text_encodings import refuse_other_encodings
 from fedlm.models.special_tokens import SPECIAL_TOKENS
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
@@ -24,13 +24,14 @@ def given_tokenizer(settings: TokenizerSettings, words_are_separated: bool = Fal
 
     Raises DataError where the file is missing, or is not what its kind of tokenizer reads.
     """
-    path = settings.vocabulary
-    if path is None:
+    if settings.vocabulary is None:
         return None
+    path = tokenizer_file(settings.vocabulary)
     if not path.is_file():
-        found = "a folder" if path.is_dir() else "nothing"
+        found = f"a folder without a {TOKENIZER_FILE}" if settings.vocabulary.is_dir() else "nothing"
         raise DataError(
-            f"{path}: found {found}, expected a vocabulary: a tokenizer.json, a vocab.txt or a word_count file."
+            f"{settings.vocabulary}: found {found}, expected a vocabulary: a {TOKENIZER_FILE}, the data set that has "
+            "it, a vocab.txt or a word_count file."
         )
     if path.suffix == ".json":
         return Tokenizer.load(path)
@@ -53,14 +54,14 @@ def given_origin(path: Path, fingerprint: str, said: Literal["public"] | None) -
     and so takes along what it has spent.
 
     Args:
-      path: its file.
+      path: its file, or the folder of a data set that has it.
       fingerprint: of the tokenizer that was made of it.
       said: what its user says of it.
 
     Raises:
       ConfigurationError: the record beside it is damaged.
     """
-    found = origin_beside(path, fingerprint)
+    found = origin_beside(tokenizer_file(path), fingerprint)
     if said is not None:
         return VocabularyOrigin(said, text=None if found is None else found.text)
     if found is None:

@@ -20,7 +20,7 @@ class TokenizerSettings:
     lowercase: bool = True
     """Lower-case all text first."""
     vocabulary: Path | None = None
-    """A vocabulary to take in place of training one: the tokenizer.json of a store, taken as it is whatever the other
+    """A vocabulary to take in place of training one: a store or its tokenizer.json, taken as it is whatever the other
     settings; for wordpiece a vocab.txt of one token a line, as BERT has it, taken whole with our special tokens for
     its own; for words a file of `word count` lines, most frequent first, as the published stackoverflow.word_count,
     of which the first vocabulary_size words are taken."""

@@ -30,11 +30,29 @@ def test_import_explains_tokenizers(capsys):
     assert "stackoverflow.word_count" in printed
 
 
-def test_import_with_a_given_vocabulary(store, tmp_path, capsys):
+@pytest.mark.parametrize("given", ["tokenizer.json", "."])
+def test_import_with_a_given_vocabulary(store, tmp_path, given):
     source = str(store.parent / "messages.jsonl")
     command = ["import", "jsonl", source, "--out", str(tmp_path / "s"), "--workers", "1"]
-    assert main([*command, "--vocabulary", str(store / "tokenizer.json")]) == 0
+    assert main([*command, "--vocabulary", str(store / given)]) == 0
     assert (tmp_path / "s" / "train.arrow").read_bytes() == (store / "train.arrow").read_bytes()
+    origin = json.loads((tmp_path / "s" / "store.json").read_text())["vocabulary_origin"]
+    assert (origin["kind"], origin["of_another"]) == ("training text", True)
+
+
+def test_import_says_which_splits_are_empty(tmp_path, capsys):
+    said = []
+    for users in (2, 60):
+        rows = (json.dumps({"user": f"user{i}", "text": f"Message {i} has words."}) + "\n" for i in range(users))
+        (tmp_path / "rows.jsonl").write_text("".join(rows))
+        command = ["import", "jsonl", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / str(users))]
+        assert main([*command, "--workers", "1"]) == 0
+        said.append(capsys.readouterr().out)
+    splits = json.loads((tmp_path / "2" / "store.json").read_text())["splits"]
+    empty = [name for name, split in splits.items() if not split["clients"]]
+    assert empty, "or this shows nothing"
+    assert f"NO EXAMPLES in {' and '.join(empty)}: commands that need all three splits" in said[0]
+    assert "NO EXAMPLES" not in said[1]
 
 
 @pytest.mark.long

@@ -237,7 +237,7 @@ def test_a_given_catalogue_says_which_items_there_are(tmp_path):
     assert read_sequences(store, "test") == {"a": ["x", "y", "z"], "b": ["x", "y", "x"]}
     assert set(read_sequences(store, "train")) == {"a", "b"}
     assert store.header.skipped["interaction with an item that the catalogue has not"] == 2
-    again = import_sequences(tmp_path / "again", sequences, catalogue=store.path / "tokenizer.json")
+    again = import_sequences(tmp_path / "again", sequences, catalogue=store.path)
     assert again.fingerprint == store.fingerprint
     assert again.vocabulary_origin.kind == "public"
 

@@ -79,7 +79,7 @@ def test_bad_files_are_named(tmp_path, kind, content, message):
 def test_missing_files_are_named(tmp_path):
     with pytest.raises(DataError, match=r"none.txt: found nothing, expected a vocabulary"):
         given_tokenizer(TokenizerSettings(vocabulary=tmp_path / "none.txt"))
-    with pytest.raises(DataError, match=r"found a folder"):
+    with pytest.raises(DataError, match=r"found a folder without a tokenizer\.json, expected a vocabulary"):
         given_tokenizer(TokenizerSettings(vocabulary=tmp_path))
 
 
