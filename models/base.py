@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums
+from fedlm.models.pickling import made_by
 from fedlm.models.special_tokens import OWN, PAD_ID, SpecialTokens
 
 Params = Any
@@ -143,7 +144,16 @@ def language_model(
       >>> float(sums.tokens[0])
       3.0
     """
+    return made_by(_language_model, name, vocabulary_size, init, apply, special_tokens)
 
+
+def _language_model(
+    name: str,
+    vocabulary_size: int,
+    init: Callable[[jax.Array], Params],
+    apply: Callable[[Params, jax.Array], jax.Array],
+    special_tokens: SpecialTokens,
+) -> Model:
     def loss(params: Params, batch: Batch) -> ExampleSums:
         logits = apply(params, batch.tokens[:, :-1])
         targets = batch.targets
@@ -159,7 +169,7 @@ def given_frozen(model: Model, frozen: Params) -> Model:
     A compiled program has to take them as an argument and call this inside: of arrays that a function closes over JAX
     would write a copy into the program.
     """
-    return model if model.given is None else model.given(frozen)
+    return model if model.given is None else made_by(model.given, frozen)
 
 
 def check_logits(name: str, logits: Any, expected: tuple[int, ...]) -> None:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from fedlm.models.base import Model
 from fedlm.models.errors import ConfigurationError
+from fedlm.models.pickling import made_by
 
 Drop = Callable[[jax.Array, int], jax.Array]
 """Maps what comes out of a layer, float [batch, ...], and the number of the place in the model, no other's, to what is
@@ -68,4 +69,4 @@ def with_dropout(model: Model, rate: float) -> Model:
             f"dropout is {rate}, but the model {model.name!r} has none; leave it out, or take one that has: sasrec, "
             "dpformer, gru4rec or lstm4rec"
         )
-    return model.dropping(rate)
+    return made_by(model.dropping, rate)

@@ -20,6 +20,7 @@ from fedlm.models.base import Model, Params
 from fedlm.models.dropout import kept
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.parameter_uses import Parameter, UnrecordedUseError, multiply, uses_of
+from fedlm.models.pickling import made_by
 
 _KERNEL = "kernel"
 LORA_A, LORA_B = "lora_a", "lora_b"
@@ -85,6 +86,10 @@ def lora_model(base: Model, config: LoraConfig) -> Model:
         another way than by `fedlm.models.layers.dense` or the layers of `fedlm.models.recurrent` and
         `fedlm.models.gated_recurrence`.
     """
+    return made_by(_lora_model, base, config)
+
+
+def _lora_model(base: Model, config: LoraConfig) -> Model:
     shapes = jax.eval_shape(base.init, jax.random.key(0))
     layout = _layout(base.name, shapes, config)
 

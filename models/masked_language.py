@@ -7,6 +7,7 @@ import jax
 
 from fedlm.models.base import Model, Params, check_logits
 from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums
+from fedlm.models.pickling import made_by
 from fedlm.models.special_tokens import OWN, SpecialTokens
 
 
@@ -48,7 +49,16 @@ def masked_language_model(
       apply: see `Model`; the logits at a position may depend on all tokens of the row.
       special_tokens: see `Model`.
     """
+    return made_by(_masked_language_model, name, vocabulary_size, init, apply, special_tokens)
 
+
+def _masked_language_model(
+    name: str,
+    vocabulary_size: int,
+    init: Callable[[jax.Array], Params],
+    apply: Callable[[Params, jax.Array], jax.Array],
+    special_tokens: SpecialTokens,
+) -> Model:
     def loss(params: Params, batch: MaskedBatch) -> ExampleSums:
         logits = apply(params, batch.inputs)
         check_logits(name, logits, (*batch.targets.shape, mask_id(vocabulary_size) + 1))

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from fedlm.models.base import Decoder, Model, Params
+from fedlm.models.pickling import made_by
 
 Precision = Literal["auto", "float32", "tf32", "bfloat16"]
 
@@ -42,9 +43,10 @@ def with_precision(model: Model, policy: Precision) -> Model:
 
     Parameters, gradients and logits stay float32; only `bfloat16` changes the model.
     """
-    if policy != "bfloat16":
-        return model
+    return made_by(_in_bfloat16, model) if policy == "bfloat16" else model
 
+
+def _in_bfloat16(model: Model) -> Model:
     def low(params: Params) -> Params:
         return jax.tree_util.tree_map(lambda leaf: leaf.astype(jnp.bfloat16), params)
 
@@ -54,8 +56,8 @@ def with_precision(model: Model, policy: Precision) -> Model:
         apply=lambda params, tokens: model.apply(low(params), tokens).astype(jnp.float32),
         loss=lambda params, batch: model.loss(low(params), batch),
         decoder=model.decoder and _with_low(model.decoder, low),
-        given=None if given is None else lambda frozen: with_precision(given(low(frozen)), policy),
-        dropping=None if dropping is None else lambda rate: with_precision(dropping(rate), policy),
+        given=None if given is None else lambda frozen: _in_bfloat16(given(low(frozen))),
+        dropping=None if dropping is None else lambda rate: _in_bfloat16(dropping(rate)),
     )
 
 

@@ -23,6 +23,7 @@ from fedlm.models.errors import ConfigurationError
 from fedlm.models.gemma import gemma, vault_gemma
 from fedlm.models.imported_names import UnknownNameError, import_named, is_imported_name
 from fedlm.models.model_files import read_model_file
+from fedlm.models.pickling import made_by
 from fedlm.models.reattention import (
     DpFormerConfig,
     ParameterErrors,
@@ -231,7 +232,7 @@ def create_model(
         changed[_ERRORS] = parameter_errors
     if changed:
         config = dataclasses.replace(config, **changed)
-    return entry.build(name, with_special_tokens(name, config, special_tokens))
+    return made_by(entry.build, name, with_special_tokens(name, config, special_tokens))
 
 
 _ERRORS = "parameter_errors"

@@ -1,0 +1,92 @@
+"""Models go to other processes: through pickle and cloudpickle, and give there what they give here."""
+
+import dataclasses
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import cloudpickle
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedlm.models.base import given_frozen, language_model
+from fedlm.models.dropout import with_dropout
+from fedlm.models.lora import LoraConfig, lora_model
+from fedlm.models.precision import with_precision
+from fedlm.models.registry import MODELS, create_model
+from tests.models import pickled_model
+from tests.models.pickled_model import loss_of
+
+ROOT = Path(__file__).parents[2]
+TOKENS = np.array([[1, 4, 5, 6, 7, 2], [1, 9, 8, 2, 0, 0]], np.int32)
+FAMILIES = {entry.build.__name__: name for name, entry in reversed(MODELS.items())}
+"""The first named model of each family, which is its smallest."""
+
+
+def draw_bigrams(key):
+    return jax.random.normal(key, (30, 30))
+
+
+def read_bigrams(params, tokens):
+    return params[tokens]
+
+
+def all_models():
+    """Every family, and every way to make a model of another."""
+    named = {name: create_model(name, 30) for name in FAMILIES.values()}
+    base = named["transformer_tiny"]
+    adapted = lora_model(base, LoraConfig(rank=2, alpha=2.0))
+    return named | {
+        "own": language_model("own", 30, draw_bigrams, read_bigrams),
+        "bfloat16": with_precision(base, "bfloat16"),
+        "dropout": with_dropout(named["sasrec_tiny"], 0.5),
+        "adapters": given_frozen(adapted, base.init(jax.random.key(1))),
+        "adapters in bfloat16": given_frozen(with_precision(adapted, "bfloat16"), base.init(jax.random.key(1))),
+        "other parameters": dataclasses.replace(named["cifg_tiny"], init=named["si_cifg_tiny"].init),
+    }
+
+
+@pytest.mark.long
+def test_a_fresh_process_computes_the_loss_of_every_model(tmp_path, quick_compilation):
+    models = all_models()
+    assert len(models) >= 25
+    files = [tmp_path / "pickle", tmp_path / "cloudpickle"]
+    for file, pickler in zip(files, (pickle, cloudpickle), strict=True):
+        file.write_bytes(pickler.dumps([(model, TOKENS) for model in models.values()]))
+    command = [sys.executable, "-m", pickled_model.__name__, *files]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    expected = [loss_of(model, TOKENS) for model in models.values()]
+    assert json.loads(done.stdout) == pytest.approx(2 * expected, rel=1e-4)
+    assert len({round(loss, 6) for loss in expected}) >= 15
+
+
+@pytest.mark.parametrize("name", FAMILIES.values())
+def test_a_model_comes_back_with_all_its_functions(name):
+    model = create_model(name, 30)
+    for pickler in (pickle, cloudpickle):
+        copy = pickle.loads(pickler.dumps(model))
+        assert (copy.name, copy.vocabulary_size) == (name, model.vocabulary_size)
+        shapes = [jax.eval_shape(one.init, jax.random.key(0)) for one in (copy, model)]
+        assert shapes[0] == shapes[1]
+        assert jax.eval_shape(copy.apply, shapes[0], TOKENS) == jax.eval_shape(model.apply, shapes[0], TOKENS)
+        assert (copy.decoder is None, copy.dropping is None) == (model.decoder is None, model.dropping is None)
+
+
+def test_what_is_read_twice_is_one_model_that_is_compiled_once():
+    written = pickle.dumps(create_model("cifg_tiny", 30))
+    assert pickle.loads(written) == pickle.loads(written)
+    assert pickle.loads(written) != pickle.loads(pickle.dumps(create_model("cifg_tiny", 31)))
+
+
+def test_a_function_that_was_replaced_is_the_one_that_comes_back():
+    model = dataclasses.replace(create_model("cifg_tiny", 30), init=draw_bigrams)
+    copy = pickle.loads(pickle.dumps(model))
+    assert copy.init is draw_bigrams
+    assert copy.loss is pickle.loads(pickle.dumps(create_model("cifg_tiny", 30))).loss
+    constant = dataclasses.replace(model, init=lambda key: jnp.full(3, 7.0))
+    assert pickle.loads(cloudpickle.dumps(constant)).init(None).tolist() == [7.0, 7.0, 7.0]
