@@ -36,10 +36,10 @@ help:
 	@echo "make litert      make the environment of plans as models of LiteRT"
 	@echo "make clean       remove the environments, the site and all runs"
 
-$(VENV)/installed: setup.cfg pyproject.toml constraints.txt
+$(VENV)/installed: setup.cfg pyproject.toml constraints.txt $(PLAN_CLIENT)/setup.cfg
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fedlm needs Python 3.11 or newer; set PYTHON=")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,docs,test,lint]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,docs,test,lint]' -e '$(PLAN_CLIENT)[jax]'
 	touch $@
 
 $(DATA)/store.json: | $(VENV)/installed
@@ -71,11 +71,12 @@ test-all: $(VENV)/installed
 
 reference: $(REFERENCE_VENV)/installed
 
-$(REFERENCE_VENV)/installed: reference/requirements.txt
+# The frameworks ask for other versions of what fedlm depends on, so that it comes without these.
+$(REFERENCE_VENV)/installed: reference/requirements.txt setup.cfg pyproject.toml
 	@$(or $(REFERENCE_PYTHON),false) $(IS_PYTHON_311) 2>/dev/null || { \
 	  echo "the reference environment needs Python 3.11: install it, or set REFERENCE_PYTHON= to one" >&2; exit 1; }
 	$(REFERENCE_PYTHON) -m venv --clear $(REFERENCE_VENV)
-	$(REFERENCE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r reference/requirements.txt
+	$(REFERENCE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r reference/requirements.txt -e .
 	touch $@
 
 plan-client: $(PLAN_CLIENT)/.venv/installed
@@ -94,11 +95,12 @@ $(LITERT_VENV)/installed: setup.cfg pyproject.toml constraints.txt
 
 bench-peers: $(PEERS)/.venv/installed
 
-$(PEERS)/.venv/installed: $(PEERS)/requirements.txt
+$(PEERS)/.venv/installed: $(PEERS)/requirements.txt setup.cfg pyproject.toml
 	@$(or $(REFERENCE_PYTHON),false) $(IS_PYTHON_311) 2>/dev/null || { \
 	  echo "the peers' environment needs Python 3.11: install it, or set REFERENCE_PYTHON= to one" >&2; exit 1; }
 	$(REFERENCE_PYTHON) -m venv --clear $(PEERS)/.venv
 	$(PEERS)/.venv/bin/python -m pip install --quiet --disable-pip-version-check -r $(PEERS)/requirements.txt
+	$(PEERS)/.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
 
 lint: $(VENV)/installed

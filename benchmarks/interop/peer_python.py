@@ -22,7 +22,7 @@ class PeerError(Exception):
 def run_in_peer(
     home: Path, script: Path | str, *arguments: object, timeout: float = 300, cwd: Path | None = None
 ) -> str:
-    """Run a script, which finds this checkout as `fedlm`, and end whatever processes it leaves behind.
+    """Run a script, which finds `benchmarks` too, and end whatever processes it leaves behind; see `run_as_installed`.
 
     Args:
       home: the folder in which the environment `.venv` is, `REFERENCE` or `PEERS`.
@@ -34,7 +34,17 @@ def run_in_peer(
     Returns:
       What it wrote to standard output.
     """
-    words = [home / ".venv" / "bin" / "python", script, *map(str, arguments)]
+    return _run(
+        [home / ".venv" / "bin" / "python", script, *map(str, arguments)], {"PYTHONPATH": str(ROOT)}, timeout, cwd
+    )
+
+
+def run_as_installed(home: Path, script: Path, timeout: float, cwd: Path) -> str:
+    """Run a script that finds what is installed in an environment, and nothing else; see `run_in_peer`."""
+    return _run([home / ".venv" / "bin" / "python", script], {}, timeout, cwd)
+
+
+def _run(words: list[Path | str], variables: dict[str, str], timeout: float, cwd: Path | None) -> str:
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XLA_FLAGS")}
     # Files, not pipes: TensorFlow Federated's worker_binary would hold a pipe open after its parent has ended.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
@@ -45,7 +55,7 @@ def run_in_peer(
             stderr=errors,
             start_new_session=True,
             cwd=cwd,
-            env=environment | QUIET | {"PYTHONPATH": str(ROOT)},
+            env=environment | QUIET | variables,
         )
         try:
             status: int | str = process.wait(timeout)
@@ -58,7 +68,7 @@ def run_in_peer(
         output.seek(0)
         errors.seek(0)
         if status != 0:
-            raise PeerError(f"{script} ended with {status}:\n{errors.read().decode()[-4000:]}")
+            raise PeerError(f"{words[1]} ended with {status}:\n{errors.read().decode()[-4000:]}")
         return output.read().decode()
 
 

@@ -28,7 +28,7 @@ from fedlm.fl_core.aggregation import (
     empty_aggregate,
 )
 from fedlm.fl_core.client_algorithms.interface import Broadcast
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, UserError
 from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums, train_client
 from fedlm.fl_core.privacy.noise_source import fresh_secret
 from fedlm.fl_core.privacy.participation import BoundedParticipation
@@ -41,6 +41,18 @@ from fedlm.models.base import Model, Params
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 """Keys of the records in messages, as Flower's strategies have them."""
 _SECONDS_BETWEEN_LOOKS = 1.0
+
+
+def _why_none(asked: int, replies: Iterable[Message]) -> str:
+    """Say why no update of a round counts."""
+    if not asked:
+        return (
+            "no node was asked, since all that are connected have taken part as often, or as lately, as the plan "
+            "allows; run fewer rounds, ask fewer nodes a round, or connect more"
+        )
+    reasons = [(reply.error.reason or "it gave no reason").strip() for reply in replies if reply.has_error()]
+    first = f"the first failure was: {reasons[0].splitlines()[-1]}" if reasons else "see what the client app sends"
+    return f"none of the {asked} nodes that were asked sent an update that counts, and {len(reasons)} failed; {first}"
 
 
 def arrays_from_params(params: Params) -> ArrayRecord:
@@ -104,6 +116,10 @@ def make_client_app(
     return app
 
 
+class NoUpdateError(UserError):
+    """No node of a cohort gave an update that counts, so that there is no round."""
+
+
 class FedlmStrategy(Strategy):
     """Our server: it screens, clips and weighs each update, adds noise, and steps with a server optimizer.
 
@@ -111,7 +127,7 @@ class FedlmStrategy(Strategy):
     arrays or of no number of examples, a second one, or one of a node that was not asked, counts for nothing. State
     lives in this process alone: there is no checkpoint and no ledger, so that a private strategy adds the noise of its
     plan and lets nobody take part more often than that, also where `start` is called again, but states no epsilon, and
-    must not be made a second time for the same clients.
+    must not be made a second time for the same clients. A round in which nobody's update counts raises `NoUpdateError`.
     """
 
     def __init__(
@@ -203,10 +219,13 @@ class FedlmStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         aggregate = empty_aggregate(self.state.params, self._rules.exact)
         clip_norm = self._averaging.clip_norm(self._averaging_state)
+        asked, replies = len(self._asked), list(replies)
         for reply in replies:
             if reply.metadata.src_node_id in self._asked:
                 self._asked.discard(reply.metadata.src_node_id)
                 aggregate = add_aggregates(aggregate, self._contribution(reply, clip_norm))
+        if aggregate.clients <= aggregate.dropped:
+            raise NoUpdateError(f"round {server_round}: {_why_none(asked, replies)}")
         mean = self._averaging.next(self._averaging_state, aggregate, self._round)
         self._averaging_state, self._round = mean.state, self._round + 1
         if mean.delta is None:

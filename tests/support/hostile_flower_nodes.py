@@ -13,7 +13,7 @@ from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
 from fedlm.fl_core.server_optimizers import ServerOptimizerConfig
-from fedlm.interop.flower import FedlmStrategy
+from fedlm.interop.flower import FedlmStrategy, NoUpdateError
 
 SHAPE, MOVE = (4,), 0.5
 
@@ -88,6 +88,25 @@ def lied_to():
     return found
 
 
+def nobody():
+    """What a private round says in which nobody's update counts."""
+    bound = BoundedParticipation(max_participations=1)
+    plan = PrivacyPlan(mechanism="tree", rounds=1, noise_multiplier=1.0, participation=bound)
+    found = {}
+    for name, lie in {"all failed": None, "all lied": LIES["nothing"], "nobody was asked": None}.items():
+        aggregation = PrivateAggregation(plan, 0.3, report_goal=2)
+        params, fedavg = {"x": jnp.zeros(SHAPE)}, ServerOptimizerConfig("fedavg")
+        server = FedlmStrategy.private(params, aggregation, fedavg, 1.0, 2, least_nodes=0)
+        nodes = Nodes(0 if name == "nobody was asked" else 2)
+        messages = server.configure_train(1, server.arrays, ConfigRecord(), nodes)
+        try:
+            server.aggregate_train(1, [reply_to(one, lie) for one in messages])
+        except NoUpdateError as error:
+            found[name] = str(error)
+        assert not np.asarray(server.state.params["x"]).any(), "a round that is none adds no noise"
+    return found
+
+
 def begun_again():
     """After which rounds the clip norm moved, where `start` was called for three rounds, and then for five."""
     bound = BoundedParticipation(max_participations=8, min_separation=1)
@@ -107,4 +126,4 @@ def begun_again():
 
 if __name__ == "__main__":
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
-    json.dump({"lied_to": lied_to(), "begun_again": begun_again()}, sys.stdout)
+    json.dump({"lied_to": lied_to(), "nobody": nobody(), "begun_again": begun_again()}, sys.stdout)

@@ -1,18 +1,30 @@
-"""Runs what docs/interop.md shows, each peer's lines in that peer's environment."""
+"""Runs what docs/interop.md shows, each peer's lines in the environment that the page names for them."""
 
 import re
 from pathlib import Path
 
-from benchmarks.interop.peer_python import PEERS, REFERENCE, ROOT, run_in_peer
+from benchmarks.interop.peer_python import ROOT, run_as_installed
 
-HOMES = {"fedjax": REFERENCE, "tff": REFERENCE, "flower": PEERS, "pfl": PEERS}
+PAGE = ROOT / "docs" / "interop.md"
+NAMES = {"fedjax": "FedJAX", "tff": "TFF", "flower": "Flower", "pfl": "pfl-research"}
 
 
 def block(peer: str | None = None) -> str:
     """The page's lines of a peer, or ours, of all blocks one after another."""
     info = "python" if peer is None else f"python {peer}"
-    page = (ROOT / "docs" / "interop.md").read_text()
-    return "\n\n".join(re.findall(rf"^```{info}\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    return "\n\n".join(re.findall(rf"^```{info}\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL))
+
+
+def home_of(peer: str) -> Path:
+    """The folder of the environment in which the page has a peer's lines run."""
+    (home,) = [
+        folder
+        for folder, peers in re.findall(
+            r"^\$ (\S+)/\.venv/bin/python LINES.py +# those for (.*)$", PAGE.read_text(), re.M
+        )
+        if NAMES[peer] in peers.split(" and ")
+    ]
+    return ROOT / home
 
 
 def run_block(peer: str, store: Path, folder: Path, timeout: float = 110) -> str:
@@ -21,4 +33,4 @@ def run_block(peer: str, store: Path, folder: Path, timeout: float = 110) -> str
     (folder / "runs" / "stdlib").symlink_to(store)
     script = folder / f"{peer}_lines.py"
     script.write_text(block(peer))
-    return run_in_peer(HOMES[peer], script, timeout=timeout, cwd=folder)
+    return run_as_installed(home_of(peer), script, timeout, folder)
