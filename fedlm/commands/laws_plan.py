@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedlm.fl_core.privacy.accounting import Guarantee
     from fedlm.simulations.laws.architectures import Architecture
     from fedlm.simulations.laws.chosen_training import ChosenTraining, TrainingData
+    from fedlm.simulations.laws.configurations import Doubled
     from fedlm.simulations.laws.federated_plan import FederatedTraining
     from fedlm.simulations.laws.laws_file import Laws
     from fedlm.simulations.laws.plan import Plan
@@ -139,7 +140,7 @@ def main(argv: list[str]) -> int:
                 as_json(
                     {
                         "training": chosen.as_json(),
-                        "plan": vars(plan) | {"budget": plan.budget._asdict()},
+                        "plan": vars(plan),
                         "laws": dict(laws.source),
                     }
                 )
@@ -187,7 +188,7 @@ def _print_federated(found: "FederatedTraining", near: float) -> None:
         f"{found.client_trainings:,} client trainings, {found.client_trainings / found.people:.3g} of each of "
         f"{found.people:,} people",
         _predicted(found.loss, found.band),
-        *(f"twice the {part.replace('_', ' ')}: {_loss(loss)}" for part, loss in found.doubled.items()),
+        *_doubled(found.doubled),
         *found.notes,
         _promise(found.guarantee),
         *found.covers,
@@ -227,7 +228,7 @@ def _print(chosen: "ChosenTraining", plan: "Plan", near: float, measured_steps: 
         f"noise multiplier {chosen.noise_multiplier:.6g}, learning rate {chosen.learning_rate:.4g}, "
         f"{chosen.compute:.3g} operations, {passes:.3g} passes over {chosen.examples:,} examples",
         _predicted(chosen.loss, chosen.band),
-        *(f"twice the {part}: {_loss(loss)}" for part, loss in plan.doubled.items()),
+        *_doubled(plan.doubled),
         f"{spend_less}more compute than {plan.saturating_compute:.3g} operations buys less than {near:.0%} of the loss"
         f"{'' if measured else saturating}",
         *_cheaper(plan),
@@ -236,6 +237,15 @@ def _print(chosen: "ChosenTraining", plan: "Plan", near: float, measured_steps: 
         *chosen.covers,
     ]
     _print_table(values, plan.near, near, lines)
+
+
+def _doubled(doubled: dict[str, "Doubled"]) -> list[str]:
+    """Say what more of each part of the budget gives."""
+    known = "; it has the least noise that was measured, and what less would gain is not known"
+    return [
+        f"twice the {part.replace('_', ' ')}: {_loss(found.loss)}{known if found.asks_for_less_noise else ''}"
+        for part, found in doubled.items()
+    ]
 
 
 def _cheaper(plan: "Plan") -> list[str]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
 from fedlm.simulations.laws.architectures import Architecture, nearest_architecture
 from fedlm.simulations.laws.laws_file import Laws
-from fedlm.simulations.laws.plan import FLOPS, LEVEL, UNCOUNTED_VOCABULARY, Budget, Plan, notes_of
+from fedlm.simulations.laws.plan import FLOPS, LEVEL, UNCOUNTED_VOCABULARY, Budget, Plan, note_of_noise, notes_of
 from fedlm.simulations.pretraining.settings import Pretraining
 
 _OF_TASK = ("clip_norm", "schedule", "warmup_steps", "beta1", "beta2", "adam_epsilon", "packing")
@@ -111,10 +112,14 @@ def choose_training(laws: Laws, plan: Plan, data: TrainingData | None = None) ->
     model = nearest_architecture(surface, plan.best["parameters"], None if data is None else data.vocabulary_size)
     parameters = round(plan.best["parameters"]) if model is None else model.parameters
     batch_size = max(1, min(round(plan.best["batch_size"]), math.floor(budget.examples)))
-    steps = max(1, round(budget.compute / (FLOPS * parameters * batch_size * plan.length)))
-    guarantee = _accounted(budget, batch_size, steps, data)
+    # The model that can be built may be a little smaller, and the budget then allow more steps than there are laws for.
+    allowed = round(budget.compute / (FLOPS * parameters * batch_size * plan.length))
+    steps = max(1, min(allowed, math.floor(surface.steps[-1])))
+    least_noise = batch_size * float(surface.with_measured_noise(0.0))
+    guarantee = _accounted(budget, batch_size, steps, least_noise, data)
     noise = 0.0 if guarantee is None else guarantee.noise_multiplier
-    at = parameters, steps, noise / batch_size
+    ratio = 0.0 if guarantee is None else float(surface.with_measured_noise(noise / batch_size))
+    at = parameters, steps, ratio
     loss, rate = surface.predict(*at).item(), surface.learning_rate(*at).item()
     if not math.isfinite(loss):
         raise ConfigurationError(
@@ -146,6 +151,7 @@ def choose_training(laws: Laws, plan: Plan, data: TrainingData | None = None) ->
         notes=(
             *notes_of(surface, parameters, batch_size, steps, plan.length),
             *_repeated(budget, batch_size * steps),
+            *([note_of_noise(budget.epsilon)] if guarantee is not None and noise == least_noise else []),
             *(_UNCLIPPED if math.isinf(budget.epsilon) and laws.task.get("clip_norm") is not None else ()),
         ),
     )
@@ -164,8 +170,10 @@ def _repeated(budget: Budget, drawn: int) -> list[str]:
     ]
 
 
-def _accounted(budget: Budget, batch_size: int, steps: int, data: TrainingData | None) -> Guarantee | None:
-    """Find the least noise by the accountant itself, and state what it gives, as a run would."""
+def _accounted(
+    budget: Budget, batch_size: int, steps: int, least_noise: float, data: TrainingData | None
+) -> Guarantee | None:
+    """Find the noise by the accountant itself, no less than was measured, and state what it gives, as a run would."""
     if math.isinf(budget.epsilon):
         return None
     units, unit = math.floor(budget.examples), EXAMPLE if data is None else data.unit
@@ -174,9 +182,15 @@ def _accounted(budget: Budget, batch_size: int, steps: int, data: TrainingData |
         return central_plan(units, batch_size, steps, noise, unit=unit)
 
     if data is None:
-        return account(calibrate(with_noise, budget.delta, epsilon=budget.epsilon), budget.delta)
+        plan = calibrate(with_noise, budget.delta, epsilon=budget.epsilon)
+        return account(_noised(plan, with_noise, least_noise), budget.delta)
     plan = calibrate_total(with_noise, budget.delta, budget.epsilon, None, vocabulary=data.vocabulary)
+    plan = _noised(plan, with_noise, least_noise)
     return state_plan(plan, budget.delta, {ORIGIN_FIELD: data.vocabulary.as_json()}).total
+
+
+def _noised(plan: PrivacyPlan, with_noise: Callable[[float], PrivacyPlan], least: float) -> PrivacyPlan:
+    return plan if plan.noise_multiplier >= least else with_noise(least)
 
 
 def _covers(laws: Laws, budget: Budget, data: TrainingData | None) -> tuple[str, ...]:
@@ -192,7 +206,8 @@ def _covers(laws: Laws, budget: Budget, data: TrainingData | None) -> tuple[str,
 def settings_of(chosen: ChosenTraining, laws: Laws, model: str) -> dict[str, Any]:
     """Give the options of `fedlm pretrain` for a training: those of the trainings that were measured, and the plan's.
 
-    The run is given epsilon and delta, and finds the noise for as many examples as its data has.
+    The run is given epsilon and delta, and finds the noise for as many examples as its data has; where epsilon asks for
+    less noise than was measured it is given the noise.
 
     Args:
       chosen: the training.
@@ -226,4 +241,6 @@ def _settings(chosen: ChosenTraining, laws: Laws, model: str) -> dict[str, Any]:
     if chosen.guarantee is None:
         settings.pop("clip_norm", None)
         return settings | {"privacy": "none"}
+    if note_of_noise(chosen.target_epsilon) in chosen.notes:
+        return settings | {"noise_multiplier": chosen.noise_multiplier, "delta": chosen.guarantee.delta}
     return settings | {"epsilon": chosen.target_epsilon, "delta": chosen.guarantee.delta}

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ class Configurations:
       parameters: M, all of the model's.
       batch_size: B, examples of a step on average; of a federated training, clients of a round.
       steps: T; rounds.
-      noise_batch_ratio: noise multiplier over batch size; 0 without privacy.
+      noise_batch_ratio: noise multiplier over batch size, no less than was measured; 0 without privacy.
       loss: that is predicted; NaN outside the measured grid.
     """
 
@@ -61,20 +61,43 @@ class Configurations:
         return {name: (float(values[chosen].min()), float(values[chosen].max())) for name, values in vars(self).items()}
 
 
-def doubled(configurations: Callable[[Any], Configurations], budget: Any) -> dict[str, float]:
+class Doubled(NamedTuple):
+    """What doubling a part of a budget would give.
+
+    Attributes:
+      loss: of the best training, which may leave unused what there is more of.
+      asks_for_less_noise: whether that training has the least noise that was measured, where less would be enough.
+    """
+
+    loss: float
+    asks_for_less_noise: bool
+
+
+def doubled(configurations: Callable[[Any], Configurations], budget: Any, surface: LossSurface) -> dict[str, Doubled]:
     """Predict what doubling each part of a budget would give, all but delta and what is without end, and without
     privacy the number of people, which matters to noise alone.
 
     Args:
       configurations: lists the trainings of a budget.
-      budget: a named tuple of numbers.
+      budget: a named tuple of numbers, for which there is a training within the grid.
+      surface: by which the losses are predicted.
 
     Returns:
-      The best loss by the name of the part; NaN outside the grid.
+      What there is by the name of the part.
     """
     fixed = ("delta",) if math.isfinite(budget.epsilon) else ("delta", "examples", "people")
     parts = {name: value for name, value in budget._asdict().items() if name not in fixed and math.isfinite(value)}
-    return {name: configurations(budget._replace(**{name: 2 * value})).least_loss() for name, value in parts.items()}
+    once = configurations(budget).least_loss()
+
+    def of(name: str, value: float) -> Doubled:
+        found = configurations(budget._replace(**{name: 2 * value}))
+        best = found.best()
+        if best is None:
+            return Doubled(once, False)
+        ratio = found.noise_batch_ratio[best]
+        return Doubled(min(once, float(found.loss[best])), bool(0 < ratio <= surface.with_measured_noise(0.0)))
+
+    return {name: of(name, value) for name, value in parts.items()}
 
 
 def sizes_between(surface: LossSurface) -> NDArray[np.float64]:

@@ -15,12 +15,12 @@ from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.simulations.engine.cohort_settings import CohortSettings
 from fedlm.simulations.experiments.configuration import MAY_MOVE, Experiment
 from fedlm.simulations.laws.architectures import Architecture, nearest_architecture
-from fedlm.simulations.laws.configurations import NEAR, Configurations
+from fedlm.simulations.laws.configurations import NEAR, Configurations, Doubled
 from fedlm.simulations.laws.federated_planner import FederatedBudget, planner_of
 from fedlm.simulations.laws.federated_settings import FederatedSettings
 from fedlm.simulations.laws.importing_runs import FEDERATED, OF_A_RUN, OF_MECHANISMS, RATES
 from fedlm.simulations.laws.laws_file import Laws
-from fedlm.simulations.laws.plan import LEVEL, UNCOUNTED_VOCABULARY, notes_of
+from fedlm.simulations.laws.plan import LEVEL, UNCOUNTED_VOCABULARY, note_of_noise, notes_of
 from fedlm.simulations.laws.surface import LossSurface
 
 
@@ -48,8 +48,7 @@ class FederatedTraining:
       guarantee: by the accountant; None without privacy.
       near: between which values the trainings lie whose loss is near the best, by names.
       considered: trainings within the grid that were looked at.
-      doubled: the best loss when a part of the budget is doubled, by name; NaN outside the grid, empty for mechanisms
-        of which that takes long.
+      doubled: the best when a part of the budget is doubled, by name; empty for mechanisms of which that takes long.
       covers: what the guarantee covers and what it does not, a sentence each.
       notes: what goes beyond what was measured, a sentence each.
     """
@@ -73,7 +72,7 @@ class FederatedTraining:
     guarantee: Guarantee | None
     near: dict[str, tuple[float, float]]
     considered: int
-    doubled: dict[str, float]
+    doubled: dict[str, Doubled]
     covers: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -125,12 +124,15 @@ def plan_federated(
     model = nearest_architecture(surface, float(found.parameters[best]))
     parameters = round(found.parameters[best]) if model is None else model.parameters
     cohort_size, rounds = int(found.batch_size[best]), int(found.steps[best])
-    plan = None
+    plan, least_noise = None, cohort_size * float(surface.with_measured_noise(0.0))
     if math.isfinite(epsilon):
         participation = planner.participation(people, cohort_size, rounds)
-        plan = calibrate(planner.with_noise(rounds, participation), budget.delta, epsilon=epsilon)
+        with_noise = planner.with_noise(rounds, participation)
+        plan = calibrate(with_noise, budget.delta, epsilon=epsilon)
+        if plan.noise_multiplier < least_noise:
+            plan = with_noise(least_noise)
     noise = 0.0 if plan is None else plan.noise_multiplier
-    at = parameters, rounds, noise / cohort_size
+    at = parameters, rounds, 0.0 if plan is None else float(surface.with_measured_noise(noise / cohort_size))
     loss = surface.predict(*at).item()
     if not math.isfinite(loss):
         raise ConfigurationError(
@@ -163,14 +165,18 @@ def plan_federated(
         considered=int(found.known.sum()),
         doubled=planner.doubled(budget),
         covers=() if plan is None else _covers(delta, people),
-        notes=tuple(_notes(surface, parameters, cohort_size, rounds, plan)),
+        notes=(
+            *_notes(surface, parameters, cohort_size, rounds, plan),
+            *([note_of_noise(epsilon)] if plan is not None and noise == least_noise else []),
+        ),
     )
 
 
 def settings_of(found: FederatedTraining, laws: Laws, model: str) -> dict[str, Any]:
     """Give the options of `fedlm simulate` for a training: those of the runs that were measured, and the plan's.
 
-    The run is given epsilon and delta, and finds the noise for as many clients as its data has.
+    The run is given epsilon and delta, and finds the noise for as many clients as its data has; where epsilon asks for
+    less noise than was measured it is given the noise.
 
     Args:
       found: the training.
@@ -194,7 +200,10 @@ def settings_of(found: FederatedTraining, laws: Laws, model: str) -> dict[str, A
     if found.guarantee is not None:
         drawn = {name: getattr(found, name) for name in ("cohort_sampler", "min_separation", "max_participations")}
         settings |= {name: value for name, value in drawn.items() if value is not None}
-        settings |= noise | {"target_epsilon": found.target_epsilon, "delta": found.guarantee.delta}
+        spent = {"target_epsilon": found.target_epsilon}
+        if note_of_noise(found.target_epsilon) in found.notes:
+            spent = {"noise_multiplier": found.noise_multiplier}
+        settings |= noise | spent | {"delta": found.guarantee.delta}
     paths = {name: Path(settings[name]) for name in MAY_MOVE if name in settings}
     compose(Experiment, **settings | paths | {"data": Path()})
     return settings

@@ -24,7 +24,7 @@ from fedlm.fl_core.privacy.plan import PrivacyPlan, plan_noise
 from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler, PoissonSampler, ShuffledEpochSampler
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.simulations.engine.cohort_settings import CohortSamplerName, CohortSettings
-from fedlm.simulations.laws.configurations import Configurations, doubled, sizes_between
+from fedlm.simulations.laws.configurations import Configurations, Doubled, doubled, sizes_between
 from fedlm.simulations.laws.federated_settings import FederatedSettings
 from fedlm.simulations.laws.importing_runs import OF_MECHANISMS
 from fedlm.simulations.laws.laws_file import Laws
@@ -78,14 +78,16 @@ class FederatedPlanner:
         ratios = self._noise(budget, cohorts, rounds) / cohorts if private else np.zeros(len(cohorts))
         known = np.isfinite(ratios)
         sizes = sizes_between(self.surface)
+        if private:
+            ratios = self.surface.with_measured_noise(ratios)
         parameters = np.repeat(sizes, known.sum())
         cohort, time, ratio = (np.tile(one[known], len(sizes)) for one in (cohorts, rounds, ratios))
         return Configurations(parameters, cohort, time, ratio, self.surface.predict(parameters, time, ratio))
 
-    def doubled(self, budget: FederatedBudget) -> dict[str, float]:
-        """Predict what doubling each part of the budget would give: the best loss, by name; NaN outside the grid, and
-        empty for mechanisms of which that takes long."""
-        return doubled(self.configurations, budget) if self.mechanism in _COHORTS else {}
+    def doubled(self, budget: FederatedBudget) -> dict[str, Doubled]:
+        """Predict what doubling each part of the budget would give, by name; empty for mechanisms of which that takes
+        long."""
+        return doubled(self.configurations, budget, self.surface) if self.mechanism in _COHORTS else {}
 
     def participation(self, people: int, cohort_size: int, rounds: int) -> Participation:
         """Say what the sampler enforces. Raises ConfigurationError where there are too few people for that."""

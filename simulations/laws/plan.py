@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.noise_table import Batches, NoiseTable, make_noise_table
-from fedlm.simulations.laws.configurations import INSIDE, NEAR, Configurations, doubled, sizes_between
+from fedlm.simulations.laws.configurations import INSIDE, NEAR, Configurations, Doubled, doubled, sizes_between
 from fedlm.simulations.laws.surface import LossSurface
 
 FLOPS = 6.0
@@ -26,7 +26,7 @@ UNCOUNTED_VOCABULARY = (
     "of its own, which a run adds"
 )
 """Said of the guarantee of a plan that is made without looking at data."""
-_BATCHES, _BUDGETS = 101, 61
+_BATCHES, _BUDGETS = 51, 61
 
 
 class Budget(NamedTuple):
@@ -75,21 +75,26 @@ class Planner:
         """List trainings that spend the compute budget, some ten thousand, and predict their losses.
 
         Model sizes lie between those that were measured, and steps between those of the surface. Without privacy the
-        batch is the measured one, for what a larger one gains was not measured.
+        batch is the measured one, for what a larger one gains was not measured. With privacy the noise is what epsilon
+        asks for, or the least that was measured, which may be more.
         """
-        grid, steps = sizes_between(self.surface), self.surface.steps
+        sizes, steps = sizes_between(self.surface), self.surface.steps
         private = math.isfinite(budget.epsilon)
-        batches = (
-            np.geomspace(1.0, budget.examples, _BATCHES) if private else np.array([float(self.surface.batch_size)])
-        )
-        parameters, batch_size = (one.ravel() for one in np.meshgrid(grid, batches, indexing="ij"))
-        times = budget.compute / (FLOPS * self.length * parameters * batch_size)
-        fits = (times >= steps[0]) & (times <= steps[-1])
-        parameters, batch_size, times = parameters[fits], batch_size[fits], times[fits]
-        ratio = np.zeros(len(times))
+        drawn = budget.compute / (FLOPS * self.length * sizes)  # examples, in all steps
+        least, most = np.maximum(drawn / steps[-1], 1.0), np.minimum(drawn / steps[0], budget.examples)
+        if not private:
+            measured = np.full(len(sizes), float(self.surface.batch_size))
+            least, most = np.maximum(least, measured), np.where(drawn / steps[0] >= measured, measured, 0.0)
+        fits = least <= most
+        # Both ends are among them, so that who has more examples finds no less than who has few.
+        batch_size = np.geomspace(least[fits], most[fits], _BATCHES if private else 1, axis=-1)
+        parameters = np.repeat(sizes[fits], batch_size.shape[-1])
+        times = np.clip((drawn[fits, None] / batch_size).ravel(), steps[0], steps[-1])
+        batch_size, ratio = batch_size.ravel(), np.zeros(len(times))
         if private and len(times):
             table = self.table(budget.epsilon, budget.delta)
-            ratio = table.noise_multiplier(budget.examples, batch_size, times) / batch_size
+            asked = table.noise_multiplier(budget.examples, batch_size, times) / batch_size
+            ratio = self.surface.with_measured_noise(asked)
         return Configurations(parameters, batch_size, times, ratio, self.surface.predict(parameters, times, ratio))
 
     def least_loss(self, budget: Budget) -> float:
@@ -133,7 +138,7 @@ class Plan:
       best: the best of the configurations, by names; its noise is read off a table.
       near: between which values the configurations lie whose loss is near the best, by names.
       considered: configurations within the grid.
-      doubled: the best loss when a part of the budget is doubled, by name.
+      doubled: the best when a part of the budget is doubled, by name.
       saturating_compute: beyond which compute buys next to nothing.
       saturating_steps: of the best training of that compute.
       cheaper: a compute below the budget's whose best training has less loss, and that loss; None where there is none.
@@ -144,7 +149,7 @@ class Plan:
     best: dict[str, float]
     near: dict[str, tuple[float, float]]
     considered: int
-    doubled: dict[str, float]
+    doubled: dict[str, Doubled]
     saturating_compute: float
     saturating_steps: float
     cheaper: tuple[float, float] | None
@@ -171,7 +176,7 @@ def make_plan(planner: Planner, budget: Budget, near: float = NEAR) -> Plan:
         best=found.at(best),
         near=found.ranges(found.near_best(near)),
         considered=int(found.known.sum()),
-        doubled=doubled(planner.configurations, budget),
+        doubled=doubled(planner.configurations, budget, planner.surface),
         saturating_compute=enough,
         saturating_steps=planner.best_steps(budget._replace(compute=enough)),
         cheaper=_cheaper(computes, losses, budget.compute, found.least_loss()),
@@ -207,6 +212,14 @@ def _outside(planner: Planner, budget: Budget, found: Configurations) -> str:
     )
 
 
+def note_of_noise(epsilon: float) -> str:
+    """Say of a training with the least noise that was measured that epsilon asks for less."""
+    return (
+        f"epsilon {epsilon:g} asks for less noise than was measured: this training has the least that was, and spends "
+        "less; what still less noise would gain is not known"
+    )
+
+
 def notes_of(surface: LossSurface, parameters: float, batch_size: float, steps: float, length: int) -> list[str]:
     """Say in what a training goes beyond what was measured, a sentence each."""
     notes = []
@@ -230,7 +243,9 @@ def notes_of(surface: LossSurface, parameters: float, batch_size: float, steps: 
 
 
 def as_json(value: Any) -> Any:
-    """Make values JSON-able: NaN and infinity become None."""
+    """Make values JSON-able: NaN and infinity become None, named tuples dictionaries."""
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, dict):
         return {name: as_json(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

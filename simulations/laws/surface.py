@@ -79,6 +79,10 @@ class LossSurface:
         """
         return self._predicted(self.interpolation, parameters, steps, noise_batch_ratio, extrapolate)
 
+    def with_measured_noise(self, noise_batch_ratio: ArrayLike) -> Floats:
+        """Raise ratios to the least that was measured: more noise than a promise asks for keeps the promise."""
+        return np.maximum(noise_batch_ratio, self.noise_batch_ratios[:1].max(initial=0.0))
+
     def predict_draws(
         self, parameters: ArrayLike, steps: ArrayLike, noise_batch_ratio: ArrayLike, extrapolate: bool = False
     ) -> Floats:

@@ -1,6 +1,7 @@
 """FedJAX trains our models on our stores and comes where we come; its quantizers, samplers and data fit ours."""
 
 import json
+import math
 import subprocess
 import sys
 
@@ -51,10 +52,10 @@ def test_data_goes_there_and_back(features):
 def test_the_lines_of_the_page_run(small_store, tmp_path):
     scores = json.loads(run_block("fedjax", small_store, tmp_path).replace("'", '"'))
     assert set(scores) == {"loss", "log_perplexity", "accuracy", "in_vocabulary_accuracy"}
-    assert 3 < scores["loss"] < 5
+    assert scores["loss"] < math.log(120) - 0.5, "better than a guess among 120 tokens"
     assert (tmp_path / "params.npz").exists()
     script = tmp_path / "ours.py"
     script.write_text(block())
     done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert 2 < float(done.stdout) < scores["loss"] + 0.5
+    assert float(done.stdout) < scores["loss"] + 0.1, "it goes on from FedJAX's parameters"

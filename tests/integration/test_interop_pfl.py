@@ -1,5 +1,7 @@
 """pfl-research trains our models as PyTorch modules, with our logits, and comes where we come."""
 
+import math
+
 import pytest
 
 from benchmarks.interop.comparisons import compare_with_pfl
@@ -22,4 +24,5 @@ def test_logits_and_one_round_are_ours(model, tmp_path):
 
 def test_the_lines_of_the_page_run(small_store, tmp_path):
     before, after = map(float, run_block("pfl", small_store, tmp_path, timeout=550).split()[-2:])
-    assert after < before < 6
+    assert before == pytest.approx(math.log(120), abs=0.1), "nobody has trained yet"
+    assert after < before - 1

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
 
@@ -30,4 +31,4 @@ def test_clipped_means_and_the_noise_of_a_tree_end_where_ours_do(kind, tmp_path)
 def test_the_lines_of_the_page_run(small_store, tmp_path):
     scores = json.loads(run_block("tff", small_store, tmp_path, timeout=550).replace("'", '"'))
     assert set(scores) == {"loss", "perplexity", "accuracy", "in_vocabulary_accuracy"}
-    assert 3 < scores["loss"] < 5
+    assert scores["loss"] < math.log(120) - 0.5, "better than a guess among 120 tokens"

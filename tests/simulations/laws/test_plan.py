@@ -1,6 +1,7 @@
 """Plans by laws of a made-up world: the best of a budget, what lies around it, and models that can be built."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -18,6 +19,7 @@ from fedlm.simulations.laws.architectures import nearest_architecture
 from fedlm.simulations.laws.chosen_training import TrainingData, choose_training, settings_of
 from fedlm.simulations.laws.laws_file import Laws
 from fedlm.simulations.laws.plan import Budget, Planner, make_plan
+from fedlm.simulations.laws.shipped import shipped_laws
 from tests.simulations.laws.synthetic_laws import surface_of, true_loss
 
 BUDGET = Budget(examples=1e8, epsilon=4.0, delta=1e-8, compute=1e21)
@@ -63,11 +65,48 @@ def test_the_best_is_the_best_of_the_world(planner, plan):
 
 def test_more_of_anything_never_hurts_and_compute_saturates(planner, plan):
     assert set(plan.doubled) == {"examples", "epsilon", "compute"}
-    assert all(loss <= plan.best["loss"] * 1.001 for loss in plan.doubled.values())
+    assert all(found.loss <= plan.best["loss"] for found in plan.doubled.values())
+    assert not any(found.asks_for_less_noise for found in plan.doubled.values())
     at = planner.least_loss(BUDGET._replace(compute=plan.saturating_compute))
     most = planner.least_loss(BUDGET._replace(compute=plan.saturating_compute * 30))
     assert at <= most * 1.012
     assert planner.least_loss(BUDGET._replace(compute=plan.saturating_compute / 4)) > at
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    """The laws that come with fedlm, and a planner by them."""
+    laws = shipped_laws()
+    return laws, Planner(laws.surface, laws.surface.length)
+
+
+OF_SHIPPED = Budget(examples=1e7, epsilon=8.0, delta=2e-8, compute=1e16)
+
+
+def test_more_people_never_hurt_at_the_end_of_what_was_measured(shipped):
+    _, planner = shipped
+    plan = make_plan(planner, OF_SHIPPED)
+    assert plan.best["steps"] == pytest.approx(planner.surface.steps[-1], rel=0.01)
+    assert all(found.loss <= plan.best["loss"] for found in plan.doubled.values())
+    losses = [planner.least_loss(OF_SHIPPED._replace(examples=examples)) for examples in (1e7, 1.3e7, 2e7, 4e7, 1e9)]
+    assert all(more <= less * (1 + 1e-9) for less, more in itertools.pairwise(losses))
+
+
+def test_where_less_noise_than_was_measured_is_asked_for_the_plan_has_what_was_and_says_so(shipped):
+    laws, planner = shipped
+    budget = OF_SHIPPED._replace(compute=1e17)
+    plan = make_plan(planner, budget)
+    least = laws.surface.noise_batch_ratios[0]
+    assert plan.best["noise_batch_ratio"] == least
+    assert plan.doubled["examples"].asks_for_less_noise
+    chosen = choose_training(laws, plan)
+    assert (chosen.noise_batch_ratio, chosen.noise_multiplier) == (least, least * chosen.batch_size)
+    training = central_plan(10**7, chosen.batch_size, chosen.steps, chosen.noise_multiplier)
+    assert chosen.guarantee.epsilon == account(training, 2e-8).epsilon < 7.9
+    assert any("asks for less noise than was measured" in note for note in chosen.notes)
+    settings = settings_of(chosen, laws, "cifg_tiny")
+    assert settings["noise_multiplier"] == chosen.noise_multiplier
+    assert "epsilon" not in settings
 
 
 def test_the_chosen_training_is_accounted_exactly(plan):
