@@ -14,7 +14,7 @@ from fedlm.fl_core.number_ranges import Count, NotNegative
 
 if TYPE_CHECKING:
     from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
-    from fedlm.fl_core.deployment.operations.overview import Overview
+    from fedlm.fl_core.deployment.operations.overview import Shown
     from fedlm.fl_core.deployment.protocol.interface import Handlers
     from fedlm.fl_core.deployment.roles import Endpoints
     from fedlm.fl_core.deployment.transport.listeners import Listener
@@ -172,7 +172,7 @@ def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
     return lambda handlers: listen(handlers, options)
 
 
-def _operators(command: ServeCommand) -> "Callable[[Overview | None, CallMetrics], Listener] | None":
+def _operators(command: ServeCommand) -> "Callable[[Shown, CallMetrics], Listener] | None":
     """Choose how operators are shown the server, if at all."""
     from fedlm.fl_core.deployment.addresses import loopback_only
     from fedlm.fl_core.deployment.operations.certificate_days import CertificateDays
@@ -189,10 +189,10 @@ def _operators(command: ServeCommand) -> "Callable[[Overview | None, CallMetrics
     else:
         tls, access = reloading_tls(keys), OperatorAccess(keys / OPERATOR_TOKEN_FILE)
 
-    def listen(overview: "Overview | None", metrics: "CallMetrics") -> "Listener":
+    def listen(shown: "Shown", metrics: "CallMetrics") -> "Listener":
         if keys is not None:
             metrics.registry.register(CertificateDays(keys))
-        return OperatorListener(OperatorApplication(overview, metrics, access), address, tls)
+        return OperatorListener(OperatorApplication(shown, metrics, access), address, tls)
 
     return listen
 

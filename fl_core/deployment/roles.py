@@ -23,7 +23,7 @@ from fedlm.fl_core.deployment.aggregators.shared_runner import SharedCohortRunne
 from fedlm.fl_core.deployment.aggregators.shared_status import SharedStatus
 from fedlm.fl_core.deployment.event_log import event
 from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics, HandlersWithMetrics
-from fedlm.fl_core.deployment.operations.overview import Overview
+from fedlm.fl_core.deployment.operations.overview import Overview, ProcessShown, Shown
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, Handlers
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.security.keys import Authority
@@ -33,6 +33,8 @@ from fedlm.fl_core.deployment.server.local_rounds import LocalRounds
 from fedlm.fl_core.deployment.server.network_runner import NetworkCohortRunner
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.database import Database
+from fedlm.fl_core.deployment.state.retrying import with_retries
+from fedlm.fl_core.deployment.state.state import UnreachableError
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.deployment.transport.http_enrolment import EnrolmentServer
 from fedlm.fl_core.deployment.transport.listeners import Listener
@@ -49,12 +51,12 @@ class Endpoints:
 
     # makes what carries clients' calls to handlers; None where no client calls
     clients: Callable[[Handlers], Listener] | None = None
-    # makes what shows operators the server, without an overview the metrics alone; None where nobody looks
-    operators: Callable[[Overview | None, CallMetrics], Listener] | None = None
+    # makes what shows operators the process; None where nobody looks
+    operators: Callable[[Shown, CallMetrics], Listener] | None = None
     linger: float = 0.0  # seconds for which clients are still told that the run is over
 
     @contextlib.asynccontextmanager
-    async def listening(self, handlers: Handlers | None, overview: Overview | None) -> AsyncIterator[None]:
+    async def listening(self, handlers: Handlers | None, shown: Shown) -> AsyncIterator[None]:
         """Listen for as long as the context lasts; raises `ConfigurationError` where an address cannot be had."""
         async with contextlib.AsyncExitStack() as listening:
             listening.enter_context(frozen_start())
@@ -64,8 +66,29 @@ class Endpoints:
                 await _listen(listening, self.clients(measured), "clients")
             # Last: who can ask whether it is ready is told that it is.
             if self.operators is not None:
-                await _listen(listening, self.operators(overview, metrics), "operators")
+                await _listen(listening, self.operators(shown, metrics), "operators")
             yield
+
+    @contextlib.asynccontextmanager
+    async def reached(self, url: str, knows: bool = True) -> AsyncIterator[Database]:
+        """Open a database, and watch it for as long as the context lasts.
+
+        While it cannot be reached it is waited for, and operators are told so.
+
+        Args:
+          knows: see `ProcessShown`.
+        """
+        database = Database(url, open_now=False)
+        async with contextlib.AsyncExitStack() as opened:
+            opened.callback(database.close)
+            try:
+                await asyncio.to_thread(database.open)
+            except UnreachableError:
+                async with self.listening(None, ProcessShown(database, lambda: False, knows)):
+                    await database.open_once_reached()
+            watching = asyncio.create_task(database.watch())
+            opened.callback(watching.cancel)
+            yield database
 
 
 async def _listen(listening: contextlib.AsyncExitStack, listener: Listener, whom: str) -> None:
@@ -93,12 +116,12 @@ async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, 
     return_freed_memory()
     async with contextlib.AsyncExitStack() as opened:
         folder = opened.enter_context(RunFolder(out, private=task.deployment.privacy.is_private))
-        state = SqlState(database or sqlite_url(out / DATABASE_FILE))
-        opened.callback(state.close)
+        url = database or sqlite_url(out / DATABASE_FILE)
+        state = SqlState(await opened.enter_async_context(endpoints.reached(url)))
         training = _training(task, folder, state)
         service = ClientService.make(task, state, out)
         rounds = LocalRounds(service)
-        overview = Overview(task.deployment, rounds, training, state) if endpoints.operators is not None else None
+        overview = Overview(task.deployment, rounds, training, state)
         await opened.enter_async_context(endpoints.listening(service.handlers(rounds), overview))
         runner = NetworkCohortRunner(rounds, asyncio.get_running_loop(), service)
         with _draining_signals(rounds.drain):
@@ -123,14 +146,13 @@ async def coordinate(task: Task, out: Path, endpoints: Endpoints, observe: Obser
     draining = asyncio.Event()
     async with contextlib.AsyncExitStack() as opened:
         folder = opened.enter_context(RunFolder(out, private=task.deployment.privacy.is_private))
-        connections = Database(database)
-        opened.callback(connections.close)
+        connections = await opened.enter_async_context(endpoints.reached(database))
         state, shared = SqlState(connections), SharedRounds(connections)
         training = _training(task, folder, state)
         opened.enter_context(_draining_signals(draining.set))
         runner = SharedCohortRunner(shared, task.deployment, agreement(task), draining.is_set)
         status = SharedStatus(runner, state, draining.is_set)
-        overview = Overview(task.deployment, status, training, state) if endpoints.operators is not None else None
+        overview = Overview(task.deployment, status, training, state)
         await opened.enter_async_context(endpoints.listening(None, overview))
         try:
             over = await asyncio.to_thread(training.run, runner, observe, draining.is_set)
@@ -138,7 +160,7 @@ async def coordinate(task: Task, out: Path, endpoints: Endpoints, observe: Obser
             # Its thread may outlive this, as where the task is cancelled.
             draining.set()
         if over:
-            shared.end_run()
+            await asyncio.to_thread(with_retries, shared.end_run)
             status.finished = True
         event("run_over" if over else "drained")
         return over
@@ -155,12 +177,12 @@ async def aggregate(task: Task, out: Path, endpoints: Endpoints, database: str) 
     if task.deployment.privacy.is_private:
         keep_private(out)
     async with contextlib.AsyncExitStack() as opened:
-        connections = Database(database)
-        opened.callback(connections.close)
+        connections = await opened.enter_async_context(endpoints.reached(database, knows=False))
         service = ClientService.make(task, SqlState(connections), out)
         rounds = Aggregator(SharedRounds(connections), service, agreement(task), task.deployment.saved_every)
         opened.enter_context(_draining_signals(rounds.drain))
-        await opened.enter_async_context(endpoints.listening(service.handlers(rounds), None))
+        shown = ProcessShown(connections, lambda: not (rounds.finished or rounds.draining))
+        await opened.enter_async_context(endpoints.listening(service.handlers(rounds), shown))
         tasks = [asyncio.create_task(work) for work in (rounds.follow(), rounds.registry.save_now_and_then())]
         try:
             while not rounds.over:

@@ -168,7 +168,7 @@ def test_of_two_that_read_and_then_write_one_waits(database_url):
         ("secret", "is not the URL of a database"),
         ("mysql://u:secret@host/x", "not supported"),
         ("sqlite:////nowhere/at/all.db", "cannot be opened"),
-        ("postgresql://u:secret@127.0.0.1:1/x", "cannot be opened"),
+        ("postgresql://u:secret@127.0.0.1:1/x", "cannot be reached"),
     ],
 )
 def test_a_database_that_cannot_be_opened_is_named_without_its_password(url, words):

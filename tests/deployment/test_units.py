@@ -66,5 +66,12 @@ def test_a_unit_asks_a_probe_that_wants_no_token_and_names_no_secret(name):
     [probe] = values(name, "ExecStartPost")
     [start] = values(name, "ExecStart")
     address = re.search(r"--operator-address (\S+)", start)[1]
-    assert probe.endswith(f" https://{address}/readyz")
+    assert probe.endswith(f" https://{address}/healthz"), "one that waits for its database has started"
     assert "postgresql://" not in (UNITS / name).read_text()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_service_is_not_given_up_however_often_it_ends(name):
+    assert values(name, "StartLimitIntervalSec") == ["0"]
+    assert values(name, "Restart") == ["on-failure"]
+    assert int(*values(name, "RestartSec")) >= 10, "what cannot be mended does not keep a core busy"

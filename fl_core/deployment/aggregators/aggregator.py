@@ -26,7 +26,7 @@ from fedlm.fl_core.deployment.server.pacing import spread
 from fedlm.fl_core.deployment.server.reports.attempt import Attempt, Participant, RoundCollection
 from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
 from fedlm.fl_core.deployment.state.retrying import with_retries_async
-from fedlm.fl_core.deployment.state.state import StateError
+from fedlm.fl_core.deployment.state.state import StateError, UnreachableError
 from fedlm.fl_core.errors import ConfigurationError, DiskError
 from fedlm.fl_core.round_loop import RoundPlan
 
@@ -146,7 +146,8 @@ class Aggregator:
                 try:
                     await self._look()
                 except StateError as error:
-                    warn("state_not_reached", why=str(error))
+                    if not isinstance(error, UnreachableError):
+                        warn("state_not_reached", why=str(error))
                     if asyncio.get_running_loop().time() > self._leaves_at:
                         # Its reports count as lost.
                         await self._drop_shard()

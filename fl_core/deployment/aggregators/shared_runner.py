@@ -20,7 +20,7 @@ from fedlm.fl_core.deployment.protocol.update_bytes import WireError, pack_param
 from fedlm.fl_core.deployment.server.round_rules import DrainedError, RoundProgress
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.state.retrying import with_retries
-from fedlm.fl_core.deployment.state.state import AttemptRecord, StateError
+from fedlm.fl_core.deployment.state.state import AttemptRecord, StateError, UnreachableError
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.round_loop import CohortResult, RoundPlan
 from fedlm.models.base import Params
@@ -202,7 +202,8 @@ class SharedCohortRunner:
         try:
             self._shared.advance(token, phase, left, passed)
         except StateError as error:
-            warn("state_not_written", why=str(error))
+            if not isinstance(error, UnreachableError):
+                warn("state_not_written", why=str(error))
 
     def _look(self, token: str) -> Tally:
         """Take a tally, after giving up aggregators that were silent for too long."""

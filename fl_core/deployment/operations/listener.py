@@ -12,9 +12,10 @@ from typing import Any
 from prometheus_client.exposition import choose_encoder
 
 from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
-from fedlm.fl_core.deployment.operations.overview import Overview
+from fedlm.fl_core.deployment.operations.overview import Shown
 from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.security.operator_access import CHALLENGE, OperatorAccess
+from fedlm.fl_core.deployment.state.state import StateError
 from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
 from fedlm.fl_core.deployment.transport.http_connections import PLAIN, ServedCall
 from fedlm.fl_core.deployment.transport.http_listener import HttpListener
@@ -36,17 +37,16 @@ _REFUSED: Answer = (
 class OperatorApplication:
     """The page at `/`, `/status.json` and `/metrics`, for operators, and `/healthz` and `/readyz`, for anybody."""
 
-    def __init__(self, overview: Overview | None, metrics: CallMetrics, access: OperatorAccess | None = None):
+    def __init__(self, shown: Shown, metrics: CallMetrics, access: OperatorAccess | None = None):
         """Name what is shown.
 
         Args:
-          overview: None where another process has it, and only the metrics are here.
-          metrics: of this process, which the overview joins.
+          shown: what is shown of this process.
+          metrics: of this process, which those of `shown` join.
           access: the operators' token; None shows everything to everybody.
         """
-        if overview is not None:
-            metrics.registry.register(overview)
-        self._overview, self._metrics, self._access = overview, metrics.registry, access
+        metrics.registry.register(shown)
+        self._shown, self._metrics, self._access = shown, metrics.registry, access
         self._page = resources.files(__package__).joinpath("status.html").read_text(encoding="utf-8")
 
     @property
@@ -65,22 +65,26 @@ class OperatorApplication:
         if path == "/metrics":
             encode, kind = choose_encoder(fields.get("accept", ""))
             return HTTPStatus.OK, {"Content-Type": kind}, encode(self._metrics)
-        if self._overview is None:
+        if path not in ("/", "/status.json"):
+            return HTTPStatus.NOT_FOUND, PLAIN, b"there are /, /status.json and /metrics\n"
+        try:
+            status = self._shown.read()
+        except StateError as error:
+            return HTTPStatus.SERVICE_UNAVAILABLE, PLAIN, f"{error}\n".encode()
+        if status is None:
             return HTTPStatus.NOT_FOUND, PLAIN, b"here is /metrics; the coordinator has / and /status.json\n"
         if path == "/status.json":
-            return HTTPStatus.OK, {"Content-Type": "application/json"}, json.dumps(self._overview.read()).encode()
-        if path == "/":
-            return self._status_page(self._overview.read())
-        return HTTPStatus.NOT_FOUND, PLAIN, b"there are /, /status.json and /metrics\n"
+            return HTTPStatus.OK, {"Content-Type": "application/json"}, json.dumps(status).encode()
+        return self._status_page(status)
 
     def probe(self, method: str, path: str) -> Answer | None:
         """Say that this process is alive, or whether it serves rounds, and nothing else that is not everybody's; None
         where that was not asked. Takes no time."""
         if method != "GET" or path not in ("/healthz", "/readyz"):
             return None
-        if path == "/healthz" or self._overview is None or self._overview.ready:
+        if path == "/healthz" or self._shown.ready:
             return HTTPStatus.OK, PLAIN, b"ok\n"
-        return HTTPStatus.SERVICE_UNAVAILABLE, PLAIN, b"going down\n"
+        return HTTPStatus.SERVICE_UNAVAILABLE, PLAIN, b"waiting for its database, or going down\n"
 
     def _status_page(self, status: dict[str, Any]) -> Answer:
         nonce = secrets.token_urlsafe(16)

@@ -4,7 +4,7 @@ It names no client, and holds nothing that a client sent but sums over cohorts.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -13,6 +13,8 @@ from fedlm.fl_core.deployment.server.client_registry import ClientsSeen
 from fedlm.fl_core.deployment.server.round_rules import RoundProgress
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.server.training import DeployedTraining
+from fedlm.fl_core.deployment.state.database import Database
+from fedlm.fl_core.deployment.state.state import StateError, UnreachableError
 from fedlm.fl_core.deployment.state.state_sql import SqlState
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
 
@@ -47,8 +49,52 @@ class ServerStatus(Protocol):
         ...
 
 
+class Shown(Protocol):
+    """What operators are shown of a process, from any thread; a Prometheus collector too."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether clients are served, now or soon."""
+        ...
+
+    def read(self) -> dict[str, Any] | None:
+        """Tell how the deployment stands, as `Overview.read` does; None where another process knows.
+
+        Raises:
+          StateError: the database cannot be read.
+        """
+        ...
+
+    def collect(self) -> Iterable[Metric]:
+        """See `prometheus_client.registry.Collector.collect`."""
+        ...
+
+
+class ProcessShown:
+    """A `Shown` of a process that has nothing to show but whether it serves clients."""
+
+    def __init__(self, database: Database, serves: Callable[[], bool], knows: bool = False):
+        """Name the process's database, and what says whether it serves clients while that can be reached.
+
+        Args:
+          knows: whether it is this process that tells how the deployment stands, once it can.
+        """
+        self._database, self._serves, self._knows = database, serves, knows
+
+    @property
+    def ready(self) -> bool:
+        return self._database.reachable and self._serves()
+
+    def read(self) -> None:
+        if self._knows:
+            raise UnreachableError(f"{self._database.name}: the server waits for its database")
+
+    def collect(self) -> Iterable[Metric]:
+        yield _reached(self._database.reachable)
+
+
 class Overview:
-    """Reads how a deployment stands, from any thread; a Prometheus collector too."""
+    """A `Shown` of the process that runs the rounds."""
 
     def __init__(self, deployment: Deployment, status: ServerStatus, training: DeployedTraining, state: SqlState):
         self._deployment, self._status = deployment, status
@@ -89,7 +135,7 @@ class Overview:
     @property
     def ready(self) -> bool:
         """Whether clients are taken into rounds, now or soon."""
-        return not (self._status.finished or self._status.draining)
+        return self._state.reachable and not (self._status.finished or self._status.draining)
 
     def _doing(self, collecting: bool) -> str:
         if self._status.finished:
@@ -100,7 +146,13 @@ class Overview:
 
     def collect(self) -> Iterable[Metric]:
         """See `prometheus_client.registry.Collector.collect`."""
-        found = self.read()
+        try:
+            found = self.read()
+        except StateError:
+            # The metrics of calls are worth most when something is amiss.
+            yield _reached(False)
+            return
+        yield _reached(self._state.reachable)
         run, totals, privacy = found["run"], found["totals"], found["privacy"]
         yield _gauge("fedlm_rounds_released", "Rounds whose model is released.", run["released"])
         yield _gauge("fedlm_rounds_planned", "Rounds that the run is to have.", run["rounds"])
@@ -153,6 +205,10 @@ def _scores(row: dict[str, Any] | None) -> Iterable[Metric]:
     for name in CURVES:
         if row is not None and row.get(name) is not None:
             yield _gauge(f"fedlm_{name}", "Of the last round that has one.", row[name])
+
+
+def _reached(reachable: bool) -> Metric:
+    return _gauge("fedlm_state_reached", "Whether the database can be reached.", float(reachable))
 
 
 def _gauge(name: str, words: str, value: float) -> Metric:

@@ -22,7 +22,7 @@ from fedlm.fl_core.deployment.server.rate_limits import RateLimiter
 from fedlm.fl_core.deployment.server.reports.attempt import Attempt, RoundCollection
 from fedlm.fl_core.deployment.server.reports.receiving import Receiver, read_header, refusal
 from fedlm.fl_core.deployment.server.reports.transfer_turns import Turns
-from fedlm.fl_core.deployment.state.state import StateError
+from fedlm.fl_core.deployment.state.state import StateError, UnreachableError
 
 _DOWNLOADS, _DOWNLOADS_AT_ONCE = 3, 2
 _LONGEST_VERSION = 64
@@ -108,7 +108,8 @@ class ClientHandlers:
         try:
             checked_in = await self.rounds.check_in(peer, _cleaned(request.client_version))
         except StateError as error:
-            warn("check_in_failed", client=peer, why=str(error))
+            if not isinstance(error, UnreachableError):
+                warn("check_in_failed", client=peer, why=str(error))
             return self._come_back("the server cannot select clients now")
         if checked_in.rest is None:
             reply = self._come_back("it has taken part as often as it may")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedlm.fl_core.deployment.event_log import warn
-from fedlm.fl_core.deployment.state.state import LATE_ROUNDS, SeenClient, StateError
+from fedlm.fl_core.deployment.state.state import LATE_ROUNDS, SeenClient, StateError, UnreachableError
 from fedlm.fl_core.deployment.state.state_sql import SqlState
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 
@@ -185,7 +185,8 @@ class ClientRegistry:
                 await self.save()
             except StateError as error:
                 # They are kept, and written with the next ones.
-                warn("check_ins_not_saved", why=str(error))
+                if not isinstance(error, UnreachableError):
+                    warn("check_ins_not_saved", why=str(error))
 
 
 def final_rest(last_round: int, rounds: int, saved_every: int) -> int | None:

@@ -4,55 +4,94 @@ A transaction that was committed survives a crash of the machine. One that write
 beginning, so that what it read is still so when it writes, whichever processes share the database.
 """
 
+import asyncio
 import contextlib
+import math
 import os
 import random
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sql
 from sqlalchemy.engine import Connection
 
-from fedlm.fl_core.deployment.state.state import StateError
+from fedlm.fl_core.deployment.event_log import event, warn
+from fedlm.fl_core.deployment.state.retrying import SECONDS_BETWEEN_TRIES, with_retries_async
+from fedlm.fl_core.deployment.state.state import StateError, UnreachableError
 
 _BUSY_SECONDS = 30
 _POSTGRESQL_SETTINGS = f"-c synchronous_commit=on -c lock_timeout={_BUSY_SECONDS}s"
 # Any number that nobody else uses: whoever holds it is the one that writes.
 _LOCK = 0x6665646C6D
 _EXPECTED = "give sqlite:///FILE, or postgresql://USER:PASSWORD@HOST/DATABASE"
+_SECONDS_BETWEEN_LINES = 60.0
+# Classes of SQLSTATE: of connections, of a server that an operator stops or that starts, of too many connections.
+_AWAY = ("08", "57P", "53300")
+_COMING = ("starting up", "shutting down", "recovery", "too many", "connection slots")
+_now = time.monotonic
 _MIGRATIONS = Path(__file__).with_name("migrations")
 
 
 class Database:
     """Transactions in one database; safe to use from any thread."""
 
-    def __init__(self, url: str):
-        """Open `sqlite:///FILE`, or `postgresql://USER:PASSWORD@HOST/DATABASE`, and bring its tables up to date.
+    def __init__(self, url: str, open_now: bool = True):
+        """Name `sqlite:///FILE`, or `postgresql://USER:PASSWORD@HOST/DATABASE`, and `open` it unless it is to be later.
 
         Raises:
-          StateError: it cannot be opened, or a newer version of fedlm has written it.
+          StateError: it is no such URL, or cannot be opened.
         """
         self._url = _parse(url)
+        self._away: float | None = None
+        self._told = 0.0
         if self._is_sqlite and self._url.database:
             _keep_from_others(Path(self._url.database))
-        try:
+        with self._errors(self._cannot_be_opened):
             self._engine = sql.create_engine(self._url, **self._options())
-            if self._is_sqlite:
-                sql.event.listen(self._engine, "connect", _set_up_sqlite)
-                sql.event.listen(self._engine, "begin", _begin_sqlite)
+        if self._is_sqlite:
+            sql.event.listen(self._engine, "connect", _set_up_sqlite)
+            sql.event.listen(self._engine, "begin", _begin_sqlite)
+        if open_now:
+            self.open()
+
+    def open(self) -> None:
+        """Bring the tables up to date.
+
+        Raises:
+          UnreachableError: it cannot be reached now.
+          StateError: it cannot be opened, or a newer version of fedlm has written it.
+        """
+        with self._errors(self._cannot_be_opened):
             with self._engine.connect() as connection, connection.begin():
                 current = self._is_current(connection)
             if not current:
                 with self._engine.connect() as connection, self._lock(connection):
                     self._upgrade(connection)
-        except (sql.exc.SQLAlchemyError, ImportError) as error:
-            raise StateError(
-                f"{self.name}: the state cannot be opened ({_first_line(error)}); is the database there, and may this "
-                "process write it?"
-            ) from error
+
+    async def open_once_reached(self) -> None:
+        """Open it, and wait for it as long as it cannot be reached; see `open` for errors."""
+        await with_retries_async(lambda: asyncio.to_thread(self.open), 0.0)
+
+    async def watch(self) -> None:
+        """Look, while it cannot be reached, whether it can be again, until cancelled."""
+        while True:
+            await asyncio.sleep(SECONDS_BETWEEN_TRIES)
+            if not self.reachable:
+                with contextlib.suppress(StateError):
+                    await asyncio.to_thread(self.look)
+
+    def look(self) -> None:
+        """Find out whether it can be reached; see `reading` for errors."""
+        with self.reading() as connection:
+            connection.execute(sql.text("SELECT 1"))
+
+    @property
+    def reachable(self) -> bool:
+        """Whether it could be reached when something was last asked of it."""
+        return self._away is None
 
     def _options(self) -> dict[str, Any]:
         if self._is_sqlite:
@@ -96,14 +135,37 @@ class Database:
             yield connection
 
     @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _errors(self, explain: Callable[[BaseException], StateError] | None = None) -> Iterator[None]:
         try:
             yield
-        except sql.exc.SQLAlchemyError as error:
-            raise StateError(
-                f"{self.name}: the state cannot be read or written ({_first_line(error)}); is the database there, and "
-                "does its disk have room?"
-            ) from error
+        except (sql.exc.SQLAlchemyError, ImportError) as error:
+            if _is_away(error) and not (explain and _is_refusal(error)):
+                self._note_away(error)
+                raise UnreachableError(f"{self.name}: the database cannot be reached ({_first_line(error)})") from error
+            raise (explain or self._cannot_be_used)(error) from error
+        away, self._away = self._away, None
+        if away is not None:
+            event("state_reached", seconds=round(_now() - away))
+
+    def _note_away(self, error: BaseException) -> None:
+        now, since = _now(), self._away
+        if since is None:
+            self._away, self._told = since, _ = now, -math.inf
+        if now - self._told >= _SECONDS_BETWEEN_LINES:
+            self._told = now
+            warn("state_not_reached", seconds=round(now - since), database=self.name, why=_first_line(error))
+
+    def _cannot_be_opened(self, error: BaseException) -> StateError:
+        return StateError(
+            f"{self.name}: the state cannot be opened ({_first_line(error)}); is the database there, and may this "
+            "process write it?"
+        )
+
+    def _cannot_be_used(self, error: BaseException) -> StateError:
+        return StateError(
+            f"{self.name}: the state cannot be read or written ({_first_line(error)}); is the database there, and "
+            "does its disk have room?"
+        )
 
     def _is_current(self, connection: Connection) -> bool:
         """Say whether the tables are of this version; refuse those of a newer one."""
@@ -145,6 +207,23 @@ def _parse(url: str) -> sql.URL:
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         raise StateError(f"{parsed.render_as_string()}: databases of this kind are not supported; {_EXPECTED}")
     return parsed
+
+
+def _is_away(error: BaseException) -> bool:
+    """Say whether an error of PostgreSQL is that it cannot be reached, is going down or coming up, or has no room for
+    another connection."""
+    if not isinstance(error, sql.exc.DBAPIError) or not hasattr(error.orig, "sqlstate"):
+        return False
+    # An error without a state is not one of the server's answers to a statement.
+    state: str | None = getattr(error.orig, "sqlstate", None)
+    lost = state is None or state.startswith(_AWAY)
+    return error.connection_invalidated or (isinstance(error, sql.exc.OperationalError) and lost)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Say whether the server answered a first connection, and that it will not have it: waiting does not help."""
+    said = str(error)
+    return "FATAL:" in said and not any(word in said for word in _COMING)
 
 
 def _keep_from_others(path: Path) -> None:

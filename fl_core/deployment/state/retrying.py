@@ -1,4 +1,4 @@
-"""Waiting for a database that is busy or gone."""
+"""Waiting for a database that is busy or gone: for one that cannot be reached without end."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from fedlm.fl_core.deployment.event_log import warn
-from fedlm.fl_core.deployment.state.state import StateError
+from fedlm.fl_core.deployment.state.state import StateError, UnreachableError
 
 RETRY_SECONDS, SECONDS_BETWEEN_TRIES = 60.0, 1.0
 _Result = TypeVar("_Result")
@@ -16,7 +16,7 @@ def with_retries(work: Callable[[], _Result]) -> _Result:
     """Do something with the database that does no harm when it is done twice, again and again while it fails.
 
     Raises:
-      StateError: it has failed for `RETRY_SECONDS`.
+      StateError: it has failed for `RETRY_SECONDS`, but not because the database cannot be reached.
     """
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
@@ -41,6 +41,8 @@ async def with_retries_async(
 
 
 def _give_up_after(deadline: float, error: StateError, warning: str) -> None:
+    if isinstance(error, UnreachableError):
+        return
     if time.monotonic() > deadline:
         raise error
     warn(warning, why=str(error))

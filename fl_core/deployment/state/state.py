@@ -17,6 +17,10 @@ class StateError(UserError):
     """The state does not belong to this run, is an older copy, or cannot be read or written."""
 
 
+class UnreachableError(StateError):
+    """The database cannot be reached now. It is waited for, and logs so itself."""
+
+
 class ClientRecord(NamedTuple):
     """A client that has checked in before."""
 

@@ -32,6 +32,11 @@ class SqlState:
     def __init__(self, database: Database | str):
         self._database = Database(database) if isinstance(database, str) else database
 
+    @property
+    def reachable(self) -> bool:
+        """Whether the database could be reached when something was last asked of it."""
+        return self._database.reachable
+
     def claim(self, run: str) -> None:
         """Make sure that this state is a run's, or make it so where it is new; raises `StateError` where it is not."""
         with self._database.writing() as connection:
