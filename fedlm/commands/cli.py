@@ -60,8 +60,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run a `fedlm` command, of this process's words where there are none.
 
     Returns:
-      The exit status: 0 on success, 1 when another process of the same run was lost, 2 on a user's mistake, 130 when
-      interrupted, 143 when a comparison was ended by SIGTERM.
+      The exit status: 0 on success, 1 when another process of the same run was lost, 2 on a user's mistake, 3 when all
+      that was trained diverged or no client answered, 130 when interrupted, 143 when a comparison was ended by
+      SIGTERM.
     """
     argv = sys.argv[1:] if argv is None else argv
     for name in ("stdout", "stderr"):
@@ -79,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
         status = _complain("fedlm", error.for_command_line())
     except BrokenPipeError:
         status = _without_reader()
-    if status:
+    if status in (_FAILED, _USAGE_ERROR, _INTERRUPTED, _TERMINATED):
         leave_processes(status, with_others=status == _USAGE_ERROR)
     return status
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from fedlm.commands.cell_options import CellOptions
 from fedlm.commands.options import read_options
 from fedlm.commands.progress import CellProgress
+from fedlm.commands.run_endings import NO_GOOD, exit_status
 from fedlm.simulations.experiments.cell_execution import Row, run_cells
 from fedlm.simulations.experiments.comparison import Cell, claim_folder, list_cells, run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
@@ -18,6 +19,7 @@ from fedlm.simulations.reporting.privacy_summary import choice_warning
 from fedlm.simulations.reporting.progress_page import ProgressPage
 from fedlm.simulations.reporting.report import write_report
 from fedlm.simulations.reporting.selection import model_results
+from fedlm.simulations.reporting.tables import reason
 from fedlm.simulations.worker_processes import ending_by_sigterm
 
 if TYPE_CHECKING:
@@ -72,13 +74,13 @@ def main(argv: list[str]) -> int:
     report = write_report(comparison, results, command.out, line)
     console = Console()
     for result in results:
-        if result.status != "finished":
-            why = result.summary.get("diverged_because") or result.summary.get("error")
+        if why := reason(result):
             console.print(f"[red]{result.status}[/] {result.cell.directory}: {why}")
     for warning in choice_warning(model_results(results)):
         console.print(f"[red]not accounted[/]: {warning}", soft_wrap=True, highlight=False)
     console.print(f"report: {report}", soft_wrap=True)
-    return 0 if all(result.status != "failed" for result in results) else 1
+    statuses = [result.status for result in results]
+    return 1 if "failed" in statuses else exit_status(*statuses)
 
 
 def _look(path: Path) -> str:
@@ -118,4 +120,4 @@ def _select(command: CompareCommand, line: str) -> int:
     where = "none of the runs that were drawn" if selection.chosen is None else str(command.out / CHOSEN)
     console.print(f"chosen: {where}", soft_wrap=True, highlight=False, markup=False)
     console.print(f"report: {report}", soft_wrap=True)
-    return 0
+    return NO_GOOD if selection.chosen is None else 0

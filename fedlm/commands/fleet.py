@@ -15,6 +15,7 @@ from rich.table import Table
 
 from fedlm.clients.fleet.population import Population
 from fedlm.commands.options import read_options
+from fedlm.commands.run_endings import NO_GOOD
 from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.number_ranges import Count, Positive, Range
@@ -104,7 +105,7 @@ def main(argv: list[str]) -> int:
         print(json.dumps(summary))
     else:
         Console().print(_table(summary))
-    return 0
+    return 0 if fleet.tally.answers["accepted"] else NO_GOOD
 
 
 async def _run(fleet: Any, seconds: float | None) -> bool:

@@ -9,6 +9,7 @@ from rich.markup import escape
 from fedlm.commands.cell_options import CellOptions
 from fedlm.commands.options import read_options
 from fedlm.commands.progress import GridCellProgress
+from fedlm.commands.run_endings import NO_GOOD
 from fedlm.simulations.laws.grid import Grid
 from fedlm.simulations.laws.presets import PRESETS
 from fedlm.simulations.laws.running import NOT_PRIVATE, claim_grid, run_grid, run_some
@@ -69,7 +70,9 @@ def main(argv: list[str]) -> int:
         markup=False,
         highlight=False,
     )
-    return 1 if results.failures else 0
+    if results.failures:
+        return 1
+    return NO_GOOD if len(results.diverged) == results.cells else 0
 
 
 def _run_apart(command: LawsRunCommand, argv: list[str]) -> int:

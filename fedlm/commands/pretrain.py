@@ -11,6 +11,7 @@ from rich.table import Table
 from fedlm.commands.options import read_options
 from fedlm.commands.processes import ProcessGroup, join_processes
 from fedlm.commands.progress import StepProgress, bytes_text, scores_in_words, trained_part
+from fedlm.commands.run_endings import exit_status, say_no_good
 from fedlm.fl_core.number_ranges import Count
 from fedlm.simulations.pretraining.settings import Pretraining
 
@@ -29,7 +30,8 @@ class PretrainCommand:
     clipped, and noise is added to their sum. The run writes metrics.jsonl, TensorBoard events, checkpoints and
     summary.json into its folder; stopped at any time, the same command goes on where it was. What every checkpoint
     spends is in its ledger, and `fedlm account ledger OUT` states it. `--privacy none` trains without clipping and
-    noise, and its summary says NOT PRIVATE. `fedlm simulate --init-from OUT` begins with the parameters. With
+    noise, and its summary says NOT PRIVATE. The exit status is 3 where the run diverged; the summary is written all the
+    same. `fedlm simulate --init-from OUT` begins with the parameters. With
     `--init-from RUN --lora-rank R` low-rank adapters of that run's model are trained in place of all of it.
 
     Several processes, on one machine or on many, train together when each is started with the same options, the same
@@ -74,14 +76,11 @@ def main(argv: list[str]) -> int:
 
     settings = command.pretraining
     if not is_first():
-        run_pretraining(settings, command.out)
-        return 0
+        return exit_status(run_pretraining(settings, command.out)["status"])
     with StepProgress(settings.model, "step") as progress:
         summary = run_pretraining(settings, command.out, progress)
     console = Console()
-    if summary["status"] == "diverged":
-        console.print(f"[red]diverged[/] after {summary['steps']} steps: {summary['diverged_because']}")
-    else:
+    if not say_no_good(console, summary):
         what = "of masked words " if summary["objective"] == "masked" else ""
         console.print(
             f"{scores_in_words(summary, what)} after {summary['steps']} steps ({summary['parameters']:,} "
@@ -91,7 +90,7 @@ def main(argv: list[str]) -> int:
     if summary.get("privacy_guarantee"):
         console.print(f"noise-batch ratio {summary['noise_batch_ratio']:.4g}; {escape(summary['units']['protects'])}")
     console.print(f"everything is in {command.out}", soft_wrap=True)
-    return 0
+    return exit_status(summary["status"])
 
 
 def _plan(command: PretrainCommand) -> int:

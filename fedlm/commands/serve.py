@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fedlm.commands.options import read_options
+from fedlm.commands.run_endings import exit_status_in
 from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.errors import ConfigurationError
@@ -115,8 +116,8 @@ def main(argv: list[str]) -> int:
         raise ConfigurationError("aggregators share their port, which cannot be 0; give --address a port")
     endpoints = _endpoints(command)
     with json_log(command.log):
-        asyncio.run(_process(command, endpoints))
-    return 0
+        over = asyncio.run(_process(command, endpoints))
+    return exit_status_in(command.out) if over and command.role != "aggregator" else 0
 
 
 def _process(command: ServeCommand, endpoints: "Endpoints") -> Coroutine[Any, Any, Any]:

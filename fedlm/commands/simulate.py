@@ -9,6 +9,7 @@ from rich.markup import escape
 from fedlm.commands.options import read_options
 from fedlm.commands.processes import ProcessGroup, join_processes
 from fedlm.commands.progress import RoundProgress, scores_in_words, trained_part
+from fedlm.commands.run_endings import exit_status, say_no_good
 from fedlm.fl_core.privacy.printed_bounds import rounded_down
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.presets import SIMULATION_PRESETS
@@ -21,7 +22,8 @@ class SimulateCommand:
     Clients run plain SGD on their own examples, the server applies the mean of their updates. The run writes
     metrics.jsonl, TensorBoard events, checkpoints and summary.json into its folder; stopped at any time, the same
     command goes on where it was. With `--privacy` the models that the run releases are differentially private, and
-    `fedlm account ledger OUT` states what it has spent; without it they are NOT PRIVATE.
+    `fedlm account ledger OUT` states what it has spent; without it they are NOT PRIVATE. The exit status is 3 where the
+    run diverged, or no client answered in any round; the summary is written all the same.
 
     Several processes, on one machine or on many, simulate together when each is started with the same options, the
     same `--coordinator` and `--num-processes`, and a `--process-id` of its own. Process 0 writes the folder and prints.
@@ -60,14 +62,12 @@ def main(argv: list[str]) -> int:
 
     experiment = command.experiment
     if not is_first():
-        run_experiment(experiment, command.out, save_client_scores=command.save_client_scores)
-        return 0
+        summary = run_experiment(experiment, command.out, save_client_scores=command.save_client_scores)
+        return exit_status(summary["status"])
     with RoundProgress(experiment.model) as progress:
         summary = run_experiment(experiment, command.out, progress.update, command.save_client_scores)
     console = Console()
-    if summary["status"] == "diverged":
-        console.print(f"[red]diverged[/] at round {summary['diverged_at_round']}: {summary['diverged_because']}")
-    else:
+    if not say_no_good(console, summary):
         console.print(
             f"{scores_in_words(summary)} after {summary['rounds']} rounds ({summary['parameters']:,} "
             f"parameters{trained_part(summary)})"
@@ -83,4 +83,4 @@ def main(argv: list[str]) -> int:
             soft_wrap=True,
         )
     console.print(f"everything is in {command.out}", soft_wrap=True)
-    return 0
+    return exit_status(summary["status"])

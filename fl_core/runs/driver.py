@@ -23,10 +23,11 @@ from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.fl_core.runs.endings import DIVERGED, FINISHED, UNANSWERED
 from fedlm.fl_core.runs.identity import SUMMARY_FILE, RunIdentity
 from fedlm.fl_core.runs.lineage import CommonPlace, Lineage
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, finite_row, read_rows
-from fedlm.fl_core.runs.round_rows import DIVERGED_ROUNDS, Divergence
+from fedlm.fl_core.runs.round_rows import DIVERGED_ROUNDS, Divergence, was_answered
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.models.base import Params
 
@@ -241,12 +242,18 @@ class Run:
         """See `fedlm.fl_core.runs.private_releases.PrivateReleases.spent`; empty in other processes than the first."""
         return self._releases.spent(done) if self._releases else {}
 
+    def _status(self) -> str:
+        if self.divergence is not None:
+            return DIVERGED
+        return UNANSWERED if self.folder.rows and not was_answered(self.folder.rows) else FINISHED
+
     def finish(self, params: Params, facts: dict[str, Any]) -> dict[str, Any]:
         """Write the summary, and return it in all processes."""
         statement = gather(self._releases.statement() if self._releases else self._without_promise())[0]
         summary = {
-            "status": "diverged" if self.divergence else "finished",
+            "status": self._status(),
             "diverged_because": self.divergence.reason if self.divergence else None,
+            f"diverged_at_{self.folder.counter}": self.divergence.round_number if self.divergence else None,
             f"{self.folder.counter}s": len(self.folder.rows),
             "parameters_sha256": parameters_digest(params),
             **statement,

@@ -16,6 +16,7 @@ from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, may_be_of_several
+from fedlm.fl_core.runs.endings import DIVERGED, FINISHED, UNANSWERED
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
 from fedlm.fl_core.runs.initial_parameters import statement_in
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
@@ -81,7 +82,7 @@ class RecordedRun:
 
     @property
     def state(self) -> str:
-        """`running`, `finished`, `diverged`, `failed` or `interrupted`."""
+        """`running`, `finished`, `diverged`, `unanswered`, `failed` or `interrupted`."""
         if self.running:
             return "running"
         if self.summary is not None:
@@ -91,7 +92,7 @@ class RecordedRun:
     @property
     def may_go_on(self) -> bool:
         """Whether the same command would train on."""
-        return self.state not in ("finished", "diverged")
+        return self.state not in (FINISHED, DIVERGED, UNANSWERED)
 
     @property
     def has_ledger(self) -> bool:

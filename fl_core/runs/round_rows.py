@@ -1,5 +1,6 @@
 """A row of numbers for each round of a run, and whether the rows tell of divergence."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +74,20 @@ def find_lost_score(rows: list[dict[str, Any]]) -> Divergence | None:
     if last.get("heldout_loss", 0.0) is None and WENT_BACK not in last:
         return Divergence(last["round"], "the held-out loss is not a finite number")
     return None
+
+
+def find_worse_than_guess(rows: list[dict[str, Any]], vocabulary_size: int) -> Divergence | None:
+    """Decide of a run that is over whether it ended worse than it could have begun: with a newest held-out loss above
+    that of a uniform guess. Returns None where it did not, nothing was held out, or no client answered."""
+    heldout = next((row["heldout_loss"] for row in reversed(rows) if "heldout_loss" in row), None)
+    if heldout is None or heldout <= math.log(vocabulary_size) or not was_answered(rows):
+        return None
+    return Divergence(rows[-1]["round"], "the held-out loss ended above that of a uniform guess")
+
+
+def was_answered(rows: list[dict[str, Any]]) -> bool:
+    """Say whether any client answered in a round. Steps of central training have no clients."""
+    return any(row.get("clients", 1) > 0 for row in rows)
 
 
 def named_scores(scores: Scores, prefix: str) -> dict[str, float | None]:

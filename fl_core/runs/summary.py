@@ -10,11 +10,14 @@ from fedlm.fl_core.scores import DEFINITIONS, Scores
 from fedlm.models.base import Model, parameter_count
 
 
-def describe_training(model: Model, precision: str, rows: list[dict[str, Any]], test: Scores) -> dict[str, Any]:
-    """Describe what was trained, and how well; the newest held-out scores among the rows are repeated."""
+def describe_training(
+    model: Model, precision: str, rows: list[dict[str, Any]], test: Scores | None = None
+) -> dict[str, Any]:
+    """Describe what was trained, and how well, on test clients where there are any; the newest held-out scores among
+    the rows are repeated."""
     heldout: dict[str, Any] = next((row for row in reversed(rows) if "heldout_loss" in row), {})
     return {
-        **named_scores(test, "test"),
+        **({} if test is None else named_scores(test, "test")),
         **{name: value for name, value in heldout.items() if name.startswith("heldout_")},
         "parameters": parameter_count(model),
         "training_seconds": round(sum(row["seconds"] for row in rows), 3),

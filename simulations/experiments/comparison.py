@@ -60,14 +60,14 @@ class CellResult:
     """What became of a cell."""
 
     cell: Cell
-    # its summary, with `status` `finished`, `diverged` or `failed`, and its ledger's statement in place of what it says
-    # of privacy; a failed one has only `error` beside the status
+    # its summary, with `status` as in `fl_core.runs.endings` or `failed`, and its ledger's statement in place of what
+    # it says of privacy; a failed one has only `error` beside the status
     summary: dict[str, Any]
     rows: list[dict[str, Any]]  # its metrics, a dictionary a round
 
     @property
     def status(self) -> str:
-        """`finished`, `diverged` or `failed`."""
+        """`finished`, `diverged`, `unanswered` or `failed`."""
         return self.summary["status"]
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from fedlm.fl_core.runs.federated_training import FederatedTraining
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.initial_parameters import fit_parameters
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, finite_or_none, read_rows
-from fedlm.fl_core.runs.round_rows import Divergence, named_scores
+from fedlm.fl_core.runs.round_rows import find_worse_than_guess, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training
 from fedlm.fl_core.scores import ClientSums, Scores, evaluate, evaluate_clients
@@ -334,15 +333,12 @@ def _finish(
     audited: dict[str, Any] | None,
 ) -> dict[str, Any]:
     rows, model, identity, file = run.folder.rows, prepared.model, prepared.identity, prepared.training.cohorts.file
-    heldout = next((row["heldout_loss"] for row in reversed(rows) if "heldout_loss" in row), None)
-    if run.divergence is None and heldout is not None and heldout > math.log(model.vocabulary_size):
-        run.divergence = Divergence(rows[-1]["round"], "the held-out loss ended above that of a uniform guess")
+    run.divergence = run.divergence or find_worse_than_guess(rows, model.vocabulary_size)
     return run.finish(
         params,
         {
             **({"stopped_by_callback": True} if stopped else {}),
             **({} if participation is None else {"participation": participation}),
-            "diverged_at_round": run.divergence.round_number if run.divergence else None,
             **describe_training(model, prepared.precision, rows, test),
             "trained_parameters": parameter_count(prepared.training.work.model),
             "test_clients": describe_clients(clients),

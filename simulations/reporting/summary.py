@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from fedlm.fl_core.runs.endings import DIVERGED, FINISHED, UNANSWERED
 from fedlm.simulations.experiments.comparison import CellResult
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.reporting.formatting import (
@@ -67,9 +68,10 @@ def twin_sentence(verdict: Verdict) -> str:
 
 def _count_runs(comparison: Comparison, results: Sequence[CellResult], models: Sequence[ModelResult]) -> str:
     counts = {
-        status: sum(result.status == status for result in results) for status in ("finished", "diverged", "failed")
+        status: sum(result.status == status for result in results)
+        for status in (FINISHED, DIVERGED, UNANSWERED, "failed")
     }
-    said = join_words([f"{count} {status}" for status, count in counts.items() if count or status == "finished"])
+    said = join_words([f"{count} {status}" for status, count in counts.items() if count or status == FINISHED])
     grid = f"{len(comparison.client_learning_rates)} by {len(comparison.server_learning_rates)}"
     labels = {entry.label for entry in models}
     privacies = f"{len(labels)} kinds of privacy, " if len(labels) > 1 else ""

@@ -8,6 +8,7 @@ from importlib import metadata
 from typing import Any, NamedTuple
 
 from fedlm.fl_core.composed_settings import settings_as_json
+from fedlm.fl_core.runs.endings import UNANSWERED
 from fedlm.simulations.experiments.comparison import CellResult
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.reporting.costs import costs, parameters
@@ -131,6 +132,8 @@ def reason(result: CellResult) -> str:
     if result.status == "diverged":
         why, at = summary.get("diverged_because") or "no reason recorded", summary.get("diverged_at_round")
         return why if at is None else f"{why} (after {at + 1:,} rounds)"
+    if result.status == UNANSWERED:
+        return "no client answered in any round"
     return ""
 
 

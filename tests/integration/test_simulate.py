@@ -185,7 +185,7 @@ def test_a_run_with_other_settings_is_not_overwritten(finished, small_store, fed
 def test_a_diverging_run_ends_early_and_says_so(small_store, tmp_path, fedlm_here):
     out = tmp_path / "diverged"
     result = fedlm_here(*options(small_store, out, **{"client-learning-rate": 1e30, "rounds": 50}))
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 3, result.stderr
     summary = summary_of(out)
     assert summary["status"] == "diverged"
     assert summary["rounds"] < 50

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
+
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.cohorts import CohortSampler, WhoeverChecksIn
 from fedlm.fl_core.composed_settings import default_settings, settings_as_json
@@ -25,9 +27,11 @@ from fedlm.fl_core.runs.driver import Observer, Run
 from fedlm.fl_core.runs.federated_training import FederatedTraining, Score
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.initial_parameters import read_parameters
-from fedlm.fl_core.runs.round_rows import find_divergence, find_lost_score
+from fedlm.fl_core.runs.round_rows import find_divergence, find_lost_score, find_worse_than_guess
 from fedlm.fl_core.runs.run_folder import RunFolder
+from fedlm.fl_core.runs.summary import describe_training
 from fedlm.models.base import Model, Params
+from fedlm.models.precision import resolve_precision
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
@@ -63,7 +67,7 @@ class DeployedTraining:
         Raises:
           UserError: settings, folder and state do not belong together.
         """
-        self._deployment, self._state = deployment, state
+        self._deployment, self._model, self._state = deployment, model, state
         self._score, self._sampler = score, sampler or WhoeverChecksIn()
         name = _run_name(folder.directory)
         initial = None
@@ -173,8 +177,16 @@ class DeployedTraining:
                 self._run.save(training.rounds_done, training.checkpoint())
         over = self._run.divergence is not None or training.rounds_done >= self._run.standing.end
         if over:
-            self._run.finish(self.params, self._identity.about() | {"participation": self.participation()})
+            self._finish()
         return over
+
+    def _finish(self) -> None:
+        """Write the summary: how it ended, by the same rules as a simulation, and the newest held-out scores."""
+        run, model = self._run, self._model
+        run.divergence = run.divergence or find_worse_than_guess(run.folder.rows, model.vocabulary_size)
+        precision = resolve_precision(self._deployment.training.precision, jax.default_backend())
+        facts = describe_training(model, precision, run.folder.rows)
+        run.finish(self.params, facts | self._identity.about() | {"participation": self.participation()})
 
 
 class _CommonState:

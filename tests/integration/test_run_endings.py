@@ -1,0 +1,73 @@
+"""The exit status and the summary of a run that came to nothing."""
+
+import asyncio
+import dataclasses
+import json
+import math
+
+import pytest
+
+from fedlm.commands.run_endings import NO_GOOD, exit_status, exit_status_in
+from fedlm.fl_core.runs.endings import DIVERGED, FINISHED, UNANSWERED
+from fedlm.fl_core.runs.round_rows import find_worse_than_guess, was_answered
+from tests.deployment import small_deployment as small
+
+
+def simulated(fedlm_here, store, out, **changes):
+    settings = {"model": "cifg_tiny", "rounds": 1, "cohort-size": 2, "length": 8, "data": store, "out": out} | changes
+    done = fedlm_here("simulate", *(f"--{name}={value}" for name, value in settings.items()), "--devices=1")
+    return done, json.loads((out / "summary.json").read_text())
+
+
+@pytest.mark.long
+def test_a_simulation_without_an_answer_has_its_own_status_and_a_summary(small_store, tmp_path, fedlm_here):
+    # About one of 96 clients a round: none in a third of all runs of one round.
+    poisson = {"cohort-sampler": "poisson", "cohort-size": 1}
+    endings = {}
+    for seed in range(20):
+        done, summary = simulated(fedlm_here, small_store, tmp_path / str(seed), seed=seed, **poisson)
+        endings[summary["status"]] = done
+        if len(endings) == 2:
+            break
+    assert endings[FINISHED].returncode == 0
+    assert endings[UNANSWERED].returncode == 3
+    assert "no client answered in 1 rounds" in " ".join(endings[UNANSWERED].stdout.split())
+
+
+@pytest.mark.long
+def test_a_deployment_ends_by_the_rule_of_simulations_with_its_held_out_loss(tmp_path):
+    settings = small.deployment(rounds=2, evaluate_every=1)
+    loss = math.log(small.VOCABULARY) + 0.1
+    task = dataclasses.replace(small.task(settings), score=lambda params: {"heldout_loss": loss})
+
+    async def deploy():
+        server = small.Server(task, tmp_path / "run")
+        async with asyncio.timeout(60), server:
+            clients = [small.make_client(server.port, tmp_path, one) for one in range(small.CLIENTS)]
+            async with small.running(clients):
+                assert await server.over
+
+    asyncio.run(deploy())
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["status"], summary["diverged_at_round"], summary["heldout_loss"]) == (DIVERGED, 1, loss)
+    assert summary["diverged_because"] == "the held-out loss ended above that of a uniform guess"
+    assert exit_status_in(tmp_path / "run") == NO_GOOD
+
+
+def test_a_held_out_loss_is_measured_by_a_uniform_guess():
+    rows = [{"round": 0, "heldout_loss": 9.0}, {"round": 1, "heldout_loss": math.log(50)}, {"round": 2}]
+    assert find_worse_than_guess(rows, 50) is None
+    assert find_worse_than_guess(rows, 49).round_number == 2
+    assert find_worse_than_guess([{"round": 0}], 50) is None
+    assert find_worse_than_guess([{"round": 0, "heldout_loss": 9.0, "clients": 0}], 50) is None
+
+
+def test_a_run_is_answered_where_a_client_sent_something():
+    assert not was_answered([{"clients": 0}, {"clients": 0}])
+    assert was_answered([{"clients": 0}, {"clients": 2}])
+    assert was_answered([{"step": 0}])
+
+
+def test_several_runs_end_well_where_one_does():
+    assert exit_status(FINISHED, DIVERGED) == exit_status() == 0
+    assert exit_status(DIVERGED, UNANSWERED) == NO_GOOD == 3
