@@ -25,7 +25,12 @@ from fedlm.fl_core.client_algorithms.interface import sent_by_server
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly
-from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.errors import (
+    RefusedError,
+    TransportError,
+    UnknownArtifactError,
+    WrongServerError,
+)
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, Channel
 from fedlm.fl_core.deployment.protocol.training_program import read_cut
 from fedlm.fl_core.deployment.protocol.update_bytes import WireError, unpack_parameters
@@ -35,6 +40,7 @@ from fedlm.models.registry import UnknownModelError
 
 VERSION = "0.1"
 _SOONEST_SECONDS, _LATEST_SECONDS = 0.02, 24 * 3600.0
+_SOON_SECONDS, _SOON_FOR_SECONDS = 3.0, 120.0
 _Outcome = messages.UploadHeader
 _Reply = messages.UploadReply
 
@@ -101,7 +107,7 @@ class Client:
         self._encoders: dict[bytes, Encode] = {}
         self._warm: _Warm | None = None
         self._download: ArtifactAssembly | None = None
-        self._failures = 0
+        self._failures, self._answered, self._began = 0, False, 0.0
         self._stopped = False
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
@@ -128,7 +134,7 @@ class Client:
         """
         # Before a server selects a device whose text cannot be read.
         self._examples.version()
-        channel, stop = self._dial(), asyncio.Event()
+        channel, stop, self._began = self._dial(), asyncio.Event(), time.monotonic()
         self._running = asyncio.get_running_loop(), stop
         try:
             while not self._stopped:
@@ -140,6 +146,8 @@ class Client:
             return False
         except RefusedError as error:
             raise ConfigurationError(f"the server turns this client away: {error}") from error
+        except WrongServerError as error:
+            raise ConfigurationError(str(error)) from error
         except (UnknownModelError, WireError) as error:
             raise ConfigurationError(f"the server asks for what this client cannot do: {error}") from error
         finally:
@@ -159,14 +167,22 @@ class Client:
             )
             reply = await channel.check_in(request)
             _check_protocol(reply)
-            self._failures = 0
+            self._answered = True
             if reply.WhichOneof("answer") == "come_back":
+                # Not where it was selected: what fails after that would be tried as often as if it were the first.
+                self._failures = 0
                 return self._told_to_come_back(reply.come_back)
             return await self._take_part(channel, reply.selected)
         except TransportError as error:
             wait = self._backoff()
             self._notice(f"the server cannot be reached: {error}; trying again in {wait:.1f} seconds")
             return wait
+        except WrongServerError as error:
+            if not self._answered:
+                raise
+            # The server was there before: what answers now may be a network's own page, or a server that is mended.
+            self._notice(f"{error}; trying again in {self._limits.longest_backoff:.1f} seconds")
+            return self._limits.longest_backoff
         except UnknownArtifactError:
             # The round is over.
             return self._backoff()
@@ -182,7 +198,10 @@ class Client:
     def _backoff(self) -> float:
         """Choose a wait that doubles with each failure, at random so that clients do not all come at once."""
         limits = self._limits
-        longest = min(limits.first_backoff * 2.0**self._failures, limits.longest_backoff)
+        # Who begins before the server does has it soon.
+        soon = not self._answered and time.monotonic() - self._began < _SOON_FOR_SECONDS
+        most = min(limits.longest_backoff, _SOON_SECONDS) if soon else limits.longest_backoff
+        longest = min(limits.first_backoff * 2.0**self._failures, most)
         self._failures = min(self._failures + 1, 30)
         return longest * random.uniform(0.5, 1.5)
 

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from fedlm.fl_core.errors import ConfigurationError
 
+LARGEST_DOWNLOAD = 1 << 30
+"""Bytes of a model or a tokenizer, where a device's owner says nothing."""
+
 
 @dataclass(frozen=True)
 class Conditions:
@@ -48,7 +51,7 @@ class ClientLimits:
     algorithms: tuple[str, ...] = ()
     max_batches: int = 10_000
     max_training_seconds: float = 3600.0
-    largest_download: int = 1 << 30
+    largest_download: int = LARGEST_DOWNLOAD
     keep_model: bool = True
     first_backoff: float = 0.5
     longest_backoff: float = 60.0

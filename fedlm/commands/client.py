@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedlm.clients.settings import LARGEST_DOWNLOAD
 from fedlm.commands.options import read_options
 from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.errors import ConfigurationError
@@ -42,6 +43,11 @@ class ClientCommand:
     """Names of the models to train; any registered one where none is given."""
     client_algorithms: tuple[str, ...] = ()
     """Names of the client algorithms to train with; any registered one where none is given."""
+    largest_download: int = LARGEST_DOWNLOAD
+    """Bytes of the largest model, or tokenizer, to download."""
+    proxy: str | None = None
+    """Host and port of a proxy for --transport http, which carries what is encrypted and hears nothing of it. None that
+    the environment names is ever used."""
     record: Path | None = None
     """File in which this device counts the rounds that it took part in; beside its text where it is not given."""
     accept_plan: bool = False
@@ -62,8 +68,10 @@ def main(argv: list[str]) -> int:
     from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 
     check_address(command.server)
+    if command.proxy is not None:
+        check_address(command.proxy)
     name = _identity(command)
-    dial = TRANSPORTS[command.transport].dial(command.server, command.credentials)
+    dial = TRANSPORTS[command.transport].dial(command.server, command.credentials, command.proxy)
     store = ExampleStore(command.data, Retention(command.max_examples, command.max_age_days))
     store.forget()
     record = command.record or command.data.with_name(command.data.name + ".participation.json")
@@ -71,7 +79,11 @@ def main(argv: list[str]) -> int:
         lambda: dial(name),
         store,
         _read_vocabulary,
-        limits=ClientLimits(models=command.models, algorithms=command.client_algorithms),
+        limits=ClientLimits(
+            models=command.models,
+            algorithms=command.client_algorithms,
+            largest_download=command.largest_download,
+        ),
         notice=lambda words: print(f"fedlm client {name}: {words}", file=sys.stderr, flush=True),
         participation=OwnParticipation(record, command.accept_plan, command.require_plan),
     )

@@ -82,13 +82,13 @@ def _fetch(command: StatusCommand) -> Callable[[], dict[str, Any]]:
         tls = ssl.create_default_context(
             cadata=certificate_pem(read_certificate(command.keys / AUTHORITY_FILE)).decode()
         )
+    # By no proxy that the environment names, which would hear plain text.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
     url = f"{scheme}://{command.server}/status.json"
 
     def fetch() -> dict[str, Any]:
         try:
-            with urllib.request.urlopen(
-                urllib.request.Request(url, headers=headers), None, _SECONDS, context=tls
-            ) as got:
+            with opener.open(urllib.request.Request(url, headers=headers), None, _SECONDS) as got:
                 return json.loads(got.read())
         except (OSError, ValueError, http.client.HTTPException) as error:
             why = getattr(error, "reason", error)

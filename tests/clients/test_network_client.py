@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 from fedlm.clients.example_store import ExampleStore
 from fedlm.clients.network_client import Client
 from fedlm.clients.settings import ClientLimits, Conditions
+from fedlm.commands.cli import main
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
-from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError
+from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError, WrongServerError
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters, upload_bytes
@@ -301,3 +303,90 @@ def test_a_server_cannot_have_a_client_train_longer_than_its_owner_allows(tmp_pa
     server.seconds = seconds
     limits = ClientLimits((small.MODEL,), first_backoff=0.001, longest_backoff=0.002, max_training_seconds=1e-9)
     assert outcome_of(server, tmp_path, limits=limits) == "TOO_SLOW"
+
+
+def test_a_model_that_is_too_large_ends_the_client_with_the_option_that_allows_it(tmp_path):
+    small_limit = ClientLimits((small.MODEL,), largest_download=1000)
+    with pytest.raises(ConfigurationError, match="takes 1,000 at most; its owner may allow more with largest_download"):
+        run(FakeServer(), tmp_path, limits=small_limit)
+
+
+def waits_of(server, tmp_path, monkeypatch):
+    """What a client waits between its calls, in seconds; no time passes."""
+    waits, now = [], [100.0]
+    monkeypatch.setattr("fedlm.clients.network_client.random.uniform", lambda least, most: 1.0)
+    monkeypatch.setattr("fedlm.clients.network_client.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    async def wait_for(waiting, seconds):
+        waiting.close()
+        waits.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr("fedlm.clients.network_client.asyncio.wait_for", wait_for)
+    limits = ClientLimits((small.MODEL,))
+    Client(lambda: server, small.store_of(tmp_path, 3), small.read_vocabulary, limits=limits).run()
+    return waits
+
+
+def test_what_fails_after_a_check_in_backs_off_too(tmp_path, monkeypatch):
+    server = FakeServer()
+    server.faults["download"] = [TransportError("gone")] * 6
+    server.seconds = 1e6
+    assert waits_of(server, tmp_path, monkeypatch)[:6] == [0.5, 1, 2, 4, 8, 16]
+
+
+def test_a_client_that_began_before_its_server_has_it_soon(tmp_path, monkeypatch):
+    server = FakeServer(rounds=0)
+    server.faults["check_in"] = [TransportError("down")] * 46
+    waits = waits_of(server, tmp_path, monkeypatch)
+    # For two minutes it waits three seconds at most; then as long as anybody whose server is down.
+    soon = [wait for number, wait in enumerate(waits) if sum(waits[:number]) < 120]
+    assert max(soon) == 3
+    assert waits[len(soon) :] == [60] * (46 - len(soon))
+    assert len(soon) < 46
+
+
+def test_a_server_that_was_there_and_is_another_is_waited_for(tmp_path, monkeypatch):
+    server = FakeServer()
+    server.faults["check_in"] = [WrongServerError("another authority")]
+    with pytest.raises(ConfigurationError, match="another authority"):
+        run(server, tmp_path)
+
+    class Mended(FakeServer):
+        async def upload(self, parts):
+            self.faults["check_in"] = [WrongServerError("another authority")] * 2
+            return await super().upload(parts)
+
+    server = Mended()
+    assert waits_of(server, tmp_path, monkeypatch)[-2:] == [60, 60]
+    assert len(server.headers) == 1
+
+
+def test_the_command_hands_on_what_its_owner_allows(tmp_path, monkeypatch):
+    (tmp_path / "mine.jsonl").write_text('{"text": "a"}')
+    made = []
+    monkeypatch.setattr(Client, "run", lambda self: made.append(self._limits))
+    words = ["--server", "[::1]:8470", "--insecure", "--name", "ann", "--data", str(tmp_path / "mine.jsonl")]
+    assert main(["client", *words, "--largest-download", str(3 << 30)]) == 0
+    assert made[0].largest_download == 3 << 30
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--data", "typo.jsonl"], "typo.jsonl: cannot be read"),
+        (["--transport", "http", "--proxy", "127.0.0.1:1"], "a proxy would hear and could change plain text"),
+        (["--proxy", "127.0.0.1:1"], "a proxy carries HTTP alone; give --transport http"),
+        (["--server", "::1:8574"], "but must be HOST:PORT"),
+        (["--server", "https://localhost:8999"], "but must be HOST:PORT"),
+        (["--largest-download", "0"], "largest"),
+    ],
+)
+def test_what_a_device_cannot_do_is_said_before_a_server_is_asked(tmp_path, monkeypatch, capsys, words, said):
+    (tmp_path / "mine.jsonl").write_text('{"text": "a"}')
+    monkeypatch.chdir(tmp_path)
+    usual = ["--insecure", "--name", "ann"]
+    usual += [] if "--server" in words else ["--server", "127.0.0.1:1"]
+    usual += [] if "--data" in words else ["--data", "mine.jsonl"]
+    assert main(["client", *usual, *words]) == 2
+    assert said in capsys.readouterr().err

@@ -4,7 +4,8 @@ import hashlib
 import struct
 
 from fedlm_client import messages_pb2 as messages
-from fedlm_client.errors import TransportError
+from fedlm_client.errors import ClientError, TransportError
+from fedlm_client.limits import Limits
 
 LARGEST_CHUNK = 4 << 20
 _SIZES = struct.Struct("<QI")
@@ -18,14 +19,21 @@ class Assembly:
       content: its bytes; whole once `complete`.
     """
 
-    def __init__(self, description: "messages.Artifact", largest: int):
-        """Prepare for what the server described, of no more bytes than the largest; raises TransportError where the
-        description contradicts itself."""
+    def __init__(self, description: "messages.Artifact", limits: Limits, name: str):
+        """Prepare for what the server described, of no more bytes than the limit of a name.
+
+        Raises:
+          TransportError: the description contradicts itself.
+          ClientError: it has more bytes.
+        """
         size, step, digests = description.size, description.chunk_bytes, description.chunk_digests
-        if not 0 < size <= largest:
-            raise TransportError(f"the server offers {size} bytes, but this client takes 1 to {largest}")
+        if size > getattr(limits, name):
+            raise ClientError(
+                f"the server offers a download of {size:,} bytes, but this client takes {getattr(limits, name):,} at "
+                f"most; its owner may allow more with --{name.replace('_', '-')}"
+            )
         named = hashlib.sha256(description.encoding.encode() + _SIZES.pack(size, step) + b"".join(digests)).digest()
-        if not 0 < step <= LARGEST_CHUNK or len(digests) != -(-size // step) or named != description.digest:
+        if size < 1 or not 0 < step <= LARGEST_CHUNK or len(digests) != -(-size // step) or named != description.digest:
             raise TransportError("the server's description of a download contradicts itself")
         self.digest, self.content = description.digest, bytearray()
         self._size, self._step, self._digests = size, step, list(digests)

@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--credentials", type=Path, help="folder with ca.pem, client.pem and client.key")
     run.add_argument("--insecure", action="store_true", help="plain text, to a server on loopback alone")
     run.add_argument("--name", help="what this client calls itself where it is insecure")
+    run.add_argument("--proxy", help="host and port of a proxy that carries what is encrypted; none but this is used")
     run.add_argument("--record", type=Path, help="file that counts this device's rounds; beside its text otherwise")
     run.add_argument("--accept-plan", action="store_true", help="accept the plan of participation shown now")
     run.add_argument("--require-plan", action="store_true", help="take part where one is shown alone")
@@ -72,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(arguments: argparse.Namespace, limits: Limits) -> None:
     if arguments.insecure == (arguments.credentials is not None):
         raise ClientError("give --credentials, or --insecure and --name to speak plain text on loopback")
-    channel = Channel(arguments.server, arguments.credentials, arguments.name)
+    channel = Channel(arguments.server, arguments.credentials, arguments.name, arguments.proxy)
     record = arguments.record or arguments.data.with_name(arguments.data.name + ".participation.json")
     settings = Settings(
         data=arguments.data,

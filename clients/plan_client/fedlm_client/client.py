@@ -26,7 +26,7 @@ from fedlm_client import runtimes
 from fedlm_client.artifacts import Assembly
 from fedlm_client.batches import batch_of, batch_rows, random_words, sequences_of
 from fedlm_client.confined import Trainer
-from fedlm_client.errors import ClientError, GoneError, PlanError, TransportError
+from fedlm_client.errors import ClientError, GoneError, PlanError, TransportError, WrongServerError
 from fedlm_client.http_channel import Channel
 from fedlm_client.limits import Limits
 from fedlm_client.manifest import Batches, Manifest, check_limits, check_program, read_manifest
@@ -39,6 +39,7 @@ from fedlm_client.tokenizer import WordPiece
 VERSION = "0.1"
 PROTOCOL = 2
 _SOONEST, _LATEST = 0.02, 24 * 3600.0
+_SOON, _SOON_FOR = 3.0, 120.0  # seconds
 _Outcome = messages.UploadHeader
 _WHY_NOT = {
     _Outcome.NO_EXAMPLES: "it has no text to train on",
@@ -91,7 +92,7 @@ class Client:
         self._tokenizer: tuple[str, WordPiece] | None = None
         self._sequences: tuple[object, NDArray[np.int32]] | None = None
         self._model: Assembly | None = None
-        self._failures = 0
+        self._failures, self._answered, self._began = 0, False, 0.0
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -104,6 +105,7 @@ class Client:
         Raises:
           ClientError: the server turns this client away, or asks for what it does not allow.
         """
+        self._began = time.monotonic()
         try:
             self._examples_version()
             while not self._stopped.is_set():
@@ -128,9 +130,11 @@ class Client:
                 raise ClientError(
                     f"the server speaks other versions of the protocol than {PROTOCOL}; update one of the two"
                 )
-            self._failures = 0
+            self._answered = True
             if reply.WhichOneof("answer") == "selected":
                 return self._take_part(reply.selected)
+            # Not where it was selected: what fails after that would be tried as often as if it were the first.
+            self._failures = 0
             answer = reply.come_back
             if answer.done and not answer.finished:
                 self._settings.notice(_printable(answer.reason))
@@ -139,12 +143,22 @@ class Client:
             wait = self._backoff()
             self._settings.notice(f"the server cannot be reached: {error}; trying again in {wait:.1f} seconds")
             return wait
+        except WrongServerError as error:
+            if not self._answered:
+                raise
+            # The server was there before: what answers now may be a network's own page, or a server that is mended.
+            wait = self._settings.limits.longest_backoff
+            self._settings.notice(f"{error}; trying again in {wait:.1f} seconds")
+            return wait
         except GoneError:
             return self._backoff()
 
     def _backoff(self) -> float:
         limits = self._settings.limits
-        longest = min(limits.first_backoff * 2.0**self._failures, limits.longest_backoff)
+        # Who begins before the server does has it soon.
+        soon = not self._answered and time.monotonic() - self._began < _SOON_FOR
+        most = min(limits.longest_backoff, _SOON) if soon else limits.longest_backoff
+        longest = min(limits.first_backoff * 2.0**self._failures, most)
         self._failures = min(self._failures + 1, 30)
         return longest * random.uniform(0.5, 1.5)
 
@@ -189,7 +203,7 @@ class Client:
         if self._ready is not None and self._ready.offered == offered.manifest.digest:
             return self._ready
         limits = self._settings.limits
-        described = bytes(self._fetch(offered.manifest, limits.program_bytes))
+        described = bytes(self._fetch(offered.manifest, "program_bytes"))
         check_signature(described, offered.signature, self._settings.keys)
         manifest = read_manifest(described)
         check_limits(manifest, limits)
@@ -213,7 +227,7 @@ class Client:
         contents = []
         for name, artifact in (("step", offered.step), ("finish", offered.finish)):
             program = getattr(manifest, name)
-            content = self._fetch_named(artifact, program.size, self._settings.limits.program_bytes)
+            content = self._fetch_named(artifact, program.size, "program_bytes")
             check_program(program, content, name)
             contents.append(content)
         return contents
@@ -222,7 +236,7 @@ class Client:
         """Fetch what the server has compiled of a plan, which its owner has asked for."""
         digests, contents = read_statement(offered, self._settings.keys, manifest, self._runtime), []
         for name, artifact in (("step", offered.step), ("finish", offered.finish)):
-            content = bytes(self._fetch(artifact, self._settings.limits.program_bytes))
+            content = bytes(self._fetch(artifact, "program_bytes"))
             check_module(content, getattr(digests, name), name)
             contents.append(content)
         self._settings.notice(f"it runs the server's modules for {self._settings.accept_modules}")
@@ -233,20 +247,20 @@ class Client:
             self._ready.trainer.close()
             self._ready = None
 
-    def _fetch(self, description: "messages.Artifact", largest: int) -> bytearray:
-        assembly = Assembly(description, largest)
+    def _fetch(self, description: "messages.Artifact", limit: str) -> bytearray:
+        assembly = Assembly(description, self._settings.limits, limit)
         self._channel.download(assembly)
         return assembly.content
 
-    def _fetch_named(self, description: "messages.Artifact", size: int, largest: int) -> bytes:
+    def _fetch_named(self, description: "messages.Artifact", size: int, limit: str) -> bytes:
         """Fetch what a manifest names; nothing, which has no such digest, where the server's size is another."""
-        return bytes(self._fetch(description, largest)) if description.size == size else b""
+        return bytes(self._fetch(description, limit)) if description.size == size else b""
 
     def _download_model(self, description: "messages.Artifact", manifest: Manifest) -> NDArray[np.float32]:
         """Fetch the server's tensors, going on where the last try broke off."""
         check_values(description.size, description.encoding, manifest.download_values)
         if self._model is None or self._model.digest != description.digest:
-            self._model = Assembly(description, self._settings.limits.largest_download)
+            self._model = Assembly(description, self._settings.limits, "largest_download")
         if not self._model.complete:
             self._channel.download(self._model)
         return values_of(self._model.content, description.encoding, manifest.download_values)
@@ -263,8 +277,7 @@ class Client:
     def _tokenizer_of(self, description: "messages.Artifact", manifest: Manifest) -> WordPiece:
         """Fetch the tokenizer that a plan names; the one that is there where it is the same."""
         if self._tokenizer is None or self._tokenizer[0] != manifest.tokenizer:
-            largest = self._settings.limits.largest_download
-            content = self._fetch_named(description, manifest.tokenizer_bytes, largest)
+            content = self._fetch_named(description, manifest.tokenizer_bytes, "largest_download")
             if hashlib.sha256(content).hexdigest() != manifest.tokenizer:
                 raise PlanError("the server's tokenizer is not the one that the plan names")
             self._tokenizer = manifest.tokenizer, WordPiece(content)

@@ -2,7 +2,7 @@
 
 import base64
 import contextlib
-import ipaddress
+import datetime
 import math
 import re
 import socket
@@ -19,7 +19,8 @@ from google.protobuf.message import DecodeError, Message
 
 from fedlm_client import messages_pb2 as messages
 from fedlm_client.artifacts import Assembly
-from fedlm_client.errors import ClientError, GoneError, TransportError
+from fedlm_client.errors import ClientError, GoneError, TransportError, WrongServerError
+from fedlm_client.host_and_port import AddressError, is_loopback, read_address, written
 
 _ANSWER_SECONDS, _TRANSFER_SECONDS = 30.0, 3600.0
 _LONGEST_MESSAGE = 1 << 22
@@ -27,26 +28,38 @@ _AT_ONCE = 1 << 17
 _OK, _NOT_FOUND = 200, 404
 _CLAIMED = re.compile(r"[!-~][ -~]{0,127}")
 _FOR_GOOD = (*range(400, 404), *range(405, 408))
+_WRONG_NAME, _WRONG_TIME = (62, 63, 64), (9, 10)  # codes of OpenSSL
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
+_LONGEST_HEAD, _CONNECTED = 1 << 14, re.compile(rb"HTTP/1\.[01] 200 ")
 _Answer = TypeVar("_Answer", bound=Message)
 
 
 class Channel:
     """Calls a server; each call may raise TransportError, and ClientError where the server refuses for good."""
 
-    def __init__(self, address: str, credentials: Path | None = None, name: str | None = None):
+    def __init__(
+        self, address: str, credentials: Path | None = None, name: str | None = None, proxy: str | None = None
+    ):
         """Prepare to dial.
 
         Args:
           address: host and port.
           credentials: folder with `ca.pem`, `client.pem` and `client.key`; None for plain text, on loopback alone.
           name: what the client calls itself where it has no certificate.
+          proxy: host and port of a proxy that carries what is encrypted (`CONNECT`); no other is ever used.
 
         Raises:
           ClientError: the address or a credential is none, or others would hear plain text.
         """
-        self._host, self._port = _host_and_port(address)
+        if proxy is not None and credentials is None:
+            raise ClientError("a proxy would hear and could change plain text; give --credentials, or no --proxy")
+        try:
+            self._host, self._port = read_address(address)
+            self._proxy = None if proxy is None else read_address(proxy)
+        except AddressError as error:
+            raise ClientError(str(error)) from error
         self._tls = None if credentials is None else _tls(credentials)
-        if credentials is None and not (name and _is_loopback(self._host)):
+        if credentials is None and not (name and is_loopback(self._host)):
             raise ClientError("without credentials a client needs a name, and speaks to a server on loopback alone")
         if name is not None and credentials is None and not _CLAIMED.fullmatch(name):
             raise ClientError(f"the name {name!r} is none of 1 to 128 printable characters of ASCII")
@@ -118,7 +131,7 @@ class Channel:
                 self._open = self._dial(), h11.Connection(h11.CLIENT)
             connection, parser = self._open
             always = [
-                ("Host", f"{self._host}:{self._port}"),
+                ("Host", written(self._host, self._port)),
                 *([] if self._tls else [("fedlm-client", self.name or "")]),
             ]
             exchange = _Exchange(connection, parser, always)
@@ -127,15 +140,41 @@ class Channel:
                 self.close()
         except (OSError, ssl.SSLError, h11.ProtocolError, DecodeError) as error:
             self.close()
+            server = written(self._host, self._port)
+            if isinstance(error, ssl.SSLError) and (wrong := _wrong_server(server, error)):
+                raise WrongServerError(wrong) from error
+            if isinstance(error, ssl.SSLCertVerificationError):
+                clock = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
+                raise TransportError(f"by this machine's clock, {clock}: {error}") from error
             raise TransportError(f"{type(error).__name__}: {error}") from error
         except BaseException:
             self.close()
             raise
 
     def _dial(self) -> socket.socket:
-        connection = socket.create_connection((self._host, self._port), timeout=_ANSWER_SECONDS)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection if self._tls is None else self._tls.wrap_socket(connection, server_hostname=self._host)
+        where = self._proxy or (self._host, self._port)
+        connection = socket.create_connection(where, timeout=_ANSWER_SECONDS)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._proxy is not None:
+                self._ask_proxy(connection)
+            return connection if self._tls is None else self._tls.wrap_socket(connection, server_hostname=self._host)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _ask_proxy(self, connection: socket.socket) -> None:
+        server, head = written(self._host, self._port), b""
+        connection.sendall(f"CONNECT {server} HTTP/1.1\r\nHost: {server}\r\n\r\n".encode("ascii"))
+        # The server says nothing before TLS begins, so that nothing follows the head.
+        while not head.endswith(b"\r\n\r\n"):
+            piece = connection.recv(1 << 12)
+            head += piece
+            if not piece or len(head) > _LONGEST_HEAD:
+                raise TransportError("what answers at the proxy's address is no proxy")
+        if not _CONNECTED.match(head):
+            said = head[:100].split(b"\r\n")[0].decode("ascii", "replace")
+            raise TransportError(f"the proxy carries nothing to {server}: {said!r}")
 
 
 class _Exchange:
@@ -228,29 +267,36 @@ class _Exchange:
         while (event := self._parser.next_event()) is h11.NEED_DATA:
             if time.monotonic() > self._deadline:
                 raise TransportError("the server took too long to answer")
-            self._parser.receive_data(self._connection.recv(_AT_ONCE))
+            data = self._connection.recv(_AT_ONCE)
+            _check_speech(data)
+            self._parser.receive_data(data)
         if not isinstance(event, h11.Event) or isinstance(event, h11.ConnectionClosed):
             raise TransportError("the connection ended before the answer did")
         return event
 
 
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise ClientError(f"{address!r} is no host and port, such as fl.example.org:8470")
-    host = host.strip("[]")
-    try:
-        host.encode("idna")
-    except UnicodeError as error:
-        raise ClientError(f"{address!r} has no name of a host ({error})") from error
-    return host, int(port)
+def _check_speech(begins: bytes) -> None:
+    """Refuse what begins as other transports do, and no answer over HTTP/1.1."""
+    if begins[3:4] == b"\x04" and begins[:3] < b"\x00\x40" and begins[5:9] == bytes(4):
+        raise WrongServerError("the server speaks gRPC at this port, and this client HTTP; its operator says where")
+    if begins[:2] == b"\x15\x03":
+        raise WrongServerError("the server speaks TLS at this port, and this client plain text; give --credentials")
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def _wrong_server(server: str, error: ssl.SSLError) -> str | None:
+    """Say why TLS fails where it will fail again; None where a clock or a renewed certificate may mend it."""
+    said, reason = getattr(error, "verify_message", ""), error.reason or ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in _WRONG_TIME:
+            return None
+        if error.verify_code in _WRONG_NAME:
+            return f"the server at {server} has a certificate for other names ({said}); dial one that it has"
+        return f"the server at {server} has a certificate of another authority than this client believes ({said})"
+    if "UNKNOWN_CA" in reason or "CERTIFICATE_REQUIRED" in reason or "BAD_CERTIFICATE" in reason:
+        return f"the server at {server} does not believe this client's certificate ({reason}); enrol with its authority"
+    if reason in _NOT_TLS:
+        return f"what answers at {server} speaks no TLS ({reason}); dial the address at which the server has clients"
+    return None
 
 
 def _tls(folder: Path) -> ssl.SSLContext:

@@ -15,6 +15,7 @@ from pathlib import Path
 from fedlm.fl_core.atomic_files import disk_errors
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.errors import TransportError, UnknownArtifactError
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 Buffer = bytes | bytearray | memoryview
 _SIZES = struct.Struct("<QI")
@@ -133,12 +134,21 @@ class ArtifactAssembly:
         """Prepare to receive what the server described, of no more bytes than the `largest`.
 
         Raises:
-          TransportError: the description contradicts itself, or the artifact is too large.
+          TransportError: the description contradicts itself.
+          ConfigurationError: the artifact is larger than what is taken.
         """
         size, step = description.size, description.chunk_bytes
-        if not 0 < size <= largest:
-            raise TransportError(f"the server offers {size} bytes, but this client takes 1 to {largest}")
-        if step < 1 or len(description.chunk_digests) != -(-size // step) or description.digest != _digest(description):
+        if size > largest:
+            raise ConfigurationError(
+                f"the server's model, or its tokenizer, has {size:,} bytes, but this client takes {largest:,} at most; "
+                f"its owner may allow more with {setting('largest_download')}"
+            )
+        if (
+            size < 1
+            or step < 1
+            or len(description.chunk_digests) != -(-size // step)
+            or description.digest != _digest(description)
+        ):
             raise TransportError("the server's description of a download contradicts itself")
         self.description = description
         self.content = bytearray(size)

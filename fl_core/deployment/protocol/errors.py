@@ -9,6 +9,11 @@ class RefusedError(Exception):
     """The server refuses the call itself: who calls, or what was sent; trying again does not help."""
 
 
+class WrongServerError(Exception):
+    """What answers is not what this client was set up to talk to; the message says what is wrong. Trying again soon
+    does not help."""
+
+
 class TooManyCallsError(Exception):
     """A client asks for more than its share; later it may ask again."""
 

@@ -154,16 +154,30 @@ def check_certificate(
     Raises:
       KeysError: the certificate is not valid now, not of this key or not of one of these authorities.
     """
-    now = datetime.datetime.now(datetime.UTC)
-    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+    begins, ends, now = (
+        certificate.not_valid_before_utc,
+        certificate.not_valid_after_utc,
+        datetime.datetime.now(datetime.UTC),
+    )
+    if not begins <= now <= ends:
+        advice = (
+            "this clock is behind, or the one of the machine that made the certificate is ahead; set the clock"
+            if now < begins
+            else "make a new one with `fedlm keys`, or set the clock, if that is ahead"
+        )
         raise KeysError(
-            f"{path}: valid from {certificate.not_valid_before_utc:%Y-%m-%d} to "
-            f"{certificate.not_valid_after_utc:%Y-%m-%d}, but today is {now:%Y-%m-%d}; make a new one with `fedlm keys`"
+            f"{path}: valid from {said_time(begins)} to {said_time(ends)}, but this machine's clock says "
+            f"{said_time(now)}; {advice}"
         )
     if certificate.public_key() != key.public_key():
         raise KeysError(f"{path}: the certificate belongs to another key than the one beside it")
     if not any(_signed_by(certificate, authority) for authority in authorities):
         raise KeysError(f"{path}: the certificate was not signed by the authority beside it, {AUTHORITY_FILE}")
+
+
+def said_time(time: datetime.datetime) -> str:
+    """Write a time in UTC with its zone, for people."""
+    return f"{time.astimezone(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:

@@ -1,5 +1,6 @@
 """Mutual TLS: who each side is, from files, and whom it believes."""
 
+import datetime
 import ssl
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from fedlm.fl_core.deployment.security.certificates import (
     read_certificate,
     read_certificates,
     read_key,
+    said_time,
 )
 
 SERVER, CLIENT = "server", "client"
@@ -198,8 +200,14 @@ class CertifiedNames:
             identity = check_name(name)
         except (ValueError, KeysError) as error:
             raise RefusedError("the certificate names no client") from error
-        if time.time() > certificate.ends:
-            raise RefusedError(f"the certificate of {identity} is valid no more; enrol again")
+        if (now := time.time()) > certificate.ends:
+            ended, today = (
+                said_time(datetime.datetime.fromtimestamp(at, datetime.UTC)) for at in (certificate.ends, now)
+            )
+            raise RefusedError(
+                f"the certificate of {identity} is valid no more: it ended at {ended}, and the server's clock says "
+                f"{today}; enrol again"
+            )
         if (self._revoked / identity).exists():
             raise RefusedError(f"the certificate of {identity} was revoked")
         if (self._revoked / revoked_serial(certificate.serial)).exists():

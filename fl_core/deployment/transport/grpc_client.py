@@ -5,8 +5,14 @@ from typing import NoReturn
 
 import grpc
 
+from fedlm.fl_core.deployment.host_and_port import read_address, written
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.errors import (
+    RefusedError,
+    TransportError,
+    UnknownArtifactError,
+    WrongServerError,
+)
 from fedlm.fl_core.deployment.protocol.interface import LARGEST_CHUNK
 from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
 from fedlm.fl_core.deployment.transport.grpc_names import (
@@ -18,6 +24,9 @@ from fedlm.fl_core.deployment.transport.grpc_names import (
     flow_options,
     message_limits,
 )
+
+_WRONG_SERVER = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "is not in peer certificate", "ALPN", "http1.x")
+"""What gRPC says of another authority, name or transport, with a status that is worth another try."""
 
 _FOR_GOOD = {
     grpc.StatusCode.UNAUTHENTICATED,
@@ -41,11 +50,17 @@ class GrpcChannel:
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1000),
             ("grpc.use_local_subchannel_pool", 1),
+            # A proxy that the environment names would see plain text.
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.address_http_proxy_enabled_addresses", ""),
         ]
+        host, port = read_address(server)
+        # Not as it was typed: gRPC knows other forms of addresses than `read_address`.
+        target = f"dns:///{written(host, port)}"
         if credentials is None:
-            self._channel = grpc.aio.insecure_channel(server, options)
+            self._channel = grpc.aio.insecure_channel(target, options)
         else:
-            self._channel = grpc.aio.secure_channel(server, credentials, options)
+            self._channel = grpc.aio.secure_channel(target, credentials, options)
         self._metadata = ((CLIENT_NAME, name),)
         self._check_in = self._channel.unary_unary(
             f"/{SERVICE}/{CHECK_IN}",
@@ -107,4 +122,6 @@ def _translate(error: grpc.aio.AioRpcError) -> NoReturn:
     what = f"{error.code().name}: {error.details()}"
     if error.code() is grpc.StatusCode.NOT_FOUND:
         raise UnknownArtifactError(what) from error
+    if any(sign in what for sign in _WRONG_SERVER):
+        raise WrongServerError(f"no server of this deployment answers over gRPC ({what[:500]})") from error
     raise (RefusedError if error.code() in _FOR_GOOD else TransportError)(what) from error

@@ -10,7 +10,7 @@ import grpc
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from fedlm.fl_core.deployment.addresses import host_and_port
+from fedlm.fl_core.deployment.host_and_port import AddressError, read_address
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.errors import (
     MalformedError,
@@ -96,12 +96,14 @@ class GrpcServer:
 
     async def start(self) -> None:
         try:
-            host_and_port(self._address)  # gRPC listens on another port where there is none of this number
+            read_address(self._address, listens=True)  # gRPC listens on another port where there is none of this number
             if self._credentials is None:
                 self.port = self._server.add_insecure_port(self._address)
             else:
                 self.port = self._server.add_secure_port(self._address, self._credentials)
-        except (RuntimeError, ValueError) as error:
+        except AddressError as error:
+            raise ConfigurationError(str(error)) from error
+        except RuntimeError as error:
             raise ConfigurationError(
                 f"cannot listen on {self._address} ({error}); is another server running there?"
             ) from error

@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import contextlib
+import datetime
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
@@ -12,9 +14,14 @@ from typing import TypeVar
 import h11
 from google.protobuf.message import DecodeError, Message
 
-from fedlm.fl_core.deployment.addresses import host_and_port
+from fedlm.fl_core.deployment.host_and_port import AddressError, read_address, written
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.errors import (
+    RefusedError,
+    TransportError,
+    UnknownArtifactError,
+    WrongServerError,
+)
 from fedlm.fl_core.deployment.protocol.interface import LARGEST_CHUNK
 from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
 from fedlm.fl_core.deployment.transport.http_names import (
@@ -32,6 +39,9 @@ _ANSWER_SECONDS = 30.0
 _AT_ONCE, _LONGEST_MESSAGE = 1 << 18, 1 << 22
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _FOR_GOOD = range(400, 408)
+_WRONG_NAME, _WRONG_TIME = (62, 63, 64), (9, 10)  # codes of OpenSSL
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
+_LONGEST_HEAD, _CONNECTED = 1 << 14, re.compile(rb"HTTP/1\.[01] 200 ")
 
 _Answer = TypeVar("_Answer", bound=Message)
 _Fields = list[tuple[str, str]]
@@ -40,19 +50,21 @@ _Fields = list[tuple[str, str]]
 class HttpChannel:
     """Connections to a server; a `Channel`. Make and use it in one event loop."""
 
-    def __init__(self, server: str, name: str, tls: ssl.SSLContext | None = None):
+    def __init__(self, server: str, name: str, tls: ssl.SSLContext | None = None, proxy: str | None = None):
         """Prepare to dial host and port, by the name that the client gives itself, in plain text without TLS.
 
+        A `proxy`, host and port too, is asked to carry what TLS has encrypted (`CONNECT`). No other is ever used.
+
         Raises:
-          ConfigurationError: the server is not named by host and port, or the name is not printable ASCII.
+          ConfigurationError: an address is none, the name is not printable ASCII, or plain text would go to a proxy.
         """
+        if proxy is not None and tls is None:
+            raise ConfigurationError("a proxy would hear and could change plain text; give credentials, or no proxy")
         try:
-            self._host, self._port = host_and_port(server)
-            known = bool(self._host)
-        except ValueError:
-            known = False
-        if not known:
-            raise ConfigurationError(f"the server is {server!r}, expected its host and port, such as 127.0.0.1:8470")
+            self._host, self._port = read_address(server)
+            self._proxy = None if proxy is None else read_address(proxy)
+        except AddressError as error:
+            raise ConfigurationError(str(error)) from error
         if not (name.isascii() and name.isprintable()):
             raise ConfigurationError(f"the client's name is {name!r}, but over HTTP it must be printable ASCII")
         self._name, self._tls = name, tls
@@ -111,7 +123,7 @@ class HttpChannel:
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator["_Connection"]:
         """Use a connection for one call, and keep it for the next where that is possible."""
-        with _translated():
+        with _translated(written(self._host, self._port)):
             connection = await self._dial()
             try:
                 yield connection
@@ -129,9 +141,34 @@ class HttpChannel:
             if not connection.lost:
                 return connection
             connection.close()
-        reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls, limit=_AT_ONCE)
+        if self._proxy is None:
+            opened = asyncio.open_connection(self._host, self._port, ssl=self._tls, limit=_AT_ONCE)
+        else:
+            opened = self._dial_by_proxy(*self._proxy)
+        reader, writer = await opened
         _keep_alive(writer.get_extra_info("socket"))
-        return _Connection(reader, writer, f"{self._host}:{self._port}", self._name)
+        return _Connection(reader, writer, written(self._host, self._port), self._name)
+
+    async def _dial_by_proxy(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        assert self._tls is not None
+        reader, writer = await asyncio.open_connection(host, port, limit=_LONGEST_HEAD)
+        try:
+            server = written(self._host, self._port)
+            writer.write(f"CONNECT {server} HTTP/1.1\r\nHost: {server}\r\n\r\n".encode("ascii"))
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+            status = _CONNECTED.match(head)
+            if status is None:
+                said = head[:100].split(b"\r\n")[0].decode("ascii", "replace")
+                raise TransportError(f"the proxy {written(host, port)} carries nothing to {server}: {said!r}")
+            await writer.start_tls(self._tls, server_hostname=self._host)
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            writer.close()
+            raise TransportError(f"what answers at {written(host, port)} is no proxy") from error
+        except BaseException:
+            writer.close()
+            raise
+        return reader, writer
 
 
 class _Connection:
@@ -239,7 +276,9 @@ class _Connection:
 
     async def _next(self) -> h11.Event:
         while (event := self._parser.next_event()) is h11.NEED_DATA:
-            self._parser.receive_data(await self._reader.read(_AT_ONCE))
+            data = await self._reader.read(_AT_ONCE)
+            _check_speech(data)
+            self._parser.receive_data(data)
         if not isinstance(event, h11.Event) or isinstance(event, h11.ConnectionClosed):
             raise TransportError("the connection ended before the answer did")
         return event
@@ -261,9 +300,40 @@ def _keep_alive(connected: socket.socket) -> None:
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+def _check_speech(begins: bytes) -> None:
+    """Refuse what begins as other transports do, and no answer over HTTP/1.1."""
+    if begins[3:4] == b"\x04" and begins[:3] < b"\x00\x40" and begins[5:9] == bytes(4):
+        raise WrongServerError(
+            "the server speaks gRPC at this port, and this client HTTP; say the same transport to both"
+        )
+    if begins[:2] == b"\x15\x03":
+        raise WrongServerError("the server speaks TLS at this port, and this client plain text; give it credentials")
+
+
 @contextlib.contextmanager
-def _translated() -> Iterator[None]:
+def _translated(server: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ssl.SSLError, h11.ProtocolError, DecodeError) as error:
+        if isinstance(error, ssl.SSLError) and (wrong := _wrong_server(server, error)):
+            raise WrongServerError(wrong) from error
+        if isinstance(error, ssl.SSLCertVerificationError):
+            clock = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
+            raise TransportError(f"by this machine's clock, {clock}: {error}") from error
         raise TransportError(f"{type(error).__name__}: {error}") from error
+
+
+def _wrong_server(server: str, error: ssl.SSLError) -> str | None:
+    """Say why TLS fails where it will fail again; None where a clock or a renewed certificate may mend it."""
+    said, reason = getattr(error, "verify_message", ""), error.reason or ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in _WRONG_TIME:
+            return None
+        if error.verify_code in _WRONG_NAME:
+            return f"the server at {server} has a certificate for other names ({said}); dial one that it has"
+        return f"the server at {server} has a certificate of another authority than this client believes ({said})"
+    if "UNKNOWN_CA" in reason or "CERTIFICATE_REQUIRED" in reason or "BAD_CERTIFICATE" in reason:
+        return f"the server at {server} does not believe this client's certificate ({reason}); enrol with its authority"
+    if reason in _NOT_TLS:
+        return f"what answers at {server} speaks no TLS ({reason}); dial the address at which the server has clients"
+    return None

@@ -7,7 +7,12 @@ from http import HTTPStatus
 from pathlib import Path
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.errors import (
+    RefusedError,
+    TransportError,
+    UnknownArtifactError,
+    WrongServerError,
+)
 from fedlm.fl_core.deployment.security.callers import parse_message
 from fedlm.fl_core.deployment.security.certificates import KeysError
 from fedlm.fl_core.deployment.security.credentials import reloading_tls
@@ -56,6 +61,8 @@ async def enrol(server: str, authority: bytes, token: str, request: bytes) -> by
         return (await channel.ask(ENROL, asked, messages.EnrolReply)).certificate
     except (RefusedError, UnknownArtifactError) as error:
         raise KeysError(f"{server} refuses: {error}") from error
+    except WrongServerError as error:
+        raise KeysError(f"{server}: is not the server that the authority signed for: {error}") from error
     except TransportError as error:
         raise KeysError(
             f"{server}: cannot be reached, or is not the server that the authority signed for ({error})"

@@ -13,8 +13,8 @@ from asyncio import sslproto
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
-from fedlm.fl_core.deployment.addresses import host_and_port, is_loopback
 from fedlm.fl_core.deployment.event_log import warn
+from fedlm.fl_core.deployment.host_and_port import AddressError, is_loopback, read_address
 from fedlm.fl_core.deployment.protocol.errors import (
     BrokenUploadError,
     MalformedError,
@@ -84,7 +84,9 @@ class HttpListener:
         self._crowd = Crowd(self._limits.that_fit())
         try:
             self._listening = await _listen(self._address, self._share_port)
-        except (OSError, ValueError, OverflowError) as error:
+        except AddressError as error:
+            raise ConfigurationError(str(error)) from error
+        except OSError as error:
             raise ConfigurationError(
                 f"cannot listen on {self._address} ({error}); is another server running there?"
             ) from error
@@ -237,10 +239,8 @@ def _status_of(error: Exception, peer: str) -> HTTPStatus:
 
 async def _listen(address: str, share_port: bool) -> list[socket.socket]:
     """Open what listens at an address, on each that its host has; raises `OSError` where there is none."""
-    host, port = host_and_port(address)
-    found = await asyncio.get_running_loop().getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
+    host, port = read_address(address, listens=True)
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     with contextlib.ExitStack() as opened:
         listening = []
         for family, where in dict.fromkeys((info[0], info[4]) for info in found):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from fedlm.fl_core.deployment.protocol.interface import Channel, Handlers
 from fedlm.fl_core.deployment.protocol.names import TransportName
@@ -12,27 +12,38 @@ from fedlm.fl_core.deployment.transport.grpc_server import GrpcServer
 from fedlm.fl_core.deployment.transport.http_client import HttpChannel
 from fedlm.fl_core.deployment.transport.http_server import HttpServer
 from fedlm.fl_core.deployment.transport.listeners import Listener, ListenOptions
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 Dial = Callable[[str], Channel]
 """From the name that a client gives itself to its connection."""
+
+
+class MakeDial(Protocol):
+    """Makes the client's end."""
+
+    def __call__(self, server: str, credentials: Path | None, proxy: str | None = None) -> Dial:
+        """Prepare to dial a server's address with the credentials in a folder, or in plain text without; by a proxy
+        where one is named."""
+        ...
 
 
 class Transport(NamedTuple):
     """A way in which calls travel."""
 
     listen: Callable[[Handlers, ListenOptions], Listener]  # from handlers to the server's end
-    # from a server's address and the folder of a client's credentials (None for plain text) to its end
-    dial: Callable[[str, Path | None], Dial]
+    dial: "MakeDial"
 
 
-def _dial_grpc(server: str, credentials: Path | None) -> Dial:
+def _dial_grpc(server: str, credentials: Path | None, proxy: str | None = None) -> Dial:
+    if proxy is not None:
+        raise ConfigurationError(f"a proxy carries HTTP alone; give {setting('transport', 'http')}")
     tls = None if credentials is None else read_credentials(credentials, CLIENT).for_client()
     return lambda name: GrpcChannel(server, name, tls)
 
 
-def _dial_http(server: str, credentials: Path | None) -> Dial:
+def _dial_http(server: str, credentials: Path | None, proxy: str | None = None) -> Dial:
     tls = None if credentials is None else client_tls(credentials)
-    return lambda name: HttpChannel(server, name, tls)
+    return lambda name: HttpChannel(server, name, tls, proxy)
 
 
 TRANSPORTS: dict[TransportName, Transport] = {

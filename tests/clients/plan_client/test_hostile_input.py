@@ -6,17 +6,20 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fedlm.fl_core.deployment.security.plan_keys import create_plan_key
 from fedlm_client import messages_pb2 as messages
+from fedlm_client.artifacts import Assembly
 from fedlm_client.batches import batch_rows
 from fedlm_client.cli import main
 from fedlm_client.client import Client, Settings, read_examples
-from fedlm_client.errors import ClientError, GoneError, PlanError, TransportError
+from fedlm_client.errors import ClientError, GoneError, PlanError, TransportError, WrongServerError
 from fedlm_client.http_channel import Channel
+from fedlm_client.limits import Limits
 from fedlm_client.manifest import Batches, Program
 from fedlm_client.own_participation import OwnParticipation
 from fedlm_client.tokenizer import WordPiece
@@ -90,7 +93,7 @@ def test_a_name_that_http_cannot_carry_is_refused(name):
 
 
 def test_an_address_that_is_none_is_refused():
-    with pytest.raises(ClientError, match="no name of a host"):
+    with pytest.raises(ClientError, match="must be HOST:PORT"):
         Channel("a..b:80", None, "ann")
 
 
@@ -323,3 +326,65 @@ def test_a_status_of_a_later_version_is_no_defect(tmp_path, monkeypatch):
     settings = Settings(tmp_path / "mine.jsonl", [], "jax", notice=said.append)
     Client(Asking(99), settings, record).run()
     assert "round 0: it declined, since it may not take part now; the server's answer: 99" in said
+
+
+class Failing(Asking):
+    """A server whose calls fail, one after another, as a test wants."""
+
+    def __init__(self, *faults):
+        super().__init__(messages.UploadReply.LATE)
+        self._faults = list(faults)
+
+    def check_in(self, request):
+        fault = self._faults.pop(0) if self._faults else None
+        if isinstance(fault, Exception):
+            raise fault
+        if fault == "selected":
+            return super().check_in(request)
+        return messages.CheckInReply(protocols=[2], come_back=messages.ComeBack(done=True))
+
+
+def waits_of(server, tmp_path, monkeypatch):
+    """What a client waits between its calls, in seconds; no time passes, and each round's plan is gone."""
+    (tmp_path / "mine.jsonl").write_text('{"text": "a"}')
+    waits, now = [], [100.0]
+    monkeypatch.setattr("fedlm_client.runtimes.announced", lambda name, target: messages.Runtime(name=name))
+    monkeypatch.setattr("fedlm_client.client.random.uniform", lambda least, most: 1.0)
+    monkeypatch.setattr("fedlm_client.client.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def gone(*given):
+        raise TransportError("broken")
+
+    monkeypatch.setattr(Client, "_plan", gone)
+    client = Client(server, Settings(tmp_path / "mine.jsonl", [], "jax"), OwnParticipation(tmp_path / "record"))
+
+    def wait(seconds):
+        waits.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(client._stopped, "wait", wait)
+    client.run()
+    return waits
+
+
+def test_what_fails_after_a_check_in_backs_off_too(tmp_path, monkeypatch):
+    assert waits_of(Failing(*["selected"] * 6), tmp_path, monkeypatch) == [0.5, 1, 2, 4, 8, 16]
+
+
+def test_a_client_that_began_before_its_server_has_it_soon(tmp_path, monkeypatch):
+    waits = waits_of(Failing(*[TransportError("down")] * 46), tmp_path, monkeypatch)
+    soon = [wait for number, wait in enumerate(waits) if sum(waits[:number]) < 120]
+    assert max(soon) == 3
+    assert waits[len(soon) :] == [60] * (46 - len(soon))
+
+
+def test_a_server_that_was_there_and_is_another_is_waited_for(tmp_path, monkeypatch):
+    with pytest.raises(ClientError, match="another authority"):
+        waits_of(Failing(WrongServerError("another authority")), tmp_path, monkeypatch)
+    assert waits_of(Failing("selected", WrongServerError("another")), tmp_path, monkeypatch)[-1] == 60
+
+
+def test_a_download_that_is_too_large_is_refused_for_good():
+    described = messages.Artifact(size=1001, chunk_bytes=1000)
+    with pytest.raises(ClientError, match=r"1,001 bytes, but this client takes 1,000 at most.*--largest-download"):
+        Assembly(described, Limits(largest_download=1000), "largest_download")

@@ -6,7 +6,7 @@ from fedlm.fl_core.deployment.protocol import artifacts
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly, ServedArtifact
 from fedlm.fl_core.deployment.protocol.errors import TransportError, UnknownArtifactError
-from fedlm.fl_core.errors import DiskError
+from fedlm.fl_core.errors import ConfigurationError, DiskError
 
 CONTENT = bytes(range(256)) * 10
 SERVED = ServedArtifact([CONTENT[:700], CONTENT[700:]], "test", 1000)
@@ -50,7 +50,7 @@ def test_a_changed_or_misplaced_chunk_is_found_and_can_be_fetched_again():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"size": 2561}, {"size": 0}, {"size": 10**12}, {"chunk_bytes": 0}, {"encoding": "x"}, {"digest": b""}]
+    "changes", [{"size": 2561}, {"size": 0}, {"chunk_bytes": 0}, {"encoding": "x"}, {"digest": b""}]
 )
 def test_a_description_that_contradicts_itself_is_refused(changes):
     description = messages.Artifact()
@@ -58,6 +58,14 @@ def test_a_description_that_contradicts_itself_is_refused(changes):
     for name, value in changes.items():
         setattr(description, name, value)
     with pytest.raises(TransportError):
+        ArtifactAssembly(description, 10_000)
+
+
+def test_more_than_is_taken_is_refused_for_good():
+    description = messages.Artifact()
+    description.CopyFrom(SERVED.description)
+    description.size = 10**12
+    with pytest.raises(ConfigurationError, match="has 1,000,000,000,000 bytes, but this client takes 10,000 at most"):
         ArtifactAssembly(description, 10_000)
 
 

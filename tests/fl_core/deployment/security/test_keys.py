@@ -5,6 +5,7 @@ import io
 import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
@@ -76,7 +77,7 @@ def test_credentials_that_the_other_side_would_refuse_are_refused_at_once(author
     with pytest.raises(KeysError, match="belongs to another key"):
         read_credentials(folder, CLIENT)
     monkeypatch.setattr(certificates, "_EARLIER", -datetime.timedelta(hours=1))
-    with pytest.raises(KeysError, match="make a new one"):
+    with pytest.raises(KeysError, match="this clock is behind"):
         read_credentials(authority.make_client("bob"), CLIENT)
     (folder / "client.key").write_bytes(b"-----BEGIN PRIVATE KEY-----\n!")
     with pytest.raises(KeysError, match="no private key"):
@@ -122,8 +123,24 @@ def test_one_device_of_a_name_is_let_in_and_it_is_the_latest(authority, tmp_path
     assert sorted(one.revoked for one in authority.issued()) == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("minutes", "advice"),
+    [(30, "this clock is behind, .* set the clock"), (-24 * 60, "make a new one with `fedlm keys`, or set the clock")],
+)
+def test_a_clock_that_is_off_is_said_with_both_times_and_their_zone(tmp_path, minutes, advice):
+    now = datetime.datetime.now(datetime.UTC)
+    begins = now + datetime.timedelta(minutes=minutes)
+    ends = begins + datetime.timedelta(hours=20)
+    certificate = SimpleNamespace(not_valid_before_utc=begins, not_valid_after_utc=ends)
+    valid = rf"valid from {begins:%Y-%m-%d %H:%M:%S} UTC to {ends:%Y-%m-%d %H:%M:%S} UTC"
+    with pytest.raises(KeysError, match=rf"{valid}, but this machine's clock says {now:%Y-%m-%d %H}:.* UTC; {advice}"):
+        certificates.check_certificate(tmp_path, certificate, None, [])
+
+
 def test_a_certificate_that_has_ended_is_let_in_no_more(authority, tmp_path):
-    with pytest.raises(RefusedError, match="alice is valid no more"):
+    with pytest.raises(
+        RefusedError, match=r"alice is valid no more: it ended at .* UTC, and .* clock says .* UTC"
+    ):
         CertifiedNames(tmp_path / "keys").check(certified("alice", ends=-1))
 
 
@@ -192,8 +209,11 @@ def test_an_authority_is_not_made_twice_and_hosts_are_hosts(authority, tmp_path)
 def test_plain_text_is_for_loopback_alone():
     for address in ("127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1"):
         loopback_only(address)
-    for address in ("0.0.0.0:1", "[::]:1", "10.0.0.1:1", "fl.example.org:1", "127.0.0.1.example.org:1", ":1"):
+    for address in ("0.0.0.0:1", "[::]:1", "10.0.0.1:1", "fl.example.org:1", "127.0.0.1.example.org:1"):
         with pytest.raises(ConfigurationError, match="loopback alone"):
+            loopback_only(address)
+    for address in (":1", "::1:1", "https://127.0.0.1:1"):
+        with pytest.raises(ConfigurationError, match="must be HOST:PORT"):
             loopback_only(address)
 
 

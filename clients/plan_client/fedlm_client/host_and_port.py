@@ -1,0 +1,1 @@
+../../../fl_core/deployment/host_and_port.py

@@ -1,0 +1,288 @@
+"""What a client makes of servers that are none of its own, of proxies, and of addresses."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+import fedlm_client.host_and_port
+from fedlm.commands.status import StatusCommand, _fetch
+from fedlm.fl_core.deployment import host_and_port
+from fedlm.fl_core.deployment.addresses import check_address
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.errors import TransportError, WrongServerError
+from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.transport.http_client import HttpChannel
+from fedlm.fl_core.deployment.transport.listeners import ListenOptions
+from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm_client import errors as plan_errors
+from fedlm_client.http_channel import Channel
+from tests.clients.rules import RULES, named
+
+
+class Handlers:
+    async def check_in(self, peer, request):
+        return messages.CheckInReply(come_back=messages.ComeBack(reason=peer))
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    """The folder of an authority with a server and the client ann, and that of another one with its ann."""
+    made = []
+    for name in ("ours", "others"):
+        folder = tmp_path_factory.mktemp(name) / "keys"
+        authority = Authority.create(folder)
+        authority.make_server(["127.0.0.1"])
+        authority.make_client("ann")
+        made.append(folder)
+    return made
+
+
+@contextlib.asynccontextmanager
+async def listening(transport, keys=None, host="127.0.0.1"):
+    server = TRANSPORTS[transport].listen(Handlers(), ListenOptions(f"{host}:0", 1 << 16, keys))
+    await server.start()
+    try:
+        yield f"{host}:{server.port}"
+    finally:
+        await server.stop(0)
+
+
+async def check_in(transport, server, credentials=None, proxy=None):
+    channel = TRANSPORTS[transport].dial(server, credentials, proxy)("ann")
+    try:
+        return await channel.check_in(messages.CheckInRequest(protocol=2))
+    finally:
+        await channel.close()
+
+
+async def check_in_by_plans(server, credentials=None, proxy=None):
+    def go():
+        channel = Channel(server, credentials, "ann" if credentials is None else None, proxy)
+        try:
+            return channel.check_in(messages.CheckInRequest(protocol=2))
+        finally:
+            channel.close()
+
+    return await asyncio.to_thread(go)
+
+
+WRONG = {
+    "a foreign authority": ("http", 0, 1, "127.0.0.1", "another authority|not believe"),
+    "another name": ("http", 0, 0, "127.0.0.2", "certificate for other names"),
+    "plain text": ("http", None, 0, "127.0.0.1", "speaks no TLS"),
+    "gRPC": ("grpc", None, None, "127.0.0.1", "speaks gRPC"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_client_over_http_knows_a_server_that_is_not_its_own(keys, case):
+    transport, theirs, ours, host, words = WRONG[case]
+    server_keys = None if theirs is None else keys[theirs]
+    credentials = None if ours is None else keys[ours] / "clients" / "ann"
+
+    async def go():
+        async with listening(transport, server_keys, host) as server:
+            with pytest.raises(WrongServerError, match=words):
+                await check_in("http", server, credentials)
+            with pytest.raises(plan_errors.WrongServerError, match=words):
+                await check_in_by_plans(server, credentials)
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+
+
+def test_a_client_in_plain_text_knows_an_alert_of_tls():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def alert():
+            for _ in range(2):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(1 << 14)
+                    connection.sendall(b"\x15\x03\x01\x00\x02\x02\x46")
+
+        thread = threading.Thread(target=alert)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        async def go():
+            with pytest.raises(WrongServerError, match="speaks TLS"):
+                await check_in("http", address)
+            with pytest.raises(plan_errors.WrongServerError, match="speaks TLS"):
+                await check_in_by_plans(address)
+
+        asyncio.run(asyncio.wait_for(go(), 30))
+        thread.join()
+
+
+@pytest.mark.parametrize(("theirs", "ours", "transport"), [(0, 1, "grpc"), (None, 0, "grpc"), (None, None, "http")])
+def test_a_client_over_grpc_does_too(keys, theirs, ours, transport):
+    async def go():
+        async with listening(transport, None if theirs is None else keys[theirs]) as server:
+            with pytest.raises(WrongServerError, match="no server of this deployment answers over gRPC"):
+                await check_in("grpc", server, None if ours is None else keys[ours] / "clients" / "ann")
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_a_server_that_is_not_there_is_worth_another_try():
+    async def go():
+        for transport in TRANSPORTS:
+            with pytest.raises(TransportError):
+                await check_in(transport, "127.0.0.1:1")
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+class Proxy:
+    """Carries bytes to where it is asked to, or refuses; `heads` has what it was asked, and `heard` what it carried."""
+
+    def __init__(self, answer=b"HTTP/1.1 200 Connection established\r\n\r\n"):
+        self.heads, self.heard, self._answer = [], b"", answer
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self._carry, args=(self._listening.accept()[0],), daemon=True).start()
+
+    def _carry(self, client):
+        with client, contextlib.suppress(OSError):
+            head = client.recv(1 << 14)
+            self.heads.append(head)
+            client.sendall(self._answer)
+            if b" 200 " not in self._answer:
+                return
+            host, port = head.split()[1].decode().split(":")
+            with socket.create_connection((host, int(port))) as server:
+                threading.Thread(target=self._copy, args=(server, client), daemon=True).start()
+                self._copy(client, server)
+
+    def _copy(self, source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 14):
+                self.heard += data
+                target.sendall(data)
+
+    def close(self):
+        self._listening.close()
+
+
+@pytest.fixture
+def proxy():
+    made = Proxy()
+    yield made
+    made.close()
+
+
+def test_a_proxy_that_is_named_carries_what_is_encrypted(keys, proxy):
+    async def go():
+        async with listening("http", keys[0]) as server:
+            ann = keys[0] / "clients" / "ann"
+            for reply in (
+                await check_in("http", server, ann, proxy.address),
+                await check_in_by_plans(server, ann, proxy.address),
+            ):
+                assert reply.come_back.reason == "ann"
+            assert [head.split(b"\r\n")[0] for head in proxy.heads] == [f"CONNECT {server} HTTP/1.1".encode()] * 2
+            assert b"check-in" not in proxy.heard
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+
+
+def test_a_proxy_that_refuses_is_named(keys):
+    refusing = Proxy(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+
+    async def go():
+        ann = keys[0] / "clients" / "ann"
+        with pytest.raises(TransportError, match="407"):
+            await check_in("http", "127.0.0.1:1", ann, refusing.address)
+        with pytest.raises(plan_errors.TransportError, match="407"):
+            await check_in_by_plans("127.0.0.1:1", ann, refusing.address)
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+    refusing.close()
+
+
+def test_plain_text_goes_through_no_proxy(keys):
+    with pytest.raises(ConfigurationError, match="hear and could change plain text"):
+        HttpChannel("127.0.0.1:1", "ann", None, "127.0.0.1:2")
+    with pytest.raises(plan_errors.ClientError, match="hear and could change plain text"):
+        Channel("127.0.0.1:1", None, "ann", "127.0.0.1:2")
+    with pytest.raises(ConfigurationError, match="a proxy carries HTTP alone"):
+        TRANSPORTS["grpc"].dial("127.0.0.1:1", keys[0] / "clients" / "ann", "127.0.0.1:2")
+
+
+@pytest.mark.parametrize("transport", [*TRANSPORTS, "plans"])
+def test_no_variable_of_the_environment_names_a_proxy(monkeypatch, proxy, transport):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy"):
+        for one in (name, name.upper()):
+            monkeypatch.setenv(one, f"http://{proxy.address}")
+    monkeypatch.setenv("GRPC_ADDRESS_HTTP_PROXY", proxy.address)
+    monkeypatch.setenv("GRPC_ADDRESS_HTTP_PROXY_ENABLED_ADDRESSES", "127.0.0.0/8")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+
+    async def go():
+        async with listening("http" if transport == "plans" else transport) as server:
+            call = check_in_by_plans(server) if transport == "plans" else check_in(transport, server)
+            assert (await call).come_back.reason == "ann"
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+    assert proxy.heads == []
+
+
+def test_the_status_of_a_server_is_asked_through_no_proxy_either(monkeypatch, proxy):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, f"http://{proxy.address}")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 14)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert _fetch(StatusCommand(server=f"127.0.0.1:{server.getsockname()[1]}"))() == {}
+        thread.join()
+    assert proxy.heads == []
+
+
+@pytest.mark.parametrize("case", RULES["addresses"], ids=named)
+def test_addresses_are_read_by_one_rule(case):
+    address, host, port = case["address"], case["host"], case["port"]
+    if host is None:
+        for read in (check_address, lambda one: HttpChannel(one, "ann")):
+            with pytest.raises(ConfigurationError, match=r"but must be HOST:PORT, .* \[::1\]:8470"):
+                read(address)
+        with pytest.raises(plan_errors.ClientError, match="but must be HOST:PORT"):
+            Channel(address, None, "ann")
+        return
+    check_address(address)
+    assert host_and_port.read_address(address) == (host, port)
+    assert host_and_port.written(host, port) == address
+
+
+def test_the_client_of_plans_reads_addresses_by_the_very_same_file():
+    assert Path(fedlm_client.host_and_port.__file__).resolve() == Path(host_and_port.__file__).resolve()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_server_at_an_address_of_ipv6_is_dialled_as_it_is_written(transport):
+    with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+
+        async def go():
+            async with listening(transport, host="[::1]") as server:
+                assert (await check_in(transport, server)).come_back.reason == "ann"
+
+        asyncio.run(asyncio.wait_for(go(), 30))
+        return
+    pytest.skip("this machine has no IPv6")
