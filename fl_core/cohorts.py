@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.randomness import host_rng
+from fedlm.models.arguments import check_fields, checked_arguments
 
 
 class CohortSampler(Protocol):
@@ -49,6 +50,7 @@ class SeededSampler:
     seed: int | bytes = field(repr=False)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_cohort_size(self.cohort_size, self.num_clients)
 
 
@@ -62,6 +64,7 @@ class UniformSampler(SeededSampler):
       5
     """
 
+    @checked_arguments
     def sample(self, round_number: int) -> np.ndarray:
         rng = host_rng(self.seed, "cohort", round_number)
         return rng.choice(self.num_clients, self.cohort_size, replace=False)

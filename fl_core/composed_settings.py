@@ -6,8 +6,10 @@ of its settings are flat: a name, a value.
 
 import contextlib
 import dataclasses
+import difflib
 import functools
 import math
+import os
 import types
 import typing
 from collections.abc import Callable, Collection
@@ -19,6 +21,7 @@ import numpy as np
 
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import range_of, refusal
+from fedlm.models.arguments import checked_arguments
 
 _MUST_BE: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 _Settings = TypeVar("_Settings")
@@ -39,12 +42,13 @@ def flat_settings(settings: Any) -> dict[str, Any]:
     return flat
 
 
+@checked_arguments
 def compose(kind: type[_Settings], **values: Any) -> _Settings:
     """Make a record, and those within it, of flat values; the others have their defaults.
 
     Raises:
-      TypeError: a value has the name of no field, or one without default is missing.
-      ConfigurationError: values do not fit their fields' types or ranges, or each other; it names all of the former.
+      ConfigurationError: a value has the name of no field, or one without default is missing; or values do not fit
+        their fields' types or ranges, or each other: it names all of the former.
 
     Example:
       >>> from fedlm import Experiment
@@ -52,8 +56,12 @@ def compose(kind: type[_Settings], **values: Any) -> _Settings:
       >>> experiment.cohorts.cohort_size
       10
     """
-    if unknown := values.keys() - value_types(kind).keys():
-        raise TypeError(f"{kind.__name__} has no setting {', '.join(sorted(unknown))}")
+    known = value_types(kind)
+    for name in sorted(values.keys() - known.keys()):
+        close = difflib.get_close_matches(name, known) or sorted(known)
+        raise ConfigurationError(f"no setting has the name {name}; did you mean {', '.join(close)}?")
+    if missing := known.keys() - default_settings(kind).keys() - values.keys():
+        raise ConfigurationError(f"{', '.join(map(setting, sorted(missing)))}: not given, and has no default; give it")
     hints = value_hints(kind)
     problems = _problems({name: (value, hints[name]) for name, value in values.items()})
     if problems:
@@ -84,6 +92,10 @@ def with_changes(settings: _Settings, **values: Any) -> _Settings:
       >>> with_changes(experiment, seed=7, client_batch_size=4).training.client_batch_size
       4
     """
+    if not dataclasses.is_dataclass(settings):
+        raise ConfigurationError(
+            f"{setting('settings')} is a {type(settings).__name__}, but must be a record of settings, an Experiment say"
+        )
     return compose(type(settings), **flat_settings(settings) | values)
 
 
@@ -222,6 +234,6 @@ def fitting_value(value: Any, kind: Any) -> Any:
     if number is not None and isinstance(value, number) and not isinstance(value, bool):
         # A whole number may be too large for a fractional one, and is infinite then, as 1e400 is.
         return float(str(value)) if kind is float and isinstance(value, Integral) else kind(value)
-    if number is not None or not isinstance(value, {bool: bool | np.bool_, Path: str | Path}.get(kind, kind)):
+    if number is not None or not isinstance(value, {bool: bool | np.bool_, Path: str | os.PathLike}.get(kind, kind)):
         raise TypeError(f"must be {_MUST_BE.get(kind, 'a string')}")
     return kind(value)

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from fedlm.fl_core.processes import gather_rows, own_rows
+from fedlm.models.arguments import checked_arguments
 from fedlm.models.base import Batch, Model, Params, weigh_examples
 from fedlm.models.losses import ExampleSums
 
@@ -46,6 +47,7 @@ class ClientSums(NamedTuple):
     sums: ExampleSums  # float64 [clients] each
 
 
+@checked_arguments
 def evaluate(model: Model, params: Params, batches: Iterable[Batch]) -> Scores:
     """Score a model on batches of one shape, whose rows of weight 0 count for nothing; sums over batches are kept in
     float64.

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from fedlm.models.arguments import check_fields, checked_arguments
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums
 from fedlm.models.pickling import made_by
@@ -126,7 +127,11 @@ class Model:
     given: "Callable[[Params], Model] | None" = None
     dropping: "Callable[[float], Model] | None" = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
 
+
+@checked_arguments
 def language_model(
     name: str,
     vocabulary_size: int,
@@ -207,6 +212,7 @@ def weigh_examples(sums: ExampleSums, batch: WeightedBatch) -> ExampleSums:
     return ExampleSums(*(jnp.where(batch.weight > 0, batch.weight * values, 0.0) for values in sums))
 
 
+@checked_arguments
 def parameter_count(model: Model) -> int:
     """Count a model's parameters, scalar by scalar, without allocating them.
 

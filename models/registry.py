@@ -2,11 +2,13 @@
 
 import dataclasses
 import difflib
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.base import Model
 from fedlm.models.bert import BertConfig, bert
 from fedlm.models.cifg import (
@@ -19,7 +21,7 @@ from fedlm.models.cifg import (
     si_cifg_published,
     si_cifg_unit_rms,
 )
-from fedlm.models.errors import ConfigurationError
+from fedlm.models.errors import ConfigurationError, setting
 from fedlm.models.gemma import gemma, vault_gemma
 from fedlm.models.imported_names import UnknownNameError, import_named, is_imported_name
 from fedlm.models.model_files import read_model_file
@@ -43,7 +45,8 @@ from fedlm.models.transformer import (
     transformer_rms_norm,
 )
 
-_DESCRIPTION = ".json"
+DESCRIPTION = ".json"
+"""With which the name of a model ends that is the path of its description."""
 _CIFG_6M = CifgConfig(vocabulary_size=30_000, embedding=96, hidden=670, tied=False)
 _CIFG_9M = CifgConfig(embedding=512, hidden=2048)
 _CIFG_19M = CifgConfig(embedding=1024, hidden=2048)
@@ -193,8 +196,9 @@ class UnknownModelError(UnknownNameError):
     """No model has the name that was asked for."""
 
 
+@checked_arguments
 def create_model(
-    name: str,
+    name: StrPath,
     vocabulary_size: int | None = None,
     special_tokens: SpecialTokens | None = None,
     parameter_errors: ParameterErrors | None = None,
@@ -221,10 +225,13 @@ def create_model(
       Traceback (most recent call last):
       fedlm.models.registry.UnknownModelError: unknown model 'transformer_tinny'; did you mean transformer_tiny...
     """
+    name = os.fspath(name)
     entry = find_entry(name)
     changed: dict[str, Any] = {}
     config = entry.config
     if vocabulary_size is not None:
+        if vocabulary_size < 1:
+            raise ConfigurationError(f"{setting('vocabulary_size')} is {vocabulary_size}, but must be at least 1")
         changed["vocabulary_size"] = vocabulary_size
     if parameter_errors is not None:
         if not has_reattention(name):
@@ -261,7 +268,7 @@ def with_special_tokens(name: str, config: Any, special_tokens: SpecialTokens | 
 
 def find_entry(name: str) -> ModelEntry:
     """Find how a model is built, by its name; see `create_model`."""
-    if name.endswith(_DESCRIPTION):
+    if name.endswith(DESCRIPTION):
         return ModelEntry(*read_model_file(Path(name)))
     return _imported_entry(name) if is_imported_name(name) else _registered_entry(name)
 

@@ -32,6 +32,7 @@ from fedlm.fl_core.privacy.participation import (
 )
 from fedlm.fl_core.privacy.plan import ONE_DOCUMENT, PrivacyPlan
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
+from fedlm.models.arguments import checked_arguments
 
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
 MOST_LOSS = 1e6
@@ -100,6 +101,7 @@ class Guarantee:
         )
 
 
+@checked_arguments
 def account(plan: PrivacyPlan, delta: float, generations: Generations | None = None) -> Guarantee:
     """Account what the rounds of some generations have spent; what the whole plan promises where there are None.
 
@@ -211,6 +213,7 @@ def privacy_profile(plan: PrivacyPlan, epsilons: Sequence[float]) -> list[float]
     return [delta_above(events, float(epsilon)) for epsilon in epsilons]
 
 
+@checked_arguments
 def calibrate(
     with_noise: Callable[[float], PrivacyPlan],
     delta: float,

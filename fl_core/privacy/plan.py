@@ -16,6 +16,7 @@ from fedlm.fl_core.privacy.participation import (
     PoissonParticipation,
     TruncatedPoissonParticipation,
 )
+from fedlm.models.arguments import check_fields
 
 CLIENT = "client: all examples of one client, in all rounds"
 ONE_DOCUMENT = "client: one document"
@@ -50,6 +51,7 @@ class PrivacyPlan(NoisePlan):
     adjacency: Adjacency | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.mechanism not in MECHANISMS:
             raise ConfigurationError(f"mechanism is {self.mechanism!r}, but must be one of {tuple(MECHANISMS)}")
         mechanism = MECHANISMS[self.mechanism]

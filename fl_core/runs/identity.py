@@ -15,6 +15,8 @@ from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, UNKNOWN, Vocab
 from fedlm.fl_core.processes import gather
 from fedlm.fl_core.reattention import Reattention
 from fedlm.fl_core.runs.initial_parameters import restated
+from fedlm.fl_core.runs.places import PLACES, places_of
+from fedlm.models.registry import DESCRIPTION
 
 SUMMARY_FILE = "summary.json"
 TRAINING_DATA = "training_data_sha256"
@@ -61,7 +63,10 @@ class RunIdentity:
         facts = {name: fact.value for name, fact in self.facts.items()}
         vocabulary = {ORIGIN_FIELD: self.vocabulary.as_json()}
         relevance = {} if self.relevance is None else {RELEVANCE_FIELD: self.relevance.as_json()}
-        return {self.kind: self.settings, **facts, **ancestry, **vocabulary, **relevance, **self.unchecked}
+        # A model may be named by the file of its description.
+        described = ("model",) * str(self.settings.get("model")).endswith(DESCRIPTION)
+        places = {PLACES: places_of(self.settings, (*described, *self.paths))}
+        return {self.kind: self.settings, **facts, **ancestry, **vocabulary, **relevance, **places, **self.unchecked}
 
     def going_on(self, found: dict[str, Any]) -> "RunIdentity":
         """Take over what the run in the folder has written down of its first parameters, its vocabulary and the

@@ -26,6 +26,7 @@ from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.processes import from_first, is_first, together
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.frozen_parameters import is_kept, keep_frozen, read_frozen, whole_parameters
+from fedlm.fl_core.runs.places import place_in
 from fedlm.models.base import Params
 from fedlm.models.registry import same_model
 
@@ -142,7 +143,7 @@ def _read(
             f"{folder}: was trained on another vocabulary than that of the data; import the data with its own: "
             f"fedlm data import SOURCE ... --vocabulary {_data_of(about, folder)}/tokenizer.json --out FOLDER"
         )
-    found = settings_in(about).get("model")
+    found = place_in(about, "model")
     if not same_model(str(found), model):
         raise CheckpointError(
             f"{folder}: holds the parameters of another model, {found}, not {model}; give a run of the same model"

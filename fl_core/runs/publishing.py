@@ -40,6 +40,7 @@ from fedlm.fl_core.reattention import ERRORS_FACT, ERRORS_FILE, errors_as_text, 
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.initial_parameters import fit_parameters, ledger_in, stored_parameters
+from fedlm.fl_core.runs.places import place_in
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import Params
 
@@ -254,8 +255,7 @@ def _tokenizer(
 ) -> tuple[Path | None, VocabularyOrigin]:
     """Find the tokenizer of the run, where it is to be found, and where its words come from, as far as a unit of
     privacy is concerned."""
-    data = settings_in(about).get("data")
-    path = Path(data) if given is None and data else given
+    path = place_in(about, "data") if given is None else given
     path = None if path is None else tokenizer_file(path)
     # What the run has written down is what its statement counts, whatever lies beside the file today.
     own, data = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD)), about.get("training_data_sha256")

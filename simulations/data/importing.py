@@ -35,6 +35,7 @@ from fedlm.fl_core.privacy.vocabulary_origin import (
     origin_of_import,
 )
 from fedlm.fl_core.text_examples import with_tokens
+from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.grouping import (
     NUM_GROUPS,
@@ -145,10 +146,11 @@ class _EncodedGroups(NamedTuple):
     skipped: SkippedCounts
 
 
+@checked_arguments
 def import_text(
     name: str,
     source: Source,
-    out: Path | str,
+    out: StrPath,
     settings: ImportSettings | None = None,
     overwrite: bool = False,
     workers: int | None = None,

@@ -6,7 +6,7 @@ them, so that a run on it ends with the same bits.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlm.fl_core.client_examples import ClientExamples, ClientsFingerprint, padded_sequences
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.composed_settings import compose
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.fl_core.text_examples import examples_of, with_tokens
+from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.simulations.data.grouping import client_digest
 from fedlm.simulations.data.splits import SPLITS, split_of
@@ -150,13 +152,14 @@ class DataInMemory:
         return OWN if self.tokenizer is None else self.tokenizer.special_tokens
 
     @classmethod
+    @checked_arguments
     def from_texts(
         cls,
         clients: Mapping[str, Sequence[str]],
         *,
         heldout: Mapping[str, Sequence[str]] | None = None,
         test: Mapping[str, Sequence[str]] | None = None,
-        vocabulary: Tokenizer | Path | None = None,
+        vocabulary: Tokenizer | StrPath | None = None,
         vocabulary_origin: Literal["public"] | None = None,
         seed: int = 0,
         **settings: Any,
@@ -190,6 +193,7 @@ class DataInMemory:
         return cls(_checked(tokens), tokenizer.vocabulary_size, tokenizer.fingerprint, origin, tokenizer)
 
     @classmethod
+    @checked_arguments
     def from_tokens(
         cls,
         clients: Mapping[str, Sequence[ArrayLike]],
@@ -211,6 +215,7 @@ class DataInMemory:
         Raises:
           DataError: an id is out of range, or a split is empty.
         """
+        _check_size(vocabulary_size)
         splits = {
             name: TokensInMemory(
                 _without_empty({client: _ragged(client, rows, vocabulary_size) for client, rows in found.items()})
@@ -221,6 +226,7 @@ class DataInMemory:
         return cls(_checked(splits), vocabulary_size, fingerprint, VocabularyOrigin(vocabulary_origin or "given"))
 
     @classmethod
+    @checked_arguments
     def from_rows(
         cls,
         clients: Mapping[str, ArrayLike],
@@ -243,6 +249,7 @@ class DataInMemory:
         Raises:
           DataError: rows are not such arrays, or a split is empty.
         """
+        _check_size(vocabulary_size)
         arrays = {
             name: {client: _rows(client, rows) for client, rows in found.items()}
             for name, found in _in_splits(clients, heldout, test, seed).items()
@@ -261,7 +268,9 @@ class DataInMemory:
         return self._splits["train"].fingerprint()
 
     def split(self, name: str) -> TokensInMemory | RowsInMemory:
-        """Return train, heldout or test."""
+        """Return train, heldout or test. Raises DataError where it is called otherwise."""
+        if name not in self._splits:
+            raise DataError(f"data in memory: has no split {name!r}. Choose one of {', '.join(SPLITS)}.")
         return self._splits[name]
 
 
@@ -282,8 +291,13 @@ def _in_splits(clients: Any, heldout: Any, test: Any, seed: int) -> dict[str, di
     return splits
 
 
+def _check_size(vocabulary_size: int) -> None:
+    if vocabulary_size < 1:
+        raise ConfigurationError(f"{setting('vocabulary_size')} is {vocabulary_size}, but must be at least 1")
+
+
 def _check_texts(client: str, texts: Any) -> None:
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+    if isinstance(texts, str) or not isinstance(texts, Iterable) or not all(isinstance(text, str) for text in texts):
         what = "one text" if isinstance(texts, str) else "other things than texts"
         raise DataError(f"client {client!r}: found {what}, expected a list of texts")
     try:
@@ -304,16 +318,17 @@ def _checked(splits: dict[str, Any]) -> dict[str, Any]:
 def _vocabulary(
     texts: Mapping[str, Sequence[str]],
     settings: dict[str, Any],
-    given: Tokenizer | Path | None,
+    given: Tokenizer | StrPath | None,
     said: Literal["public"] | None,
 ) -> tuple[Tokenizer, VocabularyOrigin]:
     """Take the vocabulary that is given, or train one."""
     if isinstance(given, Tokenizer):
         return given, VocabularyOrigin(said or "given")
-    tokenizer_settings = TokenizerSettings(vocabulary=given, **settings)
+    path = None if given is None else Path(given)
+    tokenizer_settings = compose(TokenizerSettings, vocabulary=path, **settings)
     tokenizer = given_tokenizer(tokenizer_settings)
-    if given is not None and tokenizer is not None:
-        return tokenizer, given_origin(given, tokenizer.fingerprint, said)
+    if path is not None and tokenizer is not None:
+        return tokenizer, given_origin(path, tokenizer.fingerprint, said)
     if said is not None:
         raise ConfigurationError(
             f"vocabulary_origin is {said!r}, but no vocabulary is given; leave it out, or give one"
@@ -339,7 +354,9 @@ def _without_empty(clients: Mapping[str, ClientExamples]) -> dict[str, ClientExa
 
 
 def _ragged(client: str, rows: Sequence[ArrayLike], vocabulary_size: int) -> ClientExamples:
-    arrays = [np.asarray(row) for row in rows]
+    if not isinstance(rows, Iterable):
+        raise DataError(f"client {client!r}: found a {type(rows).__name__}, expected a list of examples, int [tokens]")
+    arrays = [_array(client, row) for row in rows]
     for array in arrays:
         if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or not array.size):
             raise DataError(
@@ -354,8 +371,15 @@ def _ragged(client: str, rows: Sequence[ArrayLike], vocabulary_size: int) -> Cli
     return ClientExamples.from_sequences([array for array in arrays if array.size], token_dtype(vocabulary_size))
 
 
+def _array(client: str, given: ArrayLike) -> NDArray[Any]:
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise DataError(f"client {client!r}: found lists of several lengths, expected an array ({error})") from error
+
+
 def _rows(client: str, rows: ArrayLike) -> NDArray[np.int32]:
-    array = np.asarray(rows)
+    array = _array(client, rows)
     if array.ndim != 2 or array.shape[1] < 2 or not np.issubdtype(array.dtype, np.integer):
         raise DataError(
             f"client {client!r}: found shape {array.shape} and dtype {array.dtype}, expected int32 [examples, width] "

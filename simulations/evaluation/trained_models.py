@@ -7,17 +7,21 @@ import jax
 
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.ancestry import IMPORTED
+from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE
 from fedlm.fl_core.reattention import ERRORS_FACT, read_errors
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.initial_parameters import fit_parameters
+from fedlm.fl_core.runs.places import place_in
 from fedlm.fl_core.runs.publishing import released
 from fedlm.fl_core.runs.recorded_runs import whole_checkpoints
 from fedlm.fl_core.runs.run_lock import run_lock
+from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.base import Model, Params
 from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.models.registry import MODELS, create_model
 from fedlm.simulations.data.federated_data import StoredData
 from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
 NOT_COVERED = "what is measured on people's text is measured without noise, and no promise covers it"
 """What has to be said beside what a model's run states of its privacy, where its model is scored on such text."""
@@ -26,11 +30,14 @@ NOT_COVERED = "what is measured on people's text is measured without noise, and 
 class TrainedModel(NamedTuple):
     """The model of a run of any kind, with at least one checkpoint.
 
+    `model.apply(params, tokens)` gives its logits, and `tokenizer` makes tokens of text, and text of tokens.
+
     Example:
       >>> "params" in TrainedModel._fields and "model" in TrainedModel._fields
       True
     """
 
+    folder: Path  # of the run
     command: str  # that the run is of, `simulate`, `pretrain` or `model import`
     # JSON-able settings of the run, with `model`, `data`, `length` and `precision` among them, and for `pretrain`
     # what `fedlm.simulations.pretraining.privacy_units.open_units` takes
@@ -39,18 +46,32 @@ class TrainedModel(NamedTuple):
     precision: Precision
     params: Params
     steps: int  # how many rounds, or steps, that checkpoint has seen
-    store: TokenStore
+    tokenizer: Tokenizer
+    data: TokenStore | None  # None for imported weights that were opened without a data set
+
+    @property
+    def store(self) -> TokenStore:
+        """The data set. Raises ConfigurationError where there is none."""
+        if self.data is None:
+            raise ConfigurationError(
+                f"{self.folder}: was imported, and has no data of its own; give {setting('data')}, a data set with its "
+                f"tokenizer: fedlm data import SOURCE ... --vocabulary {self.folder}/{TOKENIZER_FILE} --out FOLDER"
+            )
+        return self.data
 
     def split(self, name: str) -> StoredData:
         """Open a split of the data, cut to the run's sequence length."""
         return StoredData(self.store.split(name), self.settings["length"])
 
 
-def open_model(directory: Path, data: Path | None = None) -> TrainedModel:
+@checked_arguments
+def open_model(directory: StrPath, data: StrPath | None = None) -> TrainedModel:
     """Open the model of a run of any kind.
 
     Args:
-      data: where its data set lies now; where it was when the run was begun, if it is not given.
+      directory: folder of the run, or of imported weights.
+      data: where its data set lies now; where it was when the run was begun, if it is not given. Imported weights need
+        none.
 
     Raises:
       CheckpointError: the folder has no checkpoint, or one that cannot be read, or that a private run has not released.
@@ -58,47 +79,48 @@ def open_model(directory: Path, data: Path | None = None) -> TrainedModel:
       ConfigurationError: a process is writing into the folder.
 
     Example:
-      >>> open_model(Path("runs/cifg")).params  # doctest: +SKIP
+      >>> open_model("runs/cifg").params  # doctest: +SKIP
       >>> try:
-      ...     open_model(Path("nothing"))
+      ...     open_model("nothing")
       ... except CheckpointError as error:
       ...     print(str(error).partition(";")[0])
       nothing: has no checkpoint
     """
-    if not whole_checkpoints(directory):
-        raise _no_checkpoint(directory)
-    with run_lock(directory):
-        return read_model(directory, data)
+    folder = Path(directory)
+    if not whole_checkpoints(folder):
+        raise _no_checkpoint(folder)
+    with run_lock(folder):
+        return read_model(folder, None if data is None else Path(data))
 
 
 def read_model(directory: Path, data: Path | None = None) -> TrainedModel:
     """Open the model of a run that this process is writing, or whose lock it has; see `open_model`."""
     about, trained, steps = released(directory)
     command, settings = _settings(directory, about)
-    if data is None and IMPORTED in about:
-        raise ConfigurationError(
-            f"{directory}: was imported, and has no data of its own; give {setting('data')}, a data set with its "
-            f"tokenizer: fedlm data import SOURCE ... --vocabulary {directory}/tokenizer.json --out FOLDER"
-        )
-    store = _open_data(directory, Path(settings["data"])) if data is None else TokenStore.open(data)
-    if store.fingerprint != about["vocabulary"]:
+    store = _open_data(directory, about) if data is None else TokenStore.open(data)
+    tokenizer = Tokenizer.load(directory / TOKENIZER_FILE) if store is None else store.tokenizer
+    if tokenizer.fingerprint != about["vocabulary"]:
         home = settings.get("data", directory)
         raise DataError(
-            f"{store.path}: has another vocabulary than the run in {directory} was trained with; give the data set "
-            f"of the run, which was {home}, or one with its tokenizer: fedlm data import SOURCE "
-            f"... --vocabulary {home}/tokenizer.json --out FOLDER"
+            f"{directory if store is None else store.path}: has another vocabulary than the run in {directory} was "
+            f"trained with; give the data set of the run, which was {home}, or one with its tokenizer: fedlm data "
+            f"import SOURCE ... --vocabulary {home}/tokenizer.json --out FOLDER"
         )
     precision = resolve_precision(settings["precision"], jax.default_backend())
     corrected = about.get(ERRORS_FACT)
     errors = None if corrected is None else read_errors(directory, corrected)
-    model = create_model(settings["model"], store.vocabulary_size, store.special_tokens, errors)
+    named = settings["model"] if IMPORTED in about else str(place_in(about, "model"))
+    model = create_model(named, tokenizer.vocabulary_size, tokenizer.special_tokens, errors)
     model = with_precision(model, precision)
     like = jax.eval_shape(model.init, jax.random.key(0))
     params = fit_parameters(whole_parameters(directory, about, trained), like, directory)
-    return TrainedModel(command, settings, model, precision, params, steps, store)
+    return TrainedModel(directory, command, settings, model, precision, params, steps, tokenizer, store)
 
 
-def _open_data(directory: Path, home: Path) -> TokenStore:
+def _open_data(directory: Path, about: dict[str, Any]) -> TokenStore | None:
+    home = place_in(about, "data")
+    if home is None:
+        return None
     if not home.exists():
         raise DataError(
             f"{home}: there is no such folder, and the data set of the run in {directory} was there; say with "

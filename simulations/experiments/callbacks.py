@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.models.arguments import checked_arguments
 from fedlm.simulations.experiments.experiment import FinishedRound
 
 
@@ -66,6 +67,7 @@ class EarlyStopping(Callback):
 
     may_stop = True
 
+    @checked_arguments
     def __init__(self, metric: str = "heldout_loss", patience: int = 3, smaller_is_better: bool = True):
         """Watch a metric of rows; those without it are passed over.
 
@@ -152,6 +154,7 @@ class MlflowCallback(_Tracker):
       >>> MlflowCallback(experiment_name="federated")  # doctest: +SKIP
     """
 
+    @checked_arguments
     def __init__(self, experiment_name: str | None = None, **start: Any):
         """Give what `mlflow.start_run` takes, `run_name` say. Raises ConfigurationError where mlflow is not there."""
         self._mlflow, self._experiment, self._start = _library("mlflow", "MLflow"), experiment_name, start

@@ -19,6 +19,7 @@ from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.runs.initial_parameters import restated
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.run_folder import COMPARISON, COMPARISON_FILE, refuse_other_contents
+from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.dropout import with_dropout
 from fedlm.simulations.data.cohort_files import fingerprint
 from fedlm.simulations.data.store.token_store import TokenStore
@@ -103,10 +104,11 @@ def _privacy_folder(comparison: Comparison, experiment: Experiment) -> Path:
     return Path(f"{experiment.privacy.privacy}_epsilon-{str(experiment.privacy.target_epsilon).removesuffix('.0')}")
 
 
+@checked_arguments
 def run_comparison(
     comparison: Comparison,
-    out: Path,
-    workers: int | None,
+    out: StrPath,
+    workers: int | None = None,
     observe: CellObserver = lambda cell, row: None,
     executor: CellExecutor | None = None,
 ) -> list[CellResult]:
@@ -119,6 +121,7 @@ def run_comparison(
       >>> comparison = fedlm.compose(fedlm.Comparison, models=("cifg_tiny", "si_cifg_tiny"), data=Path("runs/stdlib"))
       >>> results = run_comparison(comparison, Path("runs/compare"), workers=2)  # doctest: +SKIP
     """
+    out = Path(out)
     claim_folder(comparison, out)
     cells = list_cells(comparison, out)
     failures = run_cells(each_model_early(cells), executor or LocalProcesses(workers), observe)

@@ -26,6 +26,7 @@ from fedlm.fl_core.runs.round_rows import find_worse_than_guess, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training
 from fedlm.fl_core.scores import ClientSums, Scores, evaluate, evaluate_clients
+from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.base import Batch, Model, Params, parameter_count
 from fedlm.models.precision import precision_scope
 from fedlm.simulations.data.federated_data import device_batches, evaluation_owners
@@ -101,9 +102,10 @@ class FinishedRun:
 _TABLE = "test_clients.parquet"
 
 
+@checked_arguments
 def run_experiment(
     experiment: Experiment,
-    out: Path,
+    out: StrPath,
     observe: Observer = lambda row, rounds: None,
     save_client_scores: bool = False,
     tuning: Mapping[str, Any] | None = None,
@@ -136,12 +138,13 @@ def run_experiment(
       >>> run_experiment(experiment, Path("runs/cifg"))["test_perplexity"]  # doctest: +SKIP
       57.1
     """
-    prepared = together(lambda: prepare(experiment, tuning=tuning, out=out))
+    folder = Path(out)
+    prepared = together(lambda: prepare(experiment, tuning=tuning, out=folder))
 
     def see(finished: FinishedRound) -> None:
         observe(dict(finished.row), finished.rounds)
 
-    return run_prepared(prepared, out, see, save_client_scores).summary
+    return run_prepared(prepared, folder, see, save_client_scores).summary
 
 
 @lost_processes()

@@ -5,6 +5,7 @@ objects, which stand for them in its record; what is behind a name is the progra
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -16,6 +17,7 @@ from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
 from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.server_optimizers import OwnServerOptimizer
+from fedlm.models.arguments import checked_arguments
 from fedlm.models.base import Model, Params
 from fedlm.models.registry import ModelEntry, with_special_tokens
 from fedlm.models.special_tokens import OWN, SpecialTokens
@@ -44,6 +46,7 @@ class Named(NamedTuple, Generic[_Object]):
     object: _Object
 
 
+@checked_arguments
 def named(name: str, object: _Object) -> Named[_Object]:
     """Give an object a name, by which a run that goes on later knows it. Raises ConfigurationError where the name is
     empty or has parentheses.
@@ -96,7 +99,7 @@ class OwnParts(NamedTuple):
 def take_object(setting: str, given: Any, labels: dict[str, str]) -> Any:
     """Find the object that is given for a setting, and note its label; None where a name of the registry, or of a
     module, is given."""
-    if isinstance(given, str | Path):
+    if isinstance(given, str | os.PathLike):
         return None
     is_named = isinstance(given, Named)
     labels[setting] = f"own({given.name})" if is_named else _ANONYMOUS

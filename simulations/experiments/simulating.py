@@ -1,7 +1,7 @@
 """One call that runs a federated experiment of a program's own: settings by name, parts by name or by object."""
 
 import copy
-import difflib
+import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -11,10 +11,11 @@ from typing import Any
 from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm
 from fedlm.fl_core.client_algorithms.registry import SGD
 from fedlm.fl_core.cohorts import CohortSampler
-from fedlm.fl_core.composed_settings import compose, value_types
+from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.processes import together
 from fedlm.fl_core.server_optimizers import OptaxOptimizer, OwnServerOptimizer
+from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.simulations.data.in_memory import DataInMemory
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments.callbacks import Callback
@@ -32,11 +33,12 @@ from fedlm.simulations.experiments.own_parts import (
 from fedlm.simulations.experiments.preparation import prepare
 
 
+@checked_arguments
 def simulate(
     *,
-    model: str | OwnModel | Named[Any],
-    data: str | Path | TokenStore | DataInMemory,
-    out: str | Path | None = None,
+    model: StrPath | OwnModel | Named[Any],
+    data: StrPath | TokenStore | DataInMemory,
+    out: StrPath | None = None,
     client_algorithm: str | ClientAlgorithm | Named[Any] = SGD,
     server_optimizer: str | OptaxOptimizer | Named[Any] = "fedadam",
     cohort_sampler: str | CohortSampler | Named[Any] = "uniform",
@@ -85,6 +87,7 @@ def simulate(
       (2, 'finished', 'NOT PRIVATE')
     """
     labels: dict[str, str] = {}
+    model = os.fspath(model) if isinstance(model, os.PathLike) else model
     data = data.path if isinstance(data, TokenStore) else data
     known_algorithm = settings_of_algorithm(client_algorithm)
     brought = {
@@ -128,10 +131,6 @@ def simulate(
 
 
 def _experiment(named: dict[str, Any], labels: dict[str, str], settings: dict[str, Any], own: OwnParts) -> Experiment:
-    known = value_types(Experiment)
-    for name in sorted(settings.keys() - known.keys()):
-        close = difflib.get_close_matches(name, known) or sorted(known)
-        raise ConfigurationError(f"no setting has the name {name}; did you mean {', '.join(close)}?")
     if isinstance(own.data, DataInMemory) and own.data.row_length is not None:
         settings = {"length": own.data.row_length, **settings}
     # What an object stands for is not read from the settings, whose checks know names only.

@@ -31,6 +31,6 @@ def federated_run(directory: Path, trained: TrainedModel) -> TrainedRun:
         )
     try:
         experiment = experiment_of(trained.settings)
-    except (TypeError, ConfigurationError) as error:
+    except ConfigurationError as error:
         raise unknown_settings(directory, error) from error
     return TrainedRun(experiment, trained._replace(settings=settings_as_json(experiment)))

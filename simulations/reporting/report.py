@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.scores import DEFINITIONS
+from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.simulations.experiments.comparison import CellResult
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.reporting import tables
@@ -97,7 +98,8 @@ class Drawings(NamedTuple):
     plots: dict[str, list[Drawing]]
 
 
-def write_report(comparison: Comparison, results: list[CellResult], out: Path, command: str) -> Path:
+@checked_arguments
+def write_report(comparison: Comparison, results: list[CellResult], out: StrPath, command: str) -> Path:
     """Write report.html, results.csv and `plots/*.png` into a comparison's folder, which is made where absent.
 
     The command that was given is repeated on the page. Returns the path of report.html.
@@ -106,7 +108,7 @@ def write_report(comparison: Comparison, results: list[CellResult], out: Path, c
       >>> results = run_comparison(comparison, out, workers=2)  # doctest: +SKIP
       >>> write_report(comparison, results, out, "my_script.py")  # doctest: +SKIP
     """
-    models = model_results(results)
+    models, out = model_results(results), Path(out)
     (out / "plots").mkdir(parents=True, exist_ok=True)
     drawings = _draw(models, out / "plots")
     write_atomically(out / "results.csv", tables.results_csv(results, models))

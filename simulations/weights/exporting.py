@@ -18,6 +18,7 @@ from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE, tokenizer_fi
 from fedlm.fl_core.reattention import ERRORS_FACT
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.initial_parameters import fit_parameters, stated_privacy
+from fedlm.fl_core.runs.places import place_in
 from fedlm.fl_core.runs.publishing import released
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import Params
@@ -100,7 +101,7 @@ def read_run(run: Path, vocabulary: Path | None = None) -> StoredModel:
             "`fedlm release` writes the model with them"
         )
     tokenizer = _tokenizer(run, about, vocabulary)
-    name = str(settings_in(about).get("model"))
+    name = str(place_in(about, "model"))
     if IMPORTED in about and (run / MODEL_FILE).is_file():
         name = str(run / MODEL_FILE)
     build, config = find_entry(name)
@@ -115,9 +116,7 @@ def read_run(run: Path, vocabulary: Path | None = None) -> StoredModel:
 def tokenizer_of(run: Path, about: dict[str, Any], given: Path | None) -> Path:
     """Find the tokenizer's file of a run: that which is given, or lies in its folder or its data's; there may be
     none."""
-    data = settings_in(about).get("data")
-    path = given or (run if (run / TOKENIZER_FILE).is_file() else Path(data or run))
-    return tokenizer_file(path)
+    return tokenizer_file(given or (run if (run / TOKENIZER_FILE).is_file() else place_in(about, "data") or run))
 
 
 def _tokenizer(run: Path, about: dict[str, Any], given: Path | None) -> Tokenizer:

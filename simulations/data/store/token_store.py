@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from fedlm.fl_core.client_examples import ClientExamples, ClientsFingerprint, completion_starts, padded_sequences
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE, VocabularyOrigin
+from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.format import (
@@ -59,7 +60,8 @@ class TokenStore:
         self._splits: dict[str, ClientSplit] = {}
 
     @classmethod
-    def open(cls, path: Path | str) -> Self:
+    @checked_arguments
+    def open(cls, path: StrPath) -> Self:
         """Open a store without reading its data.
 
         Raises DataError where a file is missing, truncated or of another format version, or the tokenizer is not the

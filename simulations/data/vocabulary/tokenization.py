@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import DataError
+from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.special_tokens import KNOWN_SPECIAL_TOKENS, OOV_ID, OWN, SpecialTokens
 from fedlm.simulations.data.vocabulary.piece_cache import PieceCache
 from fedlm.simulations.data.vocabulary.tokenizer_kinds import TOKENIZERS
@@ -39,6 +40,7 @@ class Tokenizer:
       'the mat'
     """
 
+    @checked_arguments
     def __init__(self, definition: dict[str, Any]) -> None:
         self._json = json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         vocabulary = (definition.get("model") or {}).get("vocab")
@@ -60,6 +62,7 @@ class Tokenizer:
         self._cache = PieceCache(self._encode_whole) if spaces_divide else None
 
     @classmethod
+    @checked_arguments
     def train(
         cls,
         words: Mapping[str, int],
@@ -78,7 +81,8 @@ class Tokenizer:
         return cls(json.loads(kind.build(vocabulary, settings, words_are_separated).to_str()))
 
     @classmethod
-    def load(cls, path: Path | str) -> Self:
+    @checked_arguments
+    def load(cls, path: StrPath) -> Self:
         """Read a tokenizer from a JSON file; DataError where that is missing, damaged or not such a tokenizer."""
         path = Path(path)
         try:
@@ -92,7 +96,8 @@ class Tokenizer:
                 f"{path}: found a damaged file ({error}), expected a tokenizer in JSON. Import the data again."
             ) from error
 
-    def save(self, path: Path | str) -> None:
+    @checked_arguments
+    def save(self, path: StrPath) -> None:
         """Write the tokenizer as canonical JSON, which the `tokenizers` library also reads."""
         write_atomically(Path(path), self.to_json())
 
@@ -100,6 +105,7 @@ class Tokenizer:
         """Return the tokenizer as canonical JSON, which the `tokenizers` library also reads."""
         return self._json
 
+    @checked_arguments
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Return the token ids of each text, int32 `[tokens]`, without special tokens other than OOV."""
         if self._cache is not None:
@@ -110,6 +116,7 @@ class Tokenizer:
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
+    @checked_arguments
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         """Return the text of token ids; PAD, BOS and EOS are left out."""
         return self._tokenizer.decode([int(id_) for id_ in ids if id_ not in _UNSEEN], skip_special_tokens=False)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.number_ranges import Count
 
 
@@ -24,6 +25,9 @@ class TokenizerSettings:
     settings; for wordpiece a vocab.txt of one token a line, as BERT has it, taken whole with our special tokens for
     its own; for words a file of `word count` lines, most frequent first, as the published stackoverflow.word_count,
     of which the first vocabulary_size words are taken."""
+
+    def __post_init__(self) -> None:
+        check_value_types(self)
 
 
 DEFAULT_SETTINGS = TokenizerSettings()

@@ -231,7 +231,7 @@ def test_settings_of_an_earlier_version_are_completed_and_read_back():
     assert experiment_of(record) == experiment
     del record["client_cap_order"], record["round_minutes"], record["compression"]
     assert experiment_of(record) == experiment
-    with pytest.raises(TypeError, match="later"):
+    with pytest.raises(ConfigurationError, match="later"):
         experiment_of(record | {"later": 1})
 
 

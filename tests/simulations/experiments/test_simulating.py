@@ -178,7 +178,7 @@ def test_a_sampler_of_ones_own_says_who_takes_part(data):
     for cohort in ((0, 0), (-1, 2), (3, 100), (0.5, 1.5), ()):
         with pytest.raises(ConfigurationError, match=r"cohort_sampler gave .* for round 0"):
             fedlm.simulate(data=data, **SETTINGS | {"cohort_sampler": Cohorts(cohort)})
-    with pytest.raises(ConfigurationError, match="must have a method sample"):
+    with pytest.raises(ConfigurationError, match="is 3, but must be text, an object with sample or a Named"):
         fedlm.simulate(data=data, **SETTINGS | {"cohort_sampler": 3})
 
 
@@ -212,11 +212,11 @@ class UnhashableOptimizer:
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"model": 3}, "model is a int"),
+        ({"model": 3}, "model is 3, but must be text, a path, a Model, .* or a Named"),
         ({"model": cifg("mine", CifgConfig(vocabulary_size=50, embedding=4, hidden=6))}, "vocabulary of 50"),
         ({"model": lambda vocabulary_size: 3}, "model is a int"),
         ({"model": UnhashableModel()}, "model is a int"),
-        ({"server_optimizer": 3}, "server_optimizer is a int"),
+        ({"server_optimizer": 3}, "server_optimizer is 3, but must be text, a GradientTransformation"),
         ({"server_optimizer": UnhashableOptimizer()}, "a UnhashableOptimizer that cannot be hashed"),
         ({"server_optimizer": optax.add_noise(0.1, 0.5, 1)}, "holds a typed random key"),
         ({"roundz": 3}, r"no setting has the name roundz; did you mean rounds"),

@@ -24,6 +24,8 @@ from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.in_memory import InMemoryText
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.evaluation.trained_models import open_model
+from fedlm.simulations.generation.generating import GenerationSettings, Generator
+from fedlm.simulations.generation.texts import prompt_tokens
 from fedlm.simulations.pretraining.run import run_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
 from fedlm.simulations.weights.exporting import export_model, read_run
@@ -244,11 +246,22 @@ def imported_with_data(folder):
     return folder / "run", folder / "store"
 
 
+def test_imported_weights_give_logits_and_text_without_data(tmp_path):
+    publish(tmp_path / "published", GOLDEN["gemma2"]["config"])
+    import_model(tmp_path / "published", tmp_path / "run")
+    trained = open_model(tmp_path / "run")
+    logits = jax.jit(trained.model.apply)(trained.params, jnp.asarray(INPUTS))
+    np.testing.assert_allclose(logits, GOLDEN["gemma2"]["logits"], rtol=1e-5, atol=5e-5)
+    prompts = prompt_tokens(trained.tokenizer, ["a b"])
+    [completion] = Generator(trained.model, trained.params).generate(prompts, GenerationSettings(max_tokens=3))
+    assert trained.tokenizer.decode([*prompts[0], *completion.tokens]).startswith("a b")
+    with pytest.raises(ConfigurationError, match="was imported, and has no data of its own; give data, "):
+        trained.split("train")
+
+
 @pytest.mark.long
 def test_an_imported_model_is_evaluated_on_data_of_its_tokenizer(small_store, tmp_path):
     run, store = imported_with_data(tmp_path)
-    with pytest.raises(ConfigurationError, match="was imported, and has no data of its own; give data, "):
-        open_model(run)
     with pytest.raises(DataError, match=f"another vocabulary .*--vocabulary {run}/tokenizer.json"):
         open_model(run, small_store)
     moved = run.rename(tmp_path / "moved")
