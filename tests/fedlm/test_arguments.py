@@ -220,6 +220,7 @@ class Place(os.PathLike):
         return self.path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("as_path", [str, Path, Place])
 def test_paths_are_texts_or_paths_everywhere(as_path, tmp_path):
     TOKENIZER.save(as_path(tmp_path / "tokenizer.json"))

@@ -44,8 +44,6 @@ def train_vocabulary(words: Mapping[str, int], settings: TokenizerSettings, char
 
     There are no characters in a vocabulary of words.
     """
-    if settings.vocabulary_size < 1:
-        raise DataError(f"tokenizer: a vocabulary of {settings.vocabulary_size} words is empty. Ask for at least 1.")
     ranked = sorted((-count, word) for word, count in words.items() if word not in SPECIAL_TOKENS)
     if not ranked:
         raise DataError("tokenizer: found no word in the training texts, expected at least one.")

@@ -31,6 +31,7 @@ def begun(tmp_path, small_store, monkeypatch):
     return tmp_path / "home"
 
 
+@pytest.mark.long
 def test_data_and_model_are_found_from_another_folder(begun, tmp_path, monkeypatch):
     opened = fedlm.open_model("../home/run")
     assert opened.store.path == begun / "store"

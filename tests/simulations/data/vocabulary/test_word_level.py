@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, count_words
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
@@ -87,5 +87,5 @@ def test_save_and_load(tmp_path):
 def test_training_mistakes():
     with pytest.raises(DataError, match="no word"):
         train(["", "  "])
-    with pytest.raises(DataError, match="at least 1"):
+    with pytest.raises(ConfigurationError, match="vocabulary_size is 0, but must be at least 1"):
         train(["a"], 0)
