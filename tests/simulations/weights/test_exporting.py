@@ -185,7 +185,7 @@ def test_what_a_publisher_claims_goes_with_the_weights(tmp_path, fedlm_here):
     words = ["--publisher-epsilon=2", "--publisher-delta=1.1e-10", "--publisher-unit=sequence of 1,024 tokens"]
     missing = fedlm_here("model", "import", str(tmp_path / "published"), f"--out={tmp_path / 'run'}", *words)
     assert missing.returncode == 2
-    assert "the publisher's claim has no publisher_source" in missing.stderr
+    assert "the publisher's claim has no --publisher-source" in missing.stderr
     assert not (tmp_path / "run").exists()
     words += ["--publisher-source=arXiv:2510.15001"]
     done = fedlm_here("model", "import", str(tmp_path / "published"), f"--out={tmp_path / 'run'}", *words)
