@@ -66,16 +66,19 @@ def test_manifests_that_are_applied_again_let_no_revoked_client_in():
         assert volume["configMap"] == {"name": REVOKED}
 
 
-def test_kubernetes_takes_every_name_in_the_list_of_the_revoked(tmp_path):
+def test_kubernetes_takes_the_list_of_the_revoked_and_what_a_pod_mounts_is_where_a_server_reads_it(tmp_path):
     authority = Authority.create(tmp_path)
     for again in (False, True):
         request = make_request(new_key())
         authority.enrol(authority.make_token("a.b_c-D9", again=again), request)
     authority.revoke("a.b_c-D9")
-    names = [one.name for one in (tmp_path / "revoked").iterdir()]
-    assert len(names) == 2
-    # Of a ConfigMap's keys; `kubectl create configmap` makes nothing where one is another.
-    assert all(re.fullmatch(r"[-._a-zA-Z0-9]{1,253}", name) and not name.startswith("..") for name in names)
+    # `kubectl create configmap --from-file=FOLDER` takes the files of a folder, and 1 MiB of them in all.
+    [file] = (tmp_path / "revoked").iterdir()
+    assert re.fullmatch(r"[-._a-zA-Z0-9]{1,253}", file.name)
+    assert 18_000 * max(len(line) + 1 for line in file.read_text().splitlines()) < 1 << 20
+    for pod in pods().values():
+        [path] = [one["mountPath"] for one in pod["containers"][0]["volumeMounts"] if one["name"] == "revoked"]
+        assert path == f"/keys/{file.parent.name}"
 
 
 @pytest.mark.parametrize("role", ["coordinator", "aggregator"])

@@ -27,11 +27,9 @@ from fedlm.fl_core.deployment.security.certificates import (
     read_key,
     said_time,
 )
+from fedlm.fl_core.deployment.security.revocations import Revocations, serial_entry
 
 SERVER, CLIENT = "server", "client"
-REVOKED_FOLDER = "revoked"
-"""In the folder of keys: an empty file for each client that was revoked, and for each certificate that counts no more
-since its client has a newer one (`revoked_serial`)."""
 
 _Made = TypeVar("_Made")
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -170,22 +168,12 @@ class ClientCertificate(NamedTuple):
     serial: int
 
 
-def revoked_serial(serial: int) -> str:
-    """Name the file of a certificate that counts no more; no client can have that name.
-
-    Kubernetes takes names of letters, digits, points, dashes and underscores in a ConfigMap, and no other.
-    """
-    return f"_{serial:x}"
-
-
 class CertifiedNames:
     """Finds out who calls: the name in the certificate that TLS has verified, unless it was revoked."""
 
     def __init__(self, folder: Path):
-        """Name the folder of keys, whose list of the revoked is read in each call; `KeysError`: there is none."""
-        self._revoked = folder / REVOKED_FOLDER
-        if not self._revoked.is_dir():
-            raise KeysError(f"{self._revoked}: there is no list of revoked clients; `fedlm keys ca` makes one")
+        """Name the folder of keys, whose list of the revoked is looked at in each call; `KeysError`: there is none."""
+        self._revocations = Revocations(folder)
 
     def check(self, certificate: ClientCertificate | None) -> str:
         """Find a client's name.
@@ -208,10 +196,13 @@ class CertifiedNames:
                 f"the certificate of {identity} is valid no more: it ended at {ended}, and the server's clock says "
                 f"{today}; enrol again"
             )
-        if (self._revoked / identity).exists():
+        try:
+            revoked = self._revocations.entries()
+        except KeysError as error:
+            warn("revocations_not_read", why=str(error))
+            raise RefusedError("the list of revoked clients cannot be read, so that nobody is let in") from error
+        if identity in revoked:
             raise RefusedError(f"the certificate of {identity} was revoked")
-        if (self._revoked / revoked_serial(certificate.serial)).exists():
+        if serial_entry(certificate.serial) in revoked:
             raise RefusedError(f"the certificate of {identity} counts no more, since there is a newer one")
-        if not self._revoked.is_dir():
-            raise RefusedError("the list of revoked clients is gone, so that nobody is let in")
         return identity

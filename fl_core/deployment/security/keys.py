@@ -3,9 +3,10 @@
     ca.pem, ca.key            the authority; a server that enrols nobody needs no copy of its key
     server.pem, server.key    the server
     clients/NAME/             client credentials that were made here; a device that enrols keeps its key to itself
-    issued/NAME/              every certificate of a client
+    issued/NAME/              certificates of a client, and an empty file `revoked` where it is let in no more
     tokens/                   SHA-256 of each one-time token, the name it is for and when it ends; the latest of a name
-    revoked/                  an empty file for each client that was revoked, and each certificate that another followed
+    revoked/                  the list of clients that were revoked, and of certificates that others followed; see
+                              `fedlm.fl_core.deployment.security.revocations`
 
 Several processes may use the folder at once: a file appears whole, and of two that are made under one name one wins.
 """
@@ -19,8 +20,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-from cryptography import x509
 
 from fedlm.fl_core.atomic_files import create_privately, make_folder, write_atomically
 from fedlm.fl_core.deployment.protocol.errors import RefusedError
@@ -39,16 +38,18 @@ from fedlm.fl_core.deployment.security.certificates import (
     sign_client,
     sign_server,
 )
-from fedlm.fl_core.deployment.security.credentials import (
-    REVOKED_FOLDER,
-    SERVER,
-    revoked_serial,
-    write_credentials,
-    write_pair,
+from fedlm.fl_core.deployment.security.credentials import SERVER, write_credentials, write_pair
+from fedlm.fl_core.deployment.security.revocations import (
+    Revocations,
+    begin_list,
+    is_over,
+    last_day,
+    revoke,
+    serial_entry,
 )
 
 AUTHORITY_DAYS, SERVER_DAYS, CLIENT_DAYS, TOKEN_HOURS = 3650, 825, 365, 72.0
-_AUTHORITY_KEY = "ca.key"
+_AUTHORITY_KEY, _REVOKED = "ca.key", "revoked"
 _LONGEST_TOKEN, _LONGEST_REQUEST = 128, 8192
 
 
@@ -72,8 +73,9 @@ class Authority:
     def create(cls, folder: Path, days: int = AUTHORITY_DAYS) -> "Authority":
         """Make an authority, and its folder where absent; raises `KeysError` where there is one."""
         make_folder(folder, private=True)
-        for name in ("issued", "tokens", REVOKED_FOLDER):
+        for name in ("issued", "tokens"):
             (folder / name).mkdir(exist_ok=True, mode=0o700)
+        begin_list(folder)
         if (folder / AUTHORITY_FILE).exists():
             raise KeysError(f"{folder}: has an authority already; give another folder to make another")
         with contextlib.suppress(FileExistsError):
@@ -162,6 +164,9 @@ class Authority:
             raise RefusedError(f"{name} has a certificate already")
         try:
             self._note(name, _digest(token), certificate)
+            if self.is_revoked(name):
+                # That began after it was looked for, and may not have seen this certificate.
+                raise RefusedError(f"{name} was revoked")
         except FileExistsError:
             before = read_certificate(self._issued(name) / f"{_digest(token)}.pem")
             if before.public_key() != key:
@@ -178,17 +183,20 @@ class Authority:
         """
         if not self._issued(check_name(name)).exists():
             raise KeysError(f"no certificate was issued to {name!r}; `fedlm keys list` shows all")
-        write_atomically(self._folder / REVOKED_FOLDER / name, "", private=True)
+        write_atomically(self._issued(name) / _REVOKED, "", private=True)
+        days = [last_day(read_certificate(path)) for path in self._issued(name).glob("*.pem")]
+        revoke(self._folder, {name: max(days)} if days else {})
 
     def is_revoked(self, name: str) -> bool:
         """Say whether a client is let in no more."""
-        return (self._folder / REVOKED_FOLDER / check_name(name)).exists()
+        return (self._issued(check_name(name)) / _REVOKED).exists()
 
     def issued(self) -> list[Issued]:
         """List the clients' certificates by name, the newest of each name last."""
+        revoked = Revocations(self._folder).entries()
         found = [(path.parent.name, read_certificate(path)) for path in (self._folder / "issued").glob("*/*.pem")]
         return sorted(
-            Issued(name, one.not_valid_after_utc, self.is_revoked(name) or self._serial(one).exists())
+            Issued(name, one.not_valid_after_utc, self.is_revoked(name) or serial_entry(one.serial_number) in revoked)
             for name, one in found
         )
 
@@ -213,13 +221,15 @@ class Authority:
         except FileNotFoundError:
             return False
 
-    def _serial(self, certificate: x509.Certificate) -> Path:
-        return self._folder / REVOKED_FOLDER / revoked_serial(certificate.serial_number)
-
     def _supersede(self, name: str, but: str) -> None:
-        for path in self._issued(name).glob("*.pem"):
-            if path.stem != but:
-                write_atomically(self._serial(read_certificate(path)), "", private=True)
+        """Let a client's other certificates count no more, and forget those that do not anyway."""
+        others = {path: read_certificate(path) for path in self._issued(name).glob("*.pem") if path.stem != but}
+        valid = {one: last_day(one) for one in others.values() if not is_over(last_day(one))}
+        revoke(self._folder, {serial_entry(one.serial_number): day for one, day in valid.items()})
+        for path, one in others.items():
+            if one not in valid:
+                path.unlink(missing_ok=True)
+                (self._folder / "tokens" / f"{path.stem}.json").unlink(missing_ok=True)
 
     def _issued(self, name: str) -> Path:
         return self._folder / "issued" / name

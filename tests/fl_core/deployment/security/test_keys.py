@@ -18,7 +18,7 @@ from fedlm.commands.cli import main
 from fedlm.commands.keys import _ACTIONS
 from fedlm.fl_core.deployment.addresses import loopback_only
 from fedlm.fl_core.deployment.protocol.errors import RefusedError
-from fedlm.fl_core.deployment.security import certificates, keys
+from fedlm.fl_core.deployment.security import certificates, keys, revocations
 from fedlm.fl_core.deployment.security.certificates import KeysError, common_name, make_request, new_key
 from fedlm.fl_core.deployment.security.credentials import (
     CLIENT,
@@ -34,6 +34,9 @@ from fedlm.fl_core.errors import ConfigurationError
 
 def certified(*names, ends=3600.0, serial=1):
     return ClientCertificate(names, time.time() + ends, serial)
+
+
+DAYS, REQUEST = datetime.timedelta(days=9), make_request(new_key())
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +141,7 @@ def test_a_clock_that_is_off_is_said_with_both_times_and_their_zone(tmp_path, mi
 
 
 def test_a_certificate_that_has_ended_is_let_in_no_more(authority, tmp_path):
-    with pytest.raises(
-        RefusedError, match=r"alice is valid no more: it ended at .* UTC, and .* clock says .* UTC"
-    ):
+    with pytest.raises(RefusedError, match=r"alice is valid no more: it ended at .* UTC, and .* clock says .* UTC"):
         CertifiedNames(tmp_path / "keys").check(certified("alice", ends=-1))
 
 
@@ -187,11 +188,64 @@ def test_nobody_is_let_in_without_a_name_or_without_a_list_of_the_revoked(author
     for names in ([], ["a", "b"], ["fedlm server"], ["../keys"], [""], ["\ufffd"], ["a" * 65], ["a\n"]):
         with pytest.raises(RefusedError, match="names no client"):
             identify.check(certified(*names))
-    (tmp_path / "keys" / "revoked").rmdir()
-    with pytest.raises(RefusedError, match="list of revoked clients is gone"):
-        identify.check(certified("alice"))
-    with pytest.raises(KeysError, match="no list of revoked"):
-        CertifiedNames(tmp_path / "keys")
+    revoked = tmp_path / "keys" / "revoked" / "list"
+    assert identify.check(certified("alice")) == "alice"
+    for damage in (lambda: revoked.write_text("alice\n"), lambda: revoked.write_bytes(b"\xff\n"), revoked.unlink):
+        damage()
+        with pytest.raises(RefusedError, match="list of revoked clients cannot be read, so that nobody is let in"):
+            identify.check(certified("alice"))
+        with pytest.raises(KeysError, match="revoked/list"):
+            CertifiedNames(tmp_path / "keys")
+
+
+def test_the_list_of_the_revoked_is_one_file_that_holds_what_is_still_valid_alone(authority, tmp_path, monkeypatch):
+    folder, identify, today = tmp_path / "keys", CertifiedNames(tmp_path / "keys"), datetime.datetime.now(datetime.UTC)
+    for one in ("bob", "eve"):
+        authority.make_client(one, days=1)
+    authority.revoke("eve")
+    numbers = []
+    for renewal in range(40):
+        # A year goes by, a renewal each nine days, of a certificate for thirty.
+        monkeypatch.setattr(revocations, "_today", lambda renewal=renewal: (today + renewal * DAYS).date())
+        monkeypatch.setattr(certificates, "_EARLIER", -renewal * DAYS)
+        content = authority.enrol(authority.make_token("alice", days=30 + 9 * renewal, again=True), REQUEST)
+        numbers.append(x509.load_pem_x509_certificate(content).serial_number)
+        lines = (folder / "revoked" / "list").read_text().splitlines()
+        assert len(lines) <= 4 + (renewal < 1)
+        assert [path.name for path in (folder / "revoked").iterdir()] == ["list"]
+    for number in numbers[-3:-1]:
+        with pytest.raises(RefusedError, match="alice counts no more"):
+            identify.check(certified("alice", serial=number))
+    assert identify.check(certified("alice", serial=numbers[-1])) == "alice"
+    assert len(list((folder / "issued" / "alice").iterdir())) <= 6
+    assert len(list((folder / "tokens").iterdir())) <= 10
+    assert "eve" not in (folder / "revoked" / "list").read_text(), "no certificate of it is valid"
+    with pytest.raises(KeysError, match="not given again"):
+        authority.make_token("eve", again=True)
+
+
+def test_revocations_of_several_processes_at_once_are_all_on_the_list(authority, tmp_path):
+    names = [f"client{number}" for number in range(24)]
+    for name in names:
+        authority.make_client(name)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: Authority(tmp_path / "keys").revoke(name), names))
+    for name in names:
+        with pytest.raises(RefusedError, match="was revoked"):
+            CertifiedNames(tmp_path / "keys").check(certified(name))
+
+
+def test_a_certificate_that_is_made_while_its_client_is_revoked_is_not_given(authority, monkeypatch):
+    authority.make_client("alice")
+    token, note = authority.make_token("alice", again=True), Authority._note
+
+    def revoked_meanwhile(self, *words):
+        self.revoke("alice")
+        note(self, *words)
+
+    monkeypatch.setattr(Authority, "_note", revoked_meanwhile)
+    with pytest.raises(RefusedError, match="alice was revoked"):
+        authority.enrol(token, REQUEST)
 
 
 def test_an_authority_is_not_made_twice_and_hosts_are_hosts(authority, tmp_path):
