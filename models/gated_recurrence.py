@@ -30,14 +30,15 @@ _Recur = Callable[[jax.Array, Any], tuple[jax.Array, Any]]
 class Cell(NamedTuple):
     """What a layer does at a time step.
 
-    `W x_t + b` and `R h_{t-1}` have so many blocks of the hidden size each. All but the first `apart` blocks of the one
-    are added to all but the last `apart` of the other; the others are not added to anything.
+    `W x_t + b` and `R h_{t-1}` have so many blocks of the hidden size each, in one order. The last `apart` of either
+    are not added to each other.
 
     Attributes:
       gates: blocks of either.
-      apart: of them, those that stand alone.
+      apart: of them, the last that stand alone.
       arrays: that a state has.
-      advance: maps the `gates + apart` blocks, float [batch, (gates + apart) hidden], and a state to the next.
+      advance: maps the `gates + apart` blocks, float [batch, (gates + apart) hidden], and a state to the next. First
+        come those of `W x_t + b` that stand alone, then the sums, then those of `R h_{t-1}` that stand alone.
     """
 
     gates: int
@@ -62,7 +63,7 @@ def _lstm(blocks: jax.Array, state: State) -> State:
 
 
 GRU = Cell(gates=3, apart=1, arrays=1, advance=_gru)
-"""With n, r, z the blocks of `W x_t + b` and u_r, u_z, u_n those of `R h_{t-1}`: `n_t = tanh(n + s(r + u_r) u_n)` and
+"""With r, z, n the blocks of `W x_t + b` and u_r, u_z, u_n those of `R h_{t-1}`: `n_t = tanh(n + s(r + u_r) u_n)` and
 `h_t = (1 - s(z + u_z)) n_t + s(z + u_z) h_{t-1}`, s the sigmoid."""
 LSTM = Cell(gates=4, apart=0, arrays=2, advance=_lstm)
 """With i, f, g, o the blocks of `W x_t + R h_{t-1} + b`: `c_t = s(f + 1) c_{t-1} + s(i) tanh(g)` and `h_t = s(o)
@@ -113,7 +114,10 @@ def _of_inputs(cell: Cell, params: Params, x_bxtxi: jax.Array) -> jax.Array:
     """Make all blocks, as far as inputs say what they are."""
     z_bxtxg = dense(params["input"], x_bxtxi)
     apart = cell.apart * params["recurrent"]["kernel"].shape[0]
-    return jnp.pad(z_bxtxg, ((0, 0), (0, 0), (0, apart))) if apart else z_bxtxg
+    if not apart:
+        return z_bxtxg
+    added, alone = jnp.split(z_bxtxg, [z_bxtxg.shape[-1] - apart], axis=-1)
+    return jnp.concatenate([alone, added, jnp.zeros_like(alone)], axis=-1)
 
 
 def _change_recurred(cell: Cell, blocks: jax.Array, change: Callable[[jax.Array], jax.Array]) -> jax.Array:

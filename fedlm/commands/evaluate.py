@@ -41,7 +41,8 @@ class EvaluateCommand:
 
     A run of any kind on data of recommendation is scored by where its model ranks each user's held-out item: HIT@k,
     NDCG@k, the share of the catalogue that is recommended, and these by the popularity of the items, with the scores of
-    recommending what is popular beside them.
+    recommending what is popular beside them. What is ranked with --sampled-negatives or --keep-history has files of its
+    own, such as evaluation_SPLIT_100_negatives.
     """
 
     run: tyro.conf.Positional[Path]

@@ -83,16 +83,25 @@ def describe_scores(scores: Scores, found: ClientSums, prefix: str = "") -> dict
 
 def write_evaluation(directory: Path, found: Evaluation, max_clients: int | None = None) -> tuple[Path, dict[str, Any]]:
     """Write `evaluation_SPLIT.json` and, with a row a client, `evaluation_SPLIT.parquet` into a run's folder; or
-    `personalization_SPLIT.*`. Of at most so many clients these are others, `evaluation_SPLIT_N_clients.*`, so that no
-    evaluation of all is lost. Returns the JSON's path and content, which says what the run states of its privacy, too.
+    `personalization_SPLIT.*`. Of at most so many clients, or of items that were ranked in another way than by default,
+    these are others, such as `evaluation_SPLIT_N_clients.*`, so that no evaluation of another kind is lost. Returns the
+    JSON's path and content, which says what the run states of its privacy, too.
     """
     kind = "personalization" if "personalized_scores" in found.summary else "evaluation"
     part = "" if max_clients is None else f"_{max_clients}_clients"
-    path = directory / f"{kind}_{found.summary['split']}{part}.json"
+    path = directory / f"{kind}_{found.summary['split']}{part}{_of_ranking(found.summary.get('ranking'))}.json"
     record = found.summary | {"privacy": stated_privacy(directory), "privacy_of_these_numbers": NOT_COVERED}
     write_table(path.with_suffix(".parquet"), found.columns)
     write_atomically(path, json.dumps(record, indent=2) + "\n")
     return path, record
+
+
+def _of_ranking(ranking: dict[str, Any] | None) -> str:
+    """Name what is ranked in another way than by default: all items but those of the history."""
+    if ranking is None:
+        return ""
+    negatives = "" if ranking["sampled_negatives"] is None else f"_{ranking['sampled_negatives']}_negatives"
+    return negatives + ("_keep_history" if ranking["keep_history"] else "")
 
 
 def _observed(batches: Iterator[Batch], examples: int, observe: Observer) -> Iterator[Batch]:

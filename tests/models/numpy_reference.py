@@ -126,10 +126,9 @@ def transformer_logits(params, tokens, heads, weights_of=softmax, final=layer_no
 def gru(layer, xs):
     """As the documentation of torch.nn.GRU writes it, with the second vector of biases zero."""
     hidden = layer["recurrent"]["kernel"].shape[0]
-    n, r, z = (slice(k * hidden, (k + 1) * hidden) for k in range(3))
+    r, z, n = (slice(k * hidden, (k + 1) * hidden) for k in range(3))
     w, b, u = layer["input"]["kernel"], layer["input"]["bias"], layer["recurrent"]["kernel"]
-    # Ours are the gates in another order: candidate, reset, update of inputs; reset, update, candidate of h.
-    u_r, u_z, u_n = u[:, n], u[:, r], u[:, z]
+    u_r, u_z, u_n = u[:, r], u[:, z], u[:, n]
     h, found = np.zeros(hidden), []
     for x in xs:
         reset = sigmoid(w[:, r].T @ x + b[r] + u_r.T @ h)

@@ -212,7 +212,7 @@ def unrolled(advance):
 
 
 def gru_step(z, u, h, c):
-    (n, r, z), (u_r, u_z, u_n) = jnp.split(z, 3, axis=-1), jnp.split(u, 3, axis=-1)
+    (r, z, n), (u_r, u_z, u_n) = jnp.split(z, 3, axis=-1), jnp.split(u, 3, axis=-1)
     kept = jax.nn.sigmoid(z + u_z)
     return (1 - kept) * jnp.tanh(n + jax.nn.sigmoid(r + u_r) * u_n) + kept * h, c
 

@@ -65,10 +65,7 @@ def _recurrent(kind: str) -> Any:
         of_inputs = _drawn(f"recurrent.{layer}.input.kernel", inputs, gates * HIDDEN).T
         bias = _drawn(f"recurrent.{layer}.input.bias", gates * HIDDEN)
         second = torch.zeros(gates * HIDDEN)
-        if kind == "gru":
-            # Of what inputs give our candidate comes first, theirs last.
-            of_inputs, bias = (torch.roll(each, -HIDDEN, 0) for each in (of_inputs, bias))
-        else:
+        if kind == "lstm":
             second[HIDDEN : 2 * HIDDEN] = 1.0
         of_state = _drawn(f"recurrent.{layer}.recurrent.kernel", HIDDEN, gates * HIDDEN).T
         for name, value in (("weight_ih", of_inputs), ("weight_hh", of_state), ("bias_ih", bias), ("bias_hh", second)):

@@ -1,6 +1,7 @@
 """Interactions of users with items: what recommendation is learned from."""
 
 import functools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,6 +95,8 @@ def read_lines(form: Form, part: BytePart, skipped: SkippedCounts) -> Iterator[C
         except UnicodeDecodeError:
             skipped.add(NOT_UTF8, place=place)
             continue
+        if form == "movielens" and number == 1:
+            _refuse_header(text, place)
         yield (_pair if form == "pairs" else _rating)(text, place)
 
 
@@ -105,6 +108,18 @@ def _pair(line: str, place: str) -> ClientText:
             f"line, or give the {setting('format')} that the file has."
         )
     return ClientText(fields[0], fields[1:], place=place)
+
+
+def _refuse_header(line: str, place: str) -> None:
+    """Raise DataError where a line of a file of MovieLens has names of fields, not a rating."""
+    fields = re.split("::|[\t,;|]", line.strip())
+    if len(fields) >= _FIELDS_OF_MOVIELENS and not any(re.search(r"\d", one) for one in fields):
+        raise DataError(
+            f"{place}: found a header, {line.strip()[:60]!r}, expected a rating: of files of MovieLens only "
+            "ratings.csv has a header, and is known by .csv in its name. Delete the line, or read a table: "
+            f"{setting('format')} csv, with {setting('user')}, {setting('item')}, {setting('time')} and "
+            f"{setting('delimiter')}."
+        )
 
 
 def _rating(line: str, place: str) -> ClientText:

@@ -68,6 +68,28 @@ def test_a_federated_run_is_scored_by_ranking(folder, simulated, fedlm_here):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["--sampled-negatives", 4], "evaluation_heldout_4_negatives"),
+        (["--keep-history"], "evaluation_heldout_keep_history"),
+        (["--sampled-negatives", 4, "--keep-history"], "evaluation_heldout_4_negatives_keep_history"),
+    ],
+)
+def test_another_ranking_replaces_no_files_of_the_full_one(options, name, folder, simulated, fedlm_here):
+    full = [simulated / "evaluation_heldout.json", simulated / "evaluation_heldout.parquet"]
+    assert fedlm_here("evaluate", simulated, "--split", "heldout", cwd=folder).returncode == 0
+    before = [path.read_bytes() for path in full]
+    done = fedlm_here("evaluate", simulated, "--split", "heldout", *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert [path.read_bytes() for path in full] == before
+    assert f"{name}.parquet" in done.stdout
+    found = json.loads((simulated / f"{name}.json").read_text())
+    assert found["ranking"] != json.loads(before[0])["ranking"]
+    assert pq.read_table(simulated / f"{name}.parquet").num_rows == found["users_scored"]
+
+
+@pytest.mark.long
 def test_a_private_central_run_is_scored_by_ranking(folder, pretrained, fedlm_here):
     done = fedlm_here(
         *("evaluate", pretrained, "--split", "heldout", "--top-k", 3, "--sampled-negatives", 4, "--out", "scores.json"),
