@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedlm.fl_core.errors import ConfigurationError, DiskError
+from fedlm.fl_core.errors import ConfigurationError, DiskError, setting
 
 
 @contextlib.contextmanager
@@ -135,6 +135,12 @@ def move_into_place(made: Path, out: Path, aside: Path) -> None:
     else:
         os.replace(made, out)
     sync_to_disk(out.parent)
+
+
+def refuse_filled(out: Path) -> None:
+    """Raise ConfigurationError where there is something at `out`, which is to be a new folder."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigurationError(f"{out}: is there already; give {setting('out')} a folder that is not, or is empty")
 
 
 @contextlib.contextmanager

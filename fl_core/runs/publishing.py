@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from fedlm.fl_core.atomic_files import whole_folder
+from fedlm.fl_core.atomic_files import refuse_filled, whole_folder
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.privacy.ancestry import (
     NOT_PRIVATE,
@@ -105,8 +105,7 @@ def publish(
       CheckpointError: there is no checkpoint that was released.
       ConfigurationError: there is something at `out`, or the tokenizer is another.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigurationError(f"{out}: is there already; give {setting('out')} a folder that is not, or is empty")
+    refuse_filled(out)
     if not (run / "checkpoints").is_dir():
         raise CheckpointError(
             f"{run}: not the folder of a run, for it holds no checkpoints; give the {setting('out')} of one"

@@ -20,16 +20,16 @@ _CONTENTS = {COMPARISON_FILE: COMPARISON, GRID_FILE: GRID, "store.json": DATA_SE
     (METRICS_FILE, SUMMARY_FILE, "checkpoints"), RUN
 )
 
-
-_WRITTEN_BY = {RUN: (METRICS_FILE,), COMPARISON: ("results.csv", "report.html")}
-"""What would be written over though it has nothing to tell whose it is."""
-_BEGUN_WITH = {RUN: (LOCK_FILE, "checkpoints"), COMPARISON: (COMPARISON_FILE,)}
-"""Of which each folder has one before it has any of these."""
+_BEGUN_WITH = {RUN: (LOCK_FILE, "checkpoints"), COMPARISON: (COMPARISON_FILE,), GRID: (GRID_FILE, "cells")}
+"""Of which each folder has one before it has anything else."""
+_OWN = {RUN: {"error.txt"}, REPORT: {"report.html", "runs.csv", "plots"}}
+"""What may lie in a folder that has none of these: the error of a run that could not begin; an earlier report."""
 
 
 def refuse_other_contents(directory: Path, kind: str) -> None:
-    """Refuse to write into a folder in which there is something of another kind than `kind`, one of RUN to REPORT, or a
-    file that is not of this program and would be lost.
+    """Refuse to write into a folder in which there is something else than `kind`, one of RUN to REPORT.
+
+    What a file system or a desktop puts there counts for nothing: hidden files, and lost+found.
 
     Raises:
       CheckpointError: there is.
@@ -39,14 +39,15 @@ def refuse_other_contents(directory: Path, kind: str) -> None:
             raise CheckpointError(
                 f"{directory}: holds {what}, but {kind} would be written there; give another {setting('out')}"
             )
-    if any((directory / name).exists() for name in _BEGUN_WITH.get(kind, ())):
+    if not directory.is_dir() or any((directory / name).exists() for name in _BEGUN_WITH.get(kind, ())):
         return
-    for name in _WRITTEN_BY.get(kind, ()):
-        if (directory / name).exists() and (directory / name).stat().st_size:
-            raise CheckpointError(
-                f"{directory / name}: was not written by {kind} of fedlm, and would be written over; move it, or give "
-                f"another {setting('out')}"
-            )
+    found = {path.name for path in directory.iterdir() if not path.name.startswith(".")} - {"lost+found"}
+    if others := sorted(found - _OWN.get(kind, set())):
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        raise CheckpointError(
+            f"{directory}: holds {', '.join(map(repr, others[:3]))}{more}, which {kind} of fedlm did not write; give "
+            f"another {setting('out')}, a folder that is not there or is empty"
+        )
 
 
 class RunFolder:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.atomic_files import whole_folder
+from fedlm.fl_core.atomic_files import refuse_filled, whole_folder
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError, setting
 from fedlm.fl_core.lora_settings import recorded_lora
 from fedlm.fl_core.privacy.ancestry import IMPORTED, recorded_ancestry, settings_in
@@ -156,8 +156,7 @@ def export_model(
     Raises:
       UserError: there is no model that can be read, or that has such a form, or there is something at `out`.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigurationError(f"{out}: is there already; give {setting('out')} a folder that is not, or is empty")
+    refuse_filled(out)
     stored = read_run(run, vocabulary)
     if form == "peft":
         return _export_adapters(stored, out, dtype)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedlm.fl_core.atomic_files import whole_folder
-from fedlm.fl_core.errors import ConfigurationError, DataError, setting
+from fedlm.fl_core.atomic_files import refuse_filled, whole_folder
+from fedlm.fl_core.errors import DataError
 from fedlm.fl_core.privacy.ancestry import CLAIM_FIELD, IMPORTED, NOT_PRIVATE, OF_A_PUBLISHER
 from fedlm.fl_core.privacy.publisher_claims import PublisherClaim
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, TOKENIZER_FILE, VocabularyOrigin
@@ -61,8 +61,7 @@ def import_model(folder: Path, out: Path, claim: PublisherClaim | None = None) -
       DataError: a file is missing, cut off, or does not fit the others.
       ConfigurationError: there is something at `out`.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigurationError(f"{out}: is there already; give {setting('out')} a folder that is not, or is empty")
+    refuse_filled(out)
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder; give that of a model, with config.json and safetensors")
     layout = read_layout(folder)

@@ -11,7 +11,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from fedlm.fl_core.atomic_files import whole_folder
+from fedlm.fl_core.atomic_files import refuse_filled, whole_folder
 from fedlm.fl_core.deployment.plans.plan import FORMAT, VERSION, Plan
 from fedlm.fl_core.deployment.plans.programs import count_operations
 from fedlm.fl_core.deployment.security.plan_keys import PURPOSE
@@ -43,8 +43,7 @@ def write_plan(out: Path, plan: Plan, signature: bytes | None, tokenizer: bytes)
 
 def write_folder(out: Path, files: Mapping[str, bytes], signature: bytes | None) -> None:
     """Write files, and the signature of the manifest among them where there is one, as `write_plan` does."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigurationError(f"{out}: is there already; give {setting('out')} a folder that is not, or is empty")
+    refuse_filled(out)
     if signature is not None:
         files = {**files, SIGNATURE_FILE: signature}
     with whole_folder(out) as made:

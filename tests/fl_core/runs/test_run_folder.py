@@ -3,28 +3,70 @@
 import pytest
 
 from fedlm.fl_core.errors import CheckpointError
-from fedlm.fl_core.runs.run_folder import COMPARISON, COMPARISON_FILE, GRID, GRID_FILE, RunFolder, refuse_other_contents
+from fedlm.fl_core.runs.run_folder import (
+    COMPARISON,
+    COMPARISON_FILE,
+    GRID,
+    GRID_FILE,
+    REPORT,
+    RUN,
+    RunFolder,
+    refuse_other_contents,
+)
 
 OF_SOMEBODY = '{"round": 0, "mine": 1}\nnot json\n'
 
 
-def test_what_others_measured_is_not_written_over(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text(OF_SOMEBODY)
-    for _ in range(2):
-        refused = pytest.raises(CheckpointError, match=r"metrics.jsonl: was not written by a run of fedlm.*another out")
-        with refused, RunFolder(tmp_path):
-            pass
-    assert (tmp_path / "metrics.jsonl").read_text() == OF_SOMEBODY
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+KINDS = [RUN, COMPARISON, GRID, REPORT]
 
 
-@pytest.mark.parametrize("name", ["results.csv", "report.html"])
-def test_a_report_of_others_is_not_written_over(tmp_path, name):
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["metrics.jsonl", "results.csv", "thesis.tex", "data/rows.csv"])
+def test_a_folder_with_other_files_is_refused_and_left_as_it_is(tmp_path, kind, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(OF_SOMEBODY)
-    with pytest.raises(CheckpointError, match=rf"{name}: was not written by a comparison of fedlm"):
-        refuse_other_contents(tmp_path, COMPARISON)
-    (tmp_path / COMPARISON_FILE).write_text("{}")
-    refuse_other_contents(tmp_path, COMPARISON)
+    what = "a run" if name == "metrics.jsonl" and kind != RUN else name.partition("/")[0]
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=f"holds '?{what}'?.* give another out"):
+            refuse_other_contents(tmp_path, kind)
+    assert (tmp_path / name).read_text() == OF_SOMEBODY
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_run_leaves_a_folder_with_other_files_as_it_is(tmp_path):
+    for name in ("a.txt", "b.txt", "c.txt", "d.txt"):
+        (tmp_path / name).write_text(OF_SOMEBODY)
+    refused = pytest.raises(
+        CheckpointError, match=r"holds 'a\.txt', 'b\.txt', 'c\.txt' and 1 more, which a run of fedlm"
+    )
+    with refused, RunFolder(tmp_path):
+        pass
+    assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "b.txt", "c.txt", "d.txt"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_file_system_puts_into_a_folder_counts_for_nothing(tmp_path, kind):
+    refuse_other_contents(tmp_path / "not there", kind)
+    refuse_other_contents(tmp_path, kind)
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / ".DS_Store").touch()
+    refuse_other_contents(tmp_path, kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "begun"),
+    [
+        (RUN, ".lock"),
+        (RUN, "checkpoints"),
+        (RUN, "error.txt"),
+        (COMPARISON, COMPARISON_FILE),
+        (GRID, "cells"),
+        (REPORT, "runs.csv"),
+    ],
+)
+def test_what_was_begun_goes_on(tmp_path, kind, begun):
+    (tmp_path / begun).touch()
+    refuse_other_contents(tmp_path, kind)
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path):
