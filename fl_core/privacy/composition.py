@@ -152,9 +152,10 @@ def epsilon_bounds(events: Sequence[Event], delta: float) -> EpsilonBounds:
 
     Raises:
       ConfigurationError: delta, or a number of an event, is out of range.
+      AccountingError: two bounds contradict each other, which is a defect of the accountant.
     """
     check_delta(delta)
-    found = [_epsilon_bounds(_merged(case), delta) for case in _neighbours(events)]
+    found = [_checked_bounds(_merged(case), delta) for case in _neighbours(events)]
     return EpsilonBounds(*map(max, zip(*found, strict=True)))
 
 
@@ -211,23 +212,50 @@ def _epsilon_above(events: tuple[Event, ...], delta: float) -> float:
     return upper
 
 
+class AccountingError(Exception):
+    """The accountant contradicts itself, so that nothing it says is to be trusted. This is a defect of ours."""
+
+
+def _checked_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
+    """Bound epsilon, no lower than that of any of the events alone."""
+    together = _epsilon_bounds(events, delta)
+    if len(events) < 2:
+        return together
+    alone = [_epsilon_bounds((event,), delta) for event in events]
+    for event, one in zip(events, alone, strict=True):
+        if together.upper < one.lower:
+            raise AccountingError(
+                f"epsilon of {events} at delta {delta} is at most {together.upper}, but that of {event} alone is at "
+                f"least {one.lower}"
+            )
+    return EpsilonBounds(*map(max, zip(together, *alone, strict=True)))
+
+
 @functools.lru_cache(maxsize=256)
 def _epsilon_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
     if _has_little_noise(events):
-        return _bounds_of_little_noise(events, delta)
+        return _not_crossed(_bounds_of_little_noise(events, delta), events, delta)
     upper = _epsilon_above(events, delta)
-    if not events or upper == 0 or math.isinf(upper) or _only_gaussian(events) is not None:
+    if not events or math.isinf(upper) or _only_gaussian(events) is not None:
         return EpsilonBounds(upper, upper)
     lower = 0.0
+    directions = _both_directions(events)
     for finer in _FINER:
-        directions = _both_directions(events)
         if finer:
             upper = min(upper, max(upper_epsilon(losses, delta, finer) for losses in directions))
         for losses in directions:
             lower = max(lower, lower_epsilon(losses, delta, finer, near=upper))
             if lower >= upper * (1 - _WITHIN):
-                return EpsilonBounds(upper, min(lower, upper))
-    return EpsilonBounds(upper, min(lower, upper))
+                return _not_crossed(EpsilonBounds(upper, lower), events, delta)
+    return EpsilonBounds(upper, lower)
+
+
+def _not_crossed(bounds: EpsilonBounds, events: tuple[Event, ...], delta: float) -> EpsilonBounds:
+    if bounds.lower > bounds.upper:
+        raise AccountingError(
+            f"epsilon of {events} at delta {delta} is at most {bounds.upper} and at least {bounds.lower}"
+        )
+    return bounds
 
 
 def _neighbours(events: Sequence[Event]) -> list[tuple[Event, ...]]:
@@ -281,7 +309,7 @@ def _bounds_of_little_noise(events: Sequence[Event], delta: float) -> EpsilonBou
     if left <= 0:
         return EpsilonBounds(math.inf, lower)
     upper = little_noise.upper_epsilon(gaussian, left) + math.fsum(event.count * event.epsilon for event in stated)
-    return EpsilonBounds(upper, min(lower, upper))
+    return EpsilonBounds(upper, lower)
 
 
 def _delta_of_little_noise(events: Sequence[Event], epsilon: float) -> float:

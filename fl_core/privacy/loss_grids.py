@@ -34,13 +34,11 @@ class GridMasses(NamedTuple):
       masses: under P, float64 [points].
       first: the number of the first point.
       offset: of the grid.
-      infinite: mass of infinite loss.
     """
 
     masses: np.ndarray
     first: int
     offset: float
-    infinite: float
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,6 @@ class LossCells:
       slack: bound on the error of `low`, relative to `mass`.
       below: mass under the range, not in `mass`.
       below_at: the number of a point that none of it exceeds, counted from the first.
-      above: mass over the range, not in `mass`.
-      infinite: mass of infinite loss, not in `mass`.
     """
 
     spacing: float
@@ -68,8 +64,6 @@ class LossCells:
     slack: float
     below: float
     below_at: int
-    above: float
-    infinite: float
 
     def from_above(self) -> GridMasses:
         """Round so that nothing seems more private than it is."""
@@ -78,7 +72,7 @@ class LossCells:
         masses[:-1] += low
         masses[1:] += self.mass - low
         masses[self.below_at] += self.below
-        return GridMasses(masses, self.first, self.offset, self.above + self.infinite)
+        return GridMasses(masses, self.first, self.offset)
 
     def from_below(self) -> GridMasses:
         """Merge so that nothing seems less private than it is."""
@@ -87,7 +81,7 @@ class LossCells:
         masses = np.zeros(len(self.mass) + 1)
         masses[1:] += up * self.mass
         masses[:-1] += (1 - up) * self.mass
-        return GridMasses(masses, self.first, self.offset, self.infinite)
+        return GridMasses(masses, self.first, self.offset)
 
 
 def _parts_that_go_up(low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -145,34 +139,35 @@ def cells_of(loss: MixedLoss, spacing: float, offset: float, tail: float, most: 
       loss: of one release.
       spacing: of the grid.
       offset: of the grid.
-      tail: mass that may be left out at either end.
+      tail: mass that may be left out at either end; `loss.above` tells what is above.
       most: intervals; the mass of losses that are too low for them is left out too.
     """
     parts = []
     for weight, pair in loss.pairs:
-        begin, end = pair.range(tail)
+        begin, end = loss.range(pair, tail)
         highest = pair.loss(np.array([end]))
         lowest = max(begin, float(pair.outcome(highest - most * spacing)[0]))
         left_out = max(tail, pair.below(lowest)) if lowest > begin else tail
         parts.append((weight, *_pair_cells(pair, spacing, offset, lowest, end), left_out))
-    places = [first for _, first, *_ in parts] + [math.floor((at - offset) / spacing) for at, _ in loss.atoms]
+    atoms = loss.atoms_below_cap
+    places = [first for _, first, *_ in parts] + [math.floor((at - offset) / spacing) for at, _ in atoms]
     ends = [first + len(mass) for _, first, mass, *_ in parts] + [place + 1 for place in places[len(parts) :]]
     first = min(places)
     mass, low = np.zeros((2, max(ends) - first))
-    slack = _ROUNDING * max([abs(at) for at, _ in loss.atoms], default=0.0) / spacing
-    below, below_at, above = 0.0, 0, 0.0
+    slack = _ROUNDING * max([abs(at) for at, _ in atoms], default=0.0) / spacing
+    below, below_at = 0.0, 0
     for weight, begin, masses, lows, error, left_out in parts:
         inside = slice(begin - first, begin - first + len(masses))
         mass[inside] += weight * masses
         low[inside] += weight * lows
         slack = max(slack, error)
-        below, above = below + weight * left_out, above + weight * tail
+        below += weight * left_out
         below_at = max(below_at, begin - first + 1)
-    for (at, probability), place in zip(loss.atoms, places[len(parts) :], strict=True):
+    for (at, probability), place in zip(atoms, places[len(parts) :], strict=True):
         share = math.expm1(offset + (place + 1) * spacing - at) / math.expm1(spacing)
         mass[place - first] += probability
         low[place - first] += probability * min(max(share, 0.0), 1.0)
-    return LossCells(spacing, offset, first, mass, low, slack, below, below_at, above, loss.infinite)
+    return LossCells(spacing, offset, first, mass, low, slack, below, below_at)
 
 
 def _pair_cells(
@@ -223,7 +218,7 @@ def fitting_offset(loss: MixedLoss, spacing: float) -> float:
     pair = next((pair for _, pair in loss.pairs), None)
     if not isinstance(pair, SampledGaussianPair) or pair.probability == 1:
         return 0.0
-    begin, end = pair.range(1e-15)
+    begin, end = loss.range(pair, 1e-15)
     at_end = pair.loss(np.array([begin, end]))
     width = _LOCAL * spacing
     if pair.direction == "remove":

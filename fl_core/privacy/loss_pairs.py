@@ -43,6 +43,10 @@ class LossPair(ABC):
         """Compute P's mass below an outcome."""
 
     @abstractmethod
+    def above(self, u: float) -> tuple[float, float]:
+        """Compute P's and Q's mass above an outcome."""
+
+    @abstractmethod
     def range(self, tail: float) -> tuple[float, float]:
         """Give outcomes below and above which P has at most the mass `tail` each."""
 
@@ -83,6 +87,12 @@ class SampledGaussianPair(LossPair):
         if self.direction == "add":
             return without
         return (1 - self.probability) * without + self.probability * float(scipy.special.ndtr(u - self.shift))
+
+    def above(self, u: float) -> tuple[float, float]:
+        noise = float(scipy.special.ndtr(-u))
+        shift = self.shift if self.direction == "remove" else -self.shift
+        mixed = (1 - self.probability) * noise + self.probability * float(scipy.special.ndtr(shift - u))
+        return (mixed, noise) if self.direction == "remove" else (noise, mixed)
 
     def range(self, tail: float) -> tuple[float, float]:
         far = -float(scipy.special.ndtri(tail / 2))
@@ -129,6 +139,11 @@ class ReplacedGaussianPair(LossPair):
     def below(self, u: float) -> float:
         return SampledGaussianPair(self.shift, self.probability, "remove").below(u)
 
+    def above(self, u: float) -> tuple[float, float]:
+        noise = (1 - self.probability) * float(scipy.special.ndtr(-u))
+        own, other = (self.probability * float(scipy.special.ndtr(shift - u)) for shift in (self.shift, -self.shift))
+        return noise + own, noise + other
+
     def range(self, tail: float) -> tuple[float, float]:
         return SampledGaussianPair(self.shift, self.probability, "remove").range(tail)
 
@@ -173,11 +188,34 @@ class MixedLoss:
       pairs: weights, which add up to 1 or less, and pairs.
       atoms: losses that single outcomes have, and their probabilities.
       infinite: the probability of an outcome that gives everything away.
+      cap: losses above it are not computed; of them only P's and Q's masses count.
     """
 
     pairs: tuple[tuple[float, LossPair], ...] = ()
     atoms: tuple[tuple[float, float], ...] = ()
     infinite: float = 0.0
+    cap: float = math.inf
+
+    @property
+    def atoms_below_cap(self) -> tuple[tuple[float, float], ...]:
+        """The atoms that are computed."""
+        return tuple(atom for atom in self.atoms if atom[0] <= self.cap)
+
+    def range(self, pair: LossPair, tail: float) -> tuple[float, float]:
+        """Give the outcomes of a pair that are computed: all but the mass `tail` at each end, and what the cap cuts."""
+        begin, end = pair.range(tail)
+        return begin, end if self.cap == math.inf else min(end, float(pair.outcome(np.array([self.cap]))[0]))
+
+    def above(self, tail: float) -> tuple[float, float]:
+        """Compute P's and Q's mass above what is computed, and of infinite loss."""
+        own, other = self.infinite, 0.0
+        for weight, pair in self.pairs:
+            here = pair.above(self.range(pair, tail)[1])
+            own, other = own + weight * here[0], other + weight * here[1]
+        for loss, probability in self.atoms:
+            if loss > self.cap:
+                own, other = own + probability, other + probability * math.exp(-loss)
+        return own, other
 
 
 def truncation(probability: float, population: int, most: int) -> tuple[float, float]:

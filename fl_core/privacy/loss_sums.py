@@ -1,24 +1,32 @@
 """Epsilon and delta of sums of privacy losses, between bounds that hold at any delta that a float can express.
 
 The sum S of the releases' losses has `delta(epsilon) = E[max(0, 1 - exp(epsilon - S))]`. Its distribution is a power of
-a Fourier transform, and a transform's rounding error is relative to all of the mass, of which delta may be a part of
+a Fourier transform. A transform's rounding error is relative to all of the mass, of which delta may be a part of
 1e-12. So masses are tilted first: multiplied by `exp(tilt loss)` and divided by their sum M, which moves the bulk to
-where epsilon is; and what comes out is multiplied by `exp(-tilt S)` and M's power. With this all errors are relative to
-a mass that is of delta's size. They are bounded, and the bound is in the result:
+where epsilon is. With T the tilted masses and M the product of all sums, at a point s of the grid
+
+    delta(s) = M exp(-tilt s) sum over y >= 0 of T(s + y) exp(-tilt y) (1 - exp(-y)),
+
+whose sum is of positive terms, and whose factors stay logarithms to the end. With this all errors are relative to a
+mass that is of delta's size. They are bounded, and the bound is in the result:
 
 - of transforms and their powers, in the mean square (`loss_spectra`);
 - of what lies outside the window, and of what is cut off: by Chernoff's inequality on the masses themselves;
 - of masses on the grid, and of their exponentials and sums: `MASS_ERROR` for each release.
 
-Where one large loss decides, which no tilt brings together with what is most likely, only the sums with such a jump are
-computed, and the others bounded by Chernoff's inequality.
+Where one rare loss is so large that no tilt brings it together with the others, there are two ways out. Losses that are
+far above epsilon need not be computed (`MixedLoss.cap`): with J the event that there is one,
+`P(J) - exp(epsilon) Q(J) <= E[max(0, 1 - exp(epsilon - S)); J] <= P(J)`. And where only sums with a large loss reach
+epsilon, only these are computed, and the others are bounded by Chernoff's inequality.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 
 from fedlm.fl_core.privacy.loss_grids import MASS_ERROR, GridMasses, cells_of, fitting_offset
 from fedlm.fl_core.privacy.loss_pairs import MixedLoss
@@ -29,69 +37,80 @@ from fedlm.fl_core.privacy.loss_windows import (
     Window,
     chernoff_delta,
     chernoff_epsilon,
-    infinite_mass,
     log_peak,
+    mass_above,
     total_variation,
     window_for_delta,
     window_for_epsilon,
     window_of_jumps,
+    with_cap,
 )
 
 _SMALL_ERROR = 1e-4  # of delta
+_SMALL_ROUNDING = 2e-3  # of epsilon
+_MANY_POINTS = 1 << 17  # for more, a cap is tried first
 _MOST_POINTS = 1 << 21
 _MOST_FINER_POINTS = 1 << 20  # where more than two times as many were wanted
 _GUESSES = 4  # of where epsilon is, each from the one before
+_CAP_OVER_EPSILON = 12.0  # where epsilon is known
+_OF_TAILS = 1e-12  # relative error of normal tails
 
 
 class _Profile(NamedTuple):
-    """All that delta at an epsilon is computed from.
+    """All that bounds on delta are computed from.
 
     Attributes:
-      sums: points of the window, float64 [points], rising.
-      mass: float64 [points], what lies at each point or above it.
-      weighed: float64 [points], the same mass times `exp(reference - sum)`.
-      apart: float64 [points], the difference of the two, which is exact where it is small; not below `reference - 1`.
-      doubt: float64 [points], bound on the rounding of `apart`.
-      reference: the tilted mean.
-      log_scale: what these are divided by.
-      error: bound on the error at the reference, which grows by `exp(tilt)` for each unit that epsilon is below it.
+      below: whether they are from below.
+      sums: points of the grid, float64 [points], rising from 0 or the point below it.
+      over: float64 [points], the sum over y of `T(s + y) exp(-tilt y) (1 - exp(-y))` at each point s.
+      steep: float64 [points], the sum of `T(s + y) exp(-(tilt + 1) y)`.
       tilt: lambda.
-      rest: bound on what sums without a jump add at the reference, growing by `exp(rest_tilt)` alike.
-      rest_tilt: the window's.
-      beyond: mass above the window, and of infinite loss, not scaled.
+      log_moment: the logarithm of M.
+      error: bound on the error of `over`, larger than 0.
       factor: logarithm of the bound on what relative errors do.
+      log_rest: logarithm of the bound on what sums without a jump, and epsilon 0, have; `rest_tilt` times epsilon less
+        elsewhere.
+      rest_tilt: the window's.
+      above: P's and Q's mass above what is computed; from above P's alone counts.
     """
 
+    below: bool
     sums: np.ndarray
-    mass: np.ndarray
-    weighed: np.ndarray
-    apart: np.ndarray
-    doubt: np.ndarray
-    reference: float
-    log_scale: float
-    error: float
+    over: np.ndarray
+    steep: np.ndarray
     tilt: float
-    rest: float
-    rest_tilt: float
-    beyond: float
+    log_moment: float
+    error: float
     factor: float
+    log_rest: float
+    rest_tilt: float
+    above: tuple[float, float]
 
     def log_error(self, epsilon: float) -> float:
         """The logarithm of the bound on the error of delta at epsilon."""
-        return math.log(self.error) + self.log_scale + self.tilt * (self.reference - epsilon)
+        return math.log(self.error) + self.log_moment - self.tilt * epsilon
 
-    def deltas(self, epsilon: np.ndarray, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Compute delta at epsilons, scaled, and bound its error; the place is that of the point at or above each."""
-        under = self.reference - epsilon
-        rounding = len(self.sums) * 2 * UNIT
-        grown, over = np.exp(np.clip(-under, -700.0, 700.0)), np.expm1(np.clip(-under, -1.0, 1.0))
-        with np.errstate(over="ignore", invalid="ignore"):
-            plain = self.mass[place] - grown * self.weighed[place]
-            found = np.where(np.abs(under) <= 1, grown * self.apart[place] - over * self.mass[place], plain)
-        here = self.mass[place] * np.where(np.abs(under) <= 1, np.abs(over), 2.0) * rounding
-        error = here + np.where(np.abs(under) <= 1, grown * self.doubt[place], 0.0)
-        error += self.error * np.exp(np.minimum(self.tilt * under, 700.0))
-        return found, error + self.rest * np.exp(np.minimum(self.rest_tilt * under, 700.0))
+    def log_computed(self) -> np.ndarray:
+        """Bound the logarithm of what delta has of the sums that are computed, float64 [points]."""
+        sign = -1.0 if self.below else 1.0
+        with np.errstate(divide="ignore"):
+            held = np.log(np.maximum(self.over + sign * self.error, 0.0))
+        return held + self.log_moment - self.tilt * self.sums + sign * self.factor
+
+    def beside(self, epsilon: np.ndarray) -> np.ndarray:
+        """Bound what delta has of all else."""
+        own, other = self.above
+        with np.errstate(over="ignore"):
+            if self.below:
+                return np.maximum(own - np.exp(epsilon) * other, 0.0) if other else np.full_like(epsilon, own)
+            return own + np.exp(self.log_rest - self.rest_tilt * epsilon)
+
+    def between(self, epsilon: float) -> float:
+        """Bound what delta has of the sums that are computed, at an epsilon up to the last point, from above."""
+        place = int(np.searchsorted(self.sums, epsilon))
+        step = float(self.sums[place]) - epsilon
+        held = float(self.over[place] - self.steep[place] * math.expm1(-step)) + self.error * math.exp(self.tilt * step)
+        return math.exp(min(0.0, math.log(held) + self.log_moment - self.tilt * float(self.sums[place]) + self.factor))
 
 
 def upper_epsilon(losses: Losses, delta: float, finer: int = 0) -> float:
@@ -112,6 +131,7 @@ def lower_epsilon(losses: Losses, delta: float, finer: int = 0, near: float | No
 
 def upper_delta(losses: Losses, epsilon: float) -> float:
     """Bound delta at epsilon from above."""
+    losses = [(count, replace(loss, cap=epsilon + _CAP_OVER_EPSILON)) for count, loss in losses]
     quick = chernoff_delta(losses, epsilon)
     window: Window | None = window_for_epsilon(losses, epsilon, max(quick, 1e-250))
     found = quick
@@ -119,10 +139,8 @@ def upper_delta(losses: Losses, epsilon: float) -> float:
         if window is None:
             break
         profile = _computed(losses, window, 0, below=False)
-        place = int(np.searchsorted(profile.sums, epsilon))
-        if place < len(profile.sums):
-            above = float(sum(profile.deltas(np.asarray(epsilon), np.asarray(place))))
-            found = min(found, math.exp(profile.log_scale + profile.factor) * above + profile.beyond)
+        if epsilon <= profile.sums[-1]:
+            found = min(found, profile.between(epsilon) + float(profile.beside(np.asarray(epsilon))))
         if profile.log_error(epsilon) < math.log(_SMALL_ERROR * found):
             break
         window = window_of_jumps(losses, epsilon, found)
@@ -130,29 +148,43 @@ def upper_delta(losses: Losses, epsilon: float) -> float:
 
 
 def _epsilon(losses: Losses, delta: float, finer: int, below: bool, near: float | None) -> float:
-    left = delta - infinite_mass(losses)
-    if left <= 0:
+    if delta <= -math.expm1(sum(count * math.log1p(-loss.infinite) for count, loss in losses)):
         return math.inf
-    better, window = max if below else min, window_for_delta(losses, left)
-    if finer > 1 and _points(window, finer) > _MOST_FINER_POINTS:
-        return 0.0 if below else math.inf
-    profile = _computed(losses, window, finer, below)
-    found = _solve(profile, delta, below)
-    if profile.log_error(found) < math.log(_SMALL_ERROR * left):
+    better, found = (max, 0.0) if below else (min, math.inf)
+
+    def is_close(window: Window) -> bool:
+        """Better what is found, where the grid has not too many points; tell whether errors and rounding are small."""
+        nonlocal found
+        if finer > 1 and _points(window, finer) > _MOST_FINER_POINTS:
+            return False
+        profile = _computed(losses, window, finer, below)
+        here = _solve(profile, delta)
+        found = better(found, here)
+        # What rounding to the grid adds to epsilon, as in the choice of the spacing.
+        rounding = releases * (profile.sums[1] - profile.sums[0]) ** 2 * (window.tilt + 1) / 8
+        is_small = here < math.inf and profile.log_error(here) < math.log(_SMALL_ERROR * left)
+        return is_small and (here == 0 or rounding < _SMALL_ROUNDING * here)
+
+    releases = sum(count for count, _ in losses)
+    left = delta - mass_above(losses, 0.0)[0]
+    window = window_for_delta(losses, left)
+    tried = _points(window, finer) <= _MANY_POINTS
+    if tried and is_close(window):
         return found
-    # The tilt did not move the bulk to epsilon, so that the error is large there.
+    # The tilt did not move the bulk to epsilon, so that the error is large there, or the window is.
+    fewer = with_cap(losses, delta)
+    if fewer is not losses:
+        losses, left, tried = fewer, delta - mass_above(fewer, 0.0)[0], False
+        window = window_for_delta(losses, left)
+    if not tried and is_close(window):
+        return found
     guess = found if 0 < found < math.inf else chernoff_epsilon(losses, delta)
-    profile = _computed(losses, window_for_epsilon(losses, guess, left), finer, below)
-    found = better(found, _solve(profile, delta, below))
+    if is_close(window_for_epsilon(losses, guess, left)):
+        return found
     guess = near if below and near is not None else found
     for _ in range(_GUESSES):
-        if not 0 < guess < math.inf or profile.log_error(guess) < math.log(_SMALL_ERROR * left):
-            break
-        with_jump = window_of_jumps(losses, guess, left)
-        if with_jump is None:
-            break
-        found = better(found, _solve(_computed(losses, with_jump, finer, below), delta, below))
-        if below or found > 0.95 * guess:
+        with_jump = window_of_jumps(losses, guess, left) if 0 < guess < math.inf else None
+        if with_jump is None or is_close(with_jump) or below or found > 0.95 * guess:
             break
         guess = found
     return found
@@ -162,7 +194,10 @@ def _computed(losses: Losses, window: Window, finer: int, below: bool) -> _Profi
     points = min(_points(window, finer), _MOST_POINTS)
     spacing = (window.high - window.low) / (points - 2)
     parts = [(count, _on_grid(loss, spacing, window.tail, points, below)) for count, loss in losses]
-    return _profile(parts, spacing, points, window, below)
+    own, other = mass_above(losses, window.tail)
+    sign = -1.0 if below else 1.0
+    above = own * (1 + sign * _OF_TAILS), other * (1 + _OF_TAILS)
+    return _profile(parts, above, spacing, points, window, below)
 
 
 def _points(window: Window, finer: int) -> int:
@@ -177,11 +212,16 @@ def _on_grid(loss: MixedLoss, spacing: float, tail: float, points: int, below: b
 
 
 def _profile(
-    parts: Sequence[tuple[int, GridMasses]], spacing: float, points: int, window: Window, below: bool
+    parts: Sequence[tuple[int, GridMasses]],
+    above: tuple[float, float],
+    spacing: float,
+    points: int,
+    window: Window,
+    below: bool,
 ) -> _Profile:
     tilt = window.tilt
     factors = []
-    log_total = log_below = log_above = log_rest = log_finite = offset = 0.0
+    log_moment = log_below = log_above = log_rest = offset = 0.0
     first_tilt, last_tilt = tilt - window.low_tilt, tilt + window.high_tilt
     releases = sum(count for count, _ in parts)
     farthest = 0.0
@@ -189,10 +229,11 @@ def _profile(
         losses = grid.offset + spacing * (grid.first + np.arange(len(grid.masses)))
         farthest = max(farthest, float(np.max(np.abs(losses))))
         log_sum = _log_moment(grid.masses, losses, tilt)
-        log_total += count * log_sum
+        log_moment += count * log_sum
         log_below += count * _log_moment(grid.masses, losses, first_tilt)
         log_above += count * _log_moment(grid.masses, losses, last_tilt)
-        tilted = grid.masses * np.exp(np.minimum(tilt * losses - log_sum, 700.0))
+        with np.errstate(divide="ignore"):
+            tilted = np.exp(np.log(grid.masses) + (tilt * losses - log_sum))
         where = np.remainder(grid.first + np.arange(len(losses)), points)
         # Losses rise.
         split = int(np.searchsorted(losses, window.jump, "right"))
@@ -201,83 +242,73 @@ def _profile(
         factors.append(Factor(count, jumps, others))
         log_rest += count * _log_moment(grid.masses[:split], losses[:split], window.rest_tilt) if split else -math.inf
         offset += count * grid.offset
-        log_finite += count * math.log1p(-grid.infinite)
     tilted, spread = masses_of_sums(factors, points)
-    start = math.ceil((window.low - offset) / spacing)
-    numbers = start + np.arange(points)
+    numbers = math.ceil((window.low - offset) / spacing) + np.arange(points)
     tilted = np.maximum(tilted[np.remainder(numbers, points)], 0.0)
     sums = offset + spacing * numbers
-    reference = float(np.clip(np.sum(tilted * sums) / max(float(np.sum(tilted)), 1e-300), sums[0], sums[-1]))
-    log_scale = log_total - tilt * reference
-    kept = (sums > -spacing) & (sums > reference - 300 / max(tilt, 1.0))
-    sums, tilted = sums[kept], tilted[kept]
-    masses = tilted * np.exp(-tilt * (sums - reference))
-    apart = -masses * np.expm1(np.minimum(reference - sums, 1.0))
-    outside_above = math.exp(min(0.0, log_above - log_total - window.high_tilt * (window.high - spacing)))
-    outside_below = math.exp(min(0.0, log_below - log_total + window.low_tilt * (window.low + spacing)))
+    kept = sums > -spacing
+    over, steep = _weighed(tilted[kept], spacing, tilt)
     # The root of the sum over points of (exp(-tilt y) (1 - exp(-y)))^2, y their distance to epsilon.
     peak = math.exp(log_peak(tilt))
-    beyond = -math.expm1(log_finite)
     error = spread * math.sqrt(1 / (2 * spacing * tilt * (2 * tilt + 1) * (tilt + 1)) + peak**2)
-    rest = 0.0
     if below:
-        error += (outside_above + outside_below) * peak
+        # What lies outside the window comes back in at its other end.
+        log_outside_above = log_above - log_moment - window.high_tilt * (window.high - spacing)
+        log_outside_below = log_below - log_moment + window.low_tilt * (window.low + spacing)
+        error += (math.exp(min(0.0, log_outside_above)) + math.exp(min(0.0, log_outside_below))) * peak
     else:
-        beyond += math.exp(min(0.0, log_total - tilt * window.high)) * outside_above
-        rest = math.exp(min(log_rest + log_peak(window.rest_tilt) - window.rest_tilt * reference - log_scale, 700.0))
+        above = above[0] + math.exp(min(0.0, log_above - last_tilt * (window.high - spacing))), above[1]
     return _Profile(
-        sums,
-        mass=_sums_from(masses),
-        weighed=_sums_from(masses * np.exp(reference - sums)),
-        apart=_sums_from(apart),
-        doubt=_sums_from(np.abs(apart)) * (len(sums) * 2 * UNIT),
-        reference=reference,
-        log_scale=log_scale,
-        error=error,
+        below,
+        sums[kept],
+        over,
+        steep,
         tilt=tilt,
-        rest=rest,
+        log_moment=log_moment,
+        error=max(error, 1e-290),
+        factor=releases * MASS_ERROR * (1 + tilt * farthest * 1e-3) + points * 8 * UNIT + 1e-9,
+        log_rest=log_rest + log_peak(window.rest_tilt),
         rest_tilt=window.rest_tilt,
-        beyond=beyond,
-        factor=releases * MASS_ERROR * (1 + tilt * farthest * 1e-3) + points * 2 * UNIT + 1e-9,
+        above=above,
     )
 
 
-def _sums_from(values: np.ndarray) -> np.ndarray:
-    """Add up what lies at each point or above it."""
-    return np.cumsum(values[::-1])[::-1]
+def _weighed(tilted: np.ndarray, spacing: float, tilt: float) -> tuple[np.ndarray, np.ndarray]:
+    """Compute `over` and `steep` of `_Profile`, each from the point above, so that all terms are positive."""
+    mild, steep = math.exp(-tilt * spacing), math.exp(-(tilt + 1) * spacing)
+    of_steep = scipy.signal.lfilter([1.0], [1.0, -steep], tilted[::-1])
+    over = scipy.signal.lfilter([0.0, -mild * math.expm1(-spacing)], [1.0, -mild], of_steep)
+    return over[::-1], of_steep[::-1]
 
 
 def _log_moment(masses: np.ndarray, losses: np.ndarray, tilt: float) -> float:
-    exponents = tilt * losses
-    top = float(exponents.max())
-    # The top itself may have no mass at all, so that what is summed may be small, but not lost.
     with np.errstate(divide="ignore"):
-        top = float(np.max(np.where(masses > 0, exponents + np.log(masses), -np.inf)))
-    return top + math.log(float(np.sum(masses * np.exp(np.minimum(exponents - top, 700.0)))))
+        exponents = tilt * losses + np.log(masses)
+    top = float(exponents.max())
+    return top + math.log(float(np.sum(np.exp(exponents - top))))
 
 
-def _solve(profile: _Profile, delta: float, below: bool) -> float:
+def _solve(profile: _Profile, delta: float) -> float:
     """Find where the bound on delta(epsilon) passes delta."""
-    sums, sign = profile.sums, -1.0 if below else 1.0
-    at_points, errors = profile.deltas(sums, np.arange(len(sums)))
-    left = delta - profile.beyond
-    if left <= 0:
-        return math.inf
-    # In the scale of the masses.
-    wanted = math.exp(min(math.log(left) - sign * profile.factor - profile.log_scale, 700.0))
-    too_much = np.flatnonzero(at_points + sign * errors > wanted)
+    sums, below = profile.sums, profile.below
+    left = delta - profile.beside(sums)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        too_much = np.flatnonzero((left <= 0) | (profile.log_computed() > np.log(left)))
     if not len(too_much):
-        return 0.0 if below else max(0.0, float(sums[0]))
+        return 0.0
     place = int(too_much[-1]) + 1
     if place == len(sums):
         return max(0.0, float(sums[-1])) if below else math.inf
-    # Between two points the same losses lie above, and the errors are no more than at the first.
-    _, error = profile.deltas(sums[place - 1], np.asarray(place))
-    if profile.weighed[place] <= 0 or profile.mass[place] + sign * error <= wanted:
-        return max(0.0, float(sums[place - 1]))
-    small = float(profile.apart[place] + sign * error - wanted) / float(profile.weighed[place])
-    if abs(sums[place] - profile.reference) <= 1 and small > -0.9:
-        above = math.log1p(small)
-    else:
-        above = math.log(float(profile.mass[place] + sign * error - wanted) / float(profile.weighed[place]))
-    return max(0.0, float(np.clip(profile.reference + above, sums[place - 1], sums[place])))
+    # Between two points the same losses lie above. Errors are no more than at the first, and all else is no less than
+    # at the second.
+    low, high = float(sums[place - 1]), float(sums[place])
+    error = profile.error * math.exp(profile.tilt * (high - low))
+    remains = float(left[place] if below else left[place - 1])
+    if remains <= 0 or profile.steep[place] <= 0:
+        return max(0.0, low if below else high)
+    sign = -1.0 if below else 1.0
+    log_wanted = math.log(remains) - sign * profile.factor - profile.log_moment + profile.tilt * high
+    wanted = math.exp(min(log_wanted, 700.0)) - sign * error
+    part = (wanted - float(profile.over[place])) / float(profile.steep[place])
+    step = -math.log1p(-part) if 0 < part < 1 else high - low if part > 0 else 0.0
+    return max(0.0, high - min(step, high - low))

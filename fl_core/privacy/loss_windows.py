@@ -7,7 +7,7 @@ errors.
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
@@ -22,9 +22,13 @@ LEFT_OUT = 1e-5
 _LOG_OUTSIDE = math.log(1e-14)  # of the tilted mass, outside the window
 _ROUNDING = 2e-4  # of epsilon, about what grids may add
 _SMALLEST = 1e-40  # what quick bounds on delta leave out
+_ONE_SUM = 1e-4  # the deviation of sums that are as good as one, over their mean
 _LOG_TILTS = (-10.0, 14.0)  # between which tilts are found
 _LOG_MOST = math.log(1e4)  # of the tilt times the largest loss, where that allows more
 FEWEST_POINTS = 1 << 10
+_LEAST_CAP, _NEXT_CAP = 1e-9, 0.6  # the latter of the cap before
+_IN_A_GAP = 2e-3  # of delta, at most between a cap and the one before
+_BETTER = 0.98  # of the quick bound before, for a lower cap to be worth it
 
 
 @dataclass(frozen=True)
@@ -78,12 +82,12 @@ def chernoff_delta(losses: Losses, epsilon: float) -> float:
         return _cumulants(nodes, tilt)[0] - tilt * epsilon + log_peak(tilt)
 
     found = scipy.optimize.minimize_scalar(log_delta, bounds=_log_tilts(nodes), method="bounded")
-    return math.exp(min(0.0, float(found.fun))) * (1 + 1e-6) + infinite_mass(losses) + _SMALLEST
+    return math.exp(min(0.0, float(found.fun))) * (1 + 1e-6) + mass_above(losses, _SMALLEST)[0] + _SMALLEST
 
 
 def chernoff_epsilon(losses: Losses, delta: float) -> float:
     """Bound epsilon at delta in little time, where it may be several times too large."""
-    left = delta - infinite_mass(losses) - _SMALLEST
+    left = delta - mass_above(losses, _SMALLEST)[0] - _SMALLEST
     if left <= 0:
         return math.inf
     nodes = _nodes_of(losses, _SMALLEST)
@@ -102,19 +106,46 @@ def log_peak(tilt: float) -> float:
     return -tilt * math.log1p(1 / tilt) - math.log1p(tilt)
 
 
-def infinite_mass(losses: Losses) -> float:
-    """The probability that the sum is infinite."""
-    return -math.expm1(sum(count * math.log1p(-loss.infinite) for count, loss in losses))
+def mass_above(losses: Losses, tail: float) -> tuple[float, float]:
+    """The probability, under P and under Q, that some loss is above what is computed of it; see `MixedLoss.above`."""
+    each = [(count, *loss.above(tail)) for count, loss in losses]
+    if any(own >= 1 for _, own, _ in each):
+        return 1.0, 1.0
+    return (
+        -math.expm1(sum(count * math.log1p(-own) for count, own, _ in each)),
+        -math.expm1(sum(count * math.log1p(-other) for count, _, other in each)),
+    )
+
+
+def with_cap(losses: Losses, delta: float) -> Losses:
+    """Cap losses where that brings the quick bound on epsilon down: where some are rare and far above the others.
+
+    A tilt that suits the others would make such a loss weigh most. The bounds hold with any cap, and one where there
+    are hardly any losses hardly changes them.
+    """
+    cap = max(float(part.loss.max()) for part in _nodes_of(losses, _SMALLEST))
+    best, least, before = losses, chernoff_epsilon(losses, delta), 0.0
+    while cap > _LEAST_CAP:
+        cap *= _NEXT_CAP
+        capped = [(count, replace(loss, cap=cap)) for count, loss in losses]
+        mass = mass_above(capped, 0.0)[0]
+        epsilon = chernoff_epsilon(capped, delta)
+        if epsilon == math.inf:
+            break
+        if epsilon < _BETTER * least and mass - before <= _IN_A_GAP * (delta - mass):
+            best, least = capped, epsilon
+        before = mass
+    return best
 
 
 def total_variation(losses: Losses) -> float:
     """A bound on delta at epsilon 0: what each release has, added up."""
     total = sum(
-        nodes.count * float(np.exp(nodes.log_mass) @ np.maximum(-np.expm1(-nodes.loss), 0.0))
+        nodes.count * float(np.exp(nodes.log_mass) @ -np.expm1(-np.maximum(nodes.loss, 0.0)))
         for nodes in _nodes_of(losses, _SMALLEST)
     )
     # The sum is of a function with a corner, so that it is only right to a part in a thousand.
-    return total * 1.01 + infinite_mass(losses) + _SMALLEST
+    return total * 1.01 + mass_above(losses, _SMALLEST)[0] + _SMALLEST
 
 
 def window_for_delta(losses: Losses, delta: float) -> Window:
@@ -191,12 +222,12 @@ def _nodes_of(losses: Losses, delta: float) -> list[_Nodes]:
 def _masses_and_losses(loss: MixedLoss, tail: float) -> tuple[np.ndarray, np.ndarray]:
     masses, at = [], []
     for weight, pair in loss.pairs:
-        begin, end = pair.range(tail)
+        begin, end = loss.range(pair, tail)
         step = 0.1 * pair.fineness
         u = np.arange(begin, end + step, step)
         masses.append(pair.log_density(u) + math.log(weight * step / math.sqrt(2 * math.pi)))
         at.append(pair.loss(u))
-    for value, probability in loss.atoms:
+    for value, probability in loss.atoms_below_cap:
         masses.append(np.array([math.log(max(probability, 1e-300))]))
         at.append(np.array([value]))
     return np.concatenate(masses), np.concatenate(at)
@@ -230,12 +261,18 @@ def _log_tilts(nodes: Sequence[_Nodes]) -> tuple[float, float]:
 
 
 def _least_tilt(far: Callable[[float], bool], nodes: Sequence[_Nodes]) -> float:
-    """The least tilt, between two bounds, that moves the bulk far enough."""
+    """The least tilt, between two bounds, that moves the bulk far enough, or leaves hardly more than one sum."""
     low, high = _log_tilts(nodes)
     for _ in range(27):
         middle = (low + high) / 2
-        low, high = (low, middle) if far(math.exp(middle)) else (middle, high)
+        tilt = math.exp(middle)
+        low, high = (low, middle) if far(tilt) or _is_one_sum(nodes, tilt) else (middle, high)
     return math.exp(high)
+
+
+def _is_one_sum(nodes: Sequence[_Nodes], tilt: float) -> bool:
+    _, mean, variance = _cumulants(nodes, tilt)
+    return mean > 0 and math.sqrt(max(variance, 0.0)) < _ONE_SUM * mean
 
 
 def _window(

@@ -138,7 +138,7 @@ def test_sums_with_a_jump_are_enough_where_the_others_are_bounded(noise, probabi
     window = window_of_jumps(losses, epsilon, delta)
     if window is None:
         pytest.skip("sums of small losses reach epsilon too")
-    upper, lower = (_solve(_computed(losses, window, 1, below), delta, below) for below in (False, True))
+    upper, lower = (_solve(_computed(losses, window, 1, below), delta) for below in (False, True))
     digits = 1e-6  # of the deltas of three releases
     assert epsilon * (1 - digits) <= upper <= epsilon * 1.005
     assert epsilon * 0.995 <= lower <= epsilon * (1 + digits)

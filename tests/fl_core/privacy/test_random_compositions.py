@@ -1,0 +1,169 @@
+"""What holds for every composition, tried on random ones: releases with much and little noise, frequent and rare."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedlm.fl_core.privacy import composition
+from fedlm.fl_core.privacy.composition import AccountingError, GaussianEvent, StatedEvent, epsilon_bounds
+from fedlm.fl_core.privacy.loss_pairs import DIRECTIONS
+from fedlm.fl_core.privacy.loss_sums import lower_epsilon, upper_epsilon
+from tests.fl_core.privacy.test_loss_sums import laplace_delta
+
+
+def powers(low, high):
+    return st.floats(low, high).map(lambda power: 10**power)
+
+
+def counts(high):
+    return powers(0, high).map(round)
+
+
+COUNTS = st.one_of(st.just(1), counts(2), counts(4))
+SAMPLED = st.builds(
+    GaussianEvent,
+    st.one_of(powers(-1.65, 0), powers(-0.5, 1), powers(0, 2.5)),
+    COUNTS,
+    st.one_of(powers(-14, -6), powers(-6, -2), powers(-2, -0.01)),
+)
+STATED = st.builds(StatedEvent, powers(-2, 1), st.one_of(st.just(0.0), powers(-16, -7)), st.sampled_from([1, 1, 2, 5]))
+
+
+@st.composite
+def truncated(draw):
+    event, population = draw(SAMPLED), draw(counts(7).filter(lambda count: count >= 2))
+    most = max(1, int(population * event.sampling_probability * draw(st.floats(0.8, 2.0))))
+    return replace(event, population=population, most=most)
+
+
+EVENTS = st.lists(st.one_of(SAMPLED, SAMPLED, SAMPLED, truncated(), STATED), min_size=1, max_size=3)
+DELTAS = powers(-14.5, -2)
+
+
+def losses_of(events, direction):
+    return [(event.count, event.loss(direction)) for event in events]
+
+
+def more_of(event):
+    """A release that gives away more, in each way that there is."""
+    yield replace(event, count=event.count + 1)
+    if isinstance(event, StatedEvent):
+        yield replace(event, epsilon=event.epsilon * 1.3)
+        yield replace(event, delta=event.delta * 2 + 1e-16)
+        return
+    yield replace(event, noise_multiplier=event.noise_multiplier / 1.3)
+    if event.most is None:
+        yield replace(event, sampling_probability=min(1.0, event.sampling_probability * 1.3))
+
+
+def check_composition(events, delta, data):
+    for direction in DIRECTIONS:
+        losses = losses_of(events, direction)
+        upper, lower = upper_epsilon(losses, delta), lower_epsilon(losses, delta)
+        assert lower <= upper
+        for event in events:
+            assert lower_epsilon(losses_of([event], direction), delta) <= upper
+        place = data.draw(st.integers(0, len(events) - 1))
+        for more in more_of(events[place]):
+            with_more = losses_of([*events[:place], more, *events[place + 1 :]], direction)
+            assert lower <= upper_epsilon(with_more, delta)
+        assert lower_epsilon(losses, delta * 1.5) <= upper
+        assert lower <= upper_epsilon(losses, delta / 1.5)
+
+
+quick, long, thorough = (
+    settings(max_examples=examples, deadline=None, derandomize=True) for examples in (5, 200, 10_000)
+)
+
+
+@quick
+@given(EVENTS, DELTAS, st.data())
+def test_no_bound_contradicts_another(events, delta, data):
+    check_composition(events, delta, data)
+
+
+@pytest.mark.long
+@long
+@given(EVENTS, DELTAS, st.data())
+def test_no_bound_contradicts_another_in_hundreds(events, delta, data):
+    check_composition(events, delta, data)
+
+
+@pytest.mark.thorough
+@thorough
+@given(EVENTS, DELTAS, st.data())
+def test_no_bound_contradicts_another_in_thousands(events, delta, data):
+    check_composition(events, delta, data)
+
+
+@pytest.mark.parametrize(
+    ("often", "rare", "delta"),
+    [
+        (GaussianEvent(0.79, 3721, 0.00205), GaussianEvent(0.043, 1, 4.32e-14), 7.2e-14),
+        (GaussianEvent(0.98, 707, 0.0096), GaussianEvent(0.05, 1, 1.53e-10), 1.7e-10),
+    ],
+)
+def test_a_rare_release_that_gives_everything_away_takes_its_probability_of_delta(often, rare, delta):
+    """Its loss is in the hundreds where the person is in it, and as good as nothing elsewhere."""
+    upper, lower = epsilon_bounds([often, rare], delta)
+    left = delta - rare.sampling_probability
+
+    def exact(epsilon):
+        return laplace_delta(often.noise_multiplier, often.sampling_probability, often.count, epsilon, "remove")
+
+    assert upper * 0.999 <= lower <= upper
+    assert exact(upper) <= left <= exact(lower)
+    assert lower > epsilon_bounds([often], delta).upper
+
+
+def test_a_training_and_one_with_hardly_any_noise():
+    """60 batches of one example of a million, and one such batch with so little noise that all of it is seen."""
+    probability = 1 / 1_036_672
+    often, rare = GaussianEvent(0.72, 60, probability), GaussianEvent(0.05, 1, probability)
+    both, alone = epsilon_bounds([often, rare], 1e-6), epsilon_bounds([often], 1e-6 - probability)
+    assert both.lower >= both.upper * 0.99
+    # Where the person is not in the other one, its loss is that of not being in it.
+    assert both.lower <= alone.upper - probability
+    assert alone.lower - probability <= both.upper
+    assert both.lower > 4 * epsilon_bounds([often], 1e-6).upper
+
+
+def test_losses_of_one_release_do_not_hide_those_of_another():
+    """A far loss that hardly happens once made the window so wide that all else lay between two points of its grid."""
+    events = [
+        GaussianEvent(2.6094295346466696, 120, 0.0007195709757742466),
+        GaussianEvent(0.056995725060339966, 31, 2.4557703000261788e-11, 520548, 1),
+        StatedEvent(0.016435760538654785, 2.994023297456254e-15),
+    ]
+    upper, lower = epsilon_bounds(events, 1.8928150810315125e-06)
+    assert upper * 0.99 <= lower <= upper
+
+
+def test_a_sum_that_is_as_good_as_certain():
+    upper, lower = epsilon_bounds([StatedEvent(6.77, count=5), StatedEvent(1.85)], 6.4e-11)
+    assert upper * 0.9999 <= lower <= upper
+    assert upper == pytest.approx(5 * 6.77 + 1.85, rel=1e-4)
+
+
+def test_bounds_that_contradict_each_other_are_a_defect(monkeypatch):
+    events = [GaussianEvent(1.0, 10, 0.0123), GaussianEvent(3.0, 10, 0.0123)]
+    composition._epsilon_bounds.cache_clear()
+    composition._epsilon_above.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(composition, "lower_epsilon", lambda *given, **named: math.inf)
+        with pytest.raises(AccountingError, match=r"at most .* and at least inf"):
+            epsilon_bounds(events, 1e-6)
+    right = composition._epsilon_bounds
+
+    def one_too_little(events, delta):
+        found = right(events, delta)
+        return found if len(events) == 1 else found._replace(upper=found.upper / 10, lower=found.lower / 10)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(composition, "_epsilon_bounds", one_too_little)
+        with pytest.raises(AccountingError, match=r"of GaussianEvent.* alone is at least"):
+            epsilon_bounds(events, 1e-6)
+    assert epsilon_bounds(events, 1e-6).upper > epsilon_bounds(events[:1], 1e-6).upper
