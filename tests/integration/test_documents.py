@@ -176,14 +176,16 @@ def test_the_deployment_page_works_as_it_is_written(workplace, free_ports):
 def test_the_page_on_plans_works_as_it_is_written(workplace, free_ports):
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT / "clients/plan_client"),
         "JAX_NUM_CPU_DEVICES": "1",
     }
     commands = blocks("docs/plans.md", "sh")
     assert len(commands) == 3
     for command in commands:
         type_script(command.replace(":8470", f":{free_ports(1)[0]}"), workplace, environment)
-    assert json.loads((workplace / "runs/plans/summary.json").read_text())["rounds"] == 2
+    summary = json.loads((workplace / "runs/plans/summary.json").read_text())
+    assert (summary["status"], summary["rounds"]) == ("finished", 2)
+    rows = [json.loads(line) for line in (workplace / "runs/plans/metrics.jsonl").read_text().splitlines()]
+    assert [row["clients"] for row in rows] == [2, 2], "the ordinary client and that of plans took part in every round"
     assert json.loads((workplace / "plan/manifest.json").read_text())["format"] == "fedlm-plan"
 
 
