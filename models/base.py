@@ -1,7 +1,7 @@
 """The types every model shares: a batch of token sequences, and a model as a record of pure functions."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
@@ -118,14 +118,14 @@ class Model:
 
     name: str
     vocabulary_size: int
-    init: Callable[[jax.Array], Params]
-    apply: Callable[[Params, jax.Array], jax.Array]
-    loss: Callable[[Params, Any], ExampleSums]
+    init: Callable[[jax.Array], Params] = field(repr=False)
+    apply: Callable[[Params, jax.Array], jax.Array] = field(repr=False)
+    loss: Callable[[Params, Any], ExampleSums] = field(repr=False)
     objective: Objective = "causal"
-    special_tokens: SpecialTokens = OWN
-    decoder: Decoder | None = None
-    given: "Callable[[Params], Model] | None" = None
-    dropping: "Callable[[float], Model] | None" = None
+    special_tokens: SpecialTokens = field(default=OWN, repr=False)
+    decoder: Decoder | None = field(default=None, repr=False)
+    given: "Callable[[Params], Model] | None" = field(default=None, repr=False)
+    dropping: "Callable[[float], Model] | None" = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -19,6 +19,7 @@ from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.fl_core.text_examples import examples_of, with_tokens
 from fedlm.models.arguments import StrPath, checked_arguments
+from fedlm.models.shown import in_a_line, in_a_table
 from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.simulations.data.grouping import client_digest
 from fedlm.simulations.data.splits import SPLITS, split_of
@@ -145,6 +146,14 @@ class DataInMemory:
         self.vocabulary_origin, self.tokenizer, self.row_length = vocabulary_origin, tokenizer, row_length
         record = json.dumps([fingerprint, {name: split.digest() for name, split in splits.items()}])
         self.contents = hashlib.sha256(record.encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        clients = {name: len(split.client_ids) for name, split in self._splits.items()}
+        return in_a_line(self, vocabulary_size=self.vocabulary_size, clients=clients)
+
+    def _repr_html_(self) -> str:
+        rows = [(name, len(one.client_ids), int(one.num_examples.sum())) for name, one in self._splits.items()]
+        return in_a_table(rows, (f"in memory, a vocabulary of {self.vocabulary_size:,}", "clients", "examples"))
 
     @property
     def special_tokens(self) -> SpecialTokens:

@@ -16,9 +16,10 @@ from fedlm.fl_core.runs.publishing import released
 from fedlm.fl_core.runs.recorded_runs import whole_checkpoints
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.arguments import StrPath, checked_arguments
-from fedlm.models.base import Model, Params
+from fedlm.models.base import Model, Params, parameter_count
 from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.models.registry import MODELS, create_model
+from fedlm.models.shown import facts_table, in_a_line
 from fedlm.simulations.data.federated_data import StoredData
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
@@ -48,6 +49,17 @@ class TrainedModel(NamedTuple):
     steps: int  # how many rounds, or steps, that checkpoint has seen
     tokenizer: Tokenizer
     data: TokenStore | None  # None for imported weights that were opened without a data set
+
+    def __repr__(self) -> str:
+        return in_a_line(self, **self._facts())
+
+    def _repr_html_(self) -> str:
+        return facts_table(self._facts() | {"parameters": parameter_count(self.model)})
+
+    def _facts(self) -> dict[str, Any]:
+        data = None if self.data is None else str(self.data.path)
+        model = self.settings["model"]
+        return {"folder": str(self.folder), "of": self.command, "model": model, "steps": self.steps, "data": data}
 
     @property
     def store(self) -> TokenStore:

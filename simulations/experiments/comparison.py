@@ -21,6 +21,7 @@ from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.run_folder import COMPARISON, COMPARISON_FILE, refuse_other_contents
 from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.dropout import with_dropout
+from fedlm.models.shown import in_a_line
 from fedlm.simulations.data.cohort_files import fingerprint
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments.cell_execution import CellExecutor, LocalProcesses, Observer, Row, run_cells
@@ -56,7 +57,7 @@ class Cell:
         run_experiment(self.experiment, self.directory, lambda row, rounds: report(row), tuning=self.tuning)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CellResult:
     """What became of a cell."""
 
@@ -65,6 +66,10 @@ class CellResult:
     # it says of privacy; a failed one has only `error` beside the status
     summary: dict[str, Any]
     rows: list[dict[str, Any]]  # its metrics, a dictionary a round
+
+    def __repr__(self) -> str:
+        model, folder = self.cell.experiment.model, str(self.cell.directory)
+        return in_a_line(self, model=model, folder=folder, status=self.status, test_loss=self.summary.get("test_loss"))
 
     @property
     def status(self) -> str:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE
 from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
@@ -29,6 +30,7 @@ from fedlm.fl_core.scores import ClientSums, Scores, evaluate, evaluate_clients
 from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.base import Batch, Model, Params, parameter_count
 from fedlm.models.precision import precision_scope
+from fedlm.models.shown import facts_table, in_a_line
 from fedlm.simulations.data.federated_data import device_batches, evaluation_owners
 from fedlm.simulations.engine.cohort_engine import CohortEngine
 from fedlm.simulations.engine.lane_count import choose_lanes, copies_beyond_sgd
@@ -64,8 +66,12 @@ class FinishedRound(NamedTuple):
     rounds: int
     params: Params | None
 
+    def __repr__(self) -> str:
+        has = None if self.params is None else "..."
+        return in_a_line(self, round=self.row.get("round"), rounds=self.rounds, params=has)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class FinishedRun:
     """A run that has ended.
 
@@ -87,6 +93,16 @@ class FinishedRun:
     rows: list[dict[str, Any]]
     model: Model
     read_params: Callable[[], Params]
+
+    def __repr__(self) -> str:
+        known = {name: self.summary[name] for name in ("status", "rounds", "test_loss") if name in self.summary}
+        private = self.summary.get("privacy_guarantee") is not None
+        return in_a_line(self, model=self.model.name, **known, privacy="see .privacy" if private else NOT_PRIVATE)
+
+    def _repr_html_(self) -> str:
+        """Make the table of what a notebook shows; the privacy stands there whole."""
+        names = ("status", "rounds", "parameters", "test_loss", "test_perplexity", "test_accuracy", "privacy")
+        return facts_table({"model": self.model.name} | {name: self.summary.get(name) for name in names})
 
     @functools.cached_property
     def params(self) -> Params:

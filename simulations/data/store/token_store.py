@@ -22,6 +22,7 @@ from fedlm.fl_core.client_examples import ClientExamples, ClientsFingerprint, co
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE, VocabularyOrigin
 from fedlm.models.arguments import StrPath, checked_arguments
+from fedlm.models.shown import in_a_line, in_a_table
 from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.format import (
@@ -58,6 +59,15 @@ class TokenStore:
         self.header = header
         self.tokenizer = tokenizer
         self._splits: dict[str, ClientSplit] = {}
+
+    def __repr__(self) -> str:
+        clients = {name: split.clients for name, split in self.header.splits.items()}
+        return in_a_line(self, path=str(self.path), vocabulary_size=self.vocabulary_size, clients=clients)
+
+    def _repr_html_(self) -> str:
+        rows = [(name, one.clients, one.examples, one.tokens) for name, one in self.header.splits.items()]
+        titles = (f"{self.path}, a vocabulary of {self.vocabulary_size:,}", "clients", "examples", "tokens")
+        return in_a_table(rows, titles)
 
     @classmethod
     @checked_arguments

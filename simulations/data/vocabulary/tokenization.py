@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import DataError
 from fedlm.models.arguments import StrPath, checked_arguments
+from fedlm.models.shown import in_a_line
 from fedlm.models.special_tokens import KNOWN_SPECIAL_TOKENS, OOV_ID, OWN, SpecialTokens
 from fedlm.simulations.data.vocabulary.piece_cache import PieceCache
 from fedlm.simulations.data.vocabulary.tokenizer_kinds import TOKENIZERS
@@ -60,6 +61,9 @@ class Tokenizer:
         # Whether what stands between two spaces is encoded without regard to what is around it.
         spaces_divide = not definition.get("added_tokens") and _cutting(definition) in _known_cuttings()
         self._cache = PieceCache(self._encode_whole) if spaces_divide else None
+
+    def __repr__(self) -> str:
+        return in_a_line(self, vocabulary_size=self.vocabulary_size, fingerprint=self.fingerprint[:16])
 
     @classmethod
     @checked_arguments
