@@ -19,6 +19,7 @@ from typing import Any
 import scipy
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.accounting_library import accounting_library
 from fedlm.fl_core.privacy.composition import Event, GaussianEvent, delta_above, epsilon_above, epsilon_bounds
 from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_epsilon_above, gaussian_noise_multiplier
@@ -196,7 +197,7 @@ def _epsilon_by_rdp(plan: PrivacyPlan, generations: Generations, delta: float) -
     events = events_of(plan, generations)
     if isinstance(plan.participation, TruncatedPoissonParticipation) or not events:
         return None
-    import dp_accounting
+    dp_accounting = accounting_library()
 
     (event,) = events
     assert isinstance(event, GaussianEvent)

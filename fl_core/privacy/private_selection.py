@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.accounting_library import accounting_library
 from fedlm.fl_core.privacy.composition import (
     EpsilonBounds,
     Event,
@@ -96,8 +97,7 @@ def _apart(events: Sequence[AnyEvent]) -> tuple[list[Event], list[SelectionEvent
 @functools.lru_cache(maxsize=256)
 def _by_divergences(plain: tuple[Event, ...], selections: tuple[SelectionEvent, ...], delta: float) -> float:
     """Bound epsilon by Renyi accounting; what has no divergence here is composed by itself and added."""
-    import dp_accounting
-
+    dp_accounting = accounting_library()
     known = [event for event in plain if isinstance(event, GaussianEvent) and event.most is None]
     others = [event for event in plain if event not in known]
     share = sum(event.delta * event.count for event in others if isinstance(event, StatedEvent))
@@ -119,8 +119,7 @@ def _by_divergences(plain: tuple[Event, ...], selections: tuple[SelectionEvent, 
 
 def _as_dp_event(events: Sequence[GaussianEvent]) -> "DpEvent":
     """Describe releases as the library of accounting does."""
-    import dp_accounting
-
+    dp_accounting = accounting_library()
     composed = []
     for event in events:
         one: DpEvent = dp_accounting.GaussianDpEvent(event.noise_multiplier)
