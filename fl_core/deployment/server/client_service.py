@@ -20,6 +20,7 @@ from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers, Offe
 from fedlm.fl_core.deployment.server.client_registry import ClientRegistry
 from fedlm.fl_core.deployment.server.pacing import PaceSteering
 from fedlm.fl_core.deployment.server.rate_limits import RateLimiter, RateLimits
+from fedlm.fl_core.deployment.server.reports.disk_room import DiskRoom
 from fedlm.fl_core.deployment.server.reports.receiving import Receiver
 from fedlm.fl_core.deployment.server.reports.round_sums import RoundSums
 from fedlm.fl_core.deployment.server.reports.streaming_sum import SumSettings
@@ -32,6 +33,9 @@ from fedlm.fl_core.runs.federated_training import Score
 from fedlm.models.base import Model
 
 _TRANSFERS_FOLDER = "transfers"
+# Of a checkpoint the parameters, two moments of them and what a client algorithm remembers, then the next download; and
+# what the database, the ledger and files beside these grow by.
+_KEPT_MODELS, _KEPT_BYTES = 5, 1 << 26
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,8 @@ class ClientService:
         downloads = ModelDownloads(deployment.download_encoding, deployment.chunk_bytes, folder)
         program = write_training_program(deployment.model, task.model, deployment.training, deployment.examples)
         vocabulary = ServedArtifact([task.vocabulary], "tokenizer", deployment.chunk_bytes, folder)
-        buffers = UploadBuffers(download_bytes(like), folder)
+        room = DiskRoom(folder, _KEPT_MODELS * download_bytes(download) + _KEPT_BYTES)
+        buffers = UploadBuffers(download_bytes(like), room)
         round_bytes = download_bytes(download) + upload_bytes(compressor, update) + len(task.vocabulary)
         plans = None
         if task.plan_signer is not None:
@@ -130,7 +135,7 @@ class ClientService:
                 SumSettings(update, compressor, deployment.aggregation_rules()),
                 deployment.robust_rule(),
                 deployment.cohort_size,
-                folder,
+                room,
             ),
             downloads=downloads,
         )

@@ -1,26 +1,37 @@
 """Makes the sums of a run's rounds, as its settings say how reports become one."""
 
-from pathlib import Path
-
+from fedlm.fl_core.deployment.server.reports.disk_room import DiskRoom
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustRule, RobustSum
 from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum, SumSettings
+from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.round_loop import RoundPlan
 
 
 class RoundSums:
     """Makes the sum of no report, for each attempt at a round."""
 
-    def __init__(self, settings: SumSettings, rule: RobustRule, cohort_size: int, folder: Path):
+    def __init__(self, settings: SumSettings, rule: RobustRule, cohort_size: int, room: DiskRoom):
         """Note what sums are made of; a round waits for `cohort_size` reports where it names no clients."""
-        self._settings, self._rule, self._cohort_size, self._folder = settings, rule, cohort_size, folder
+        self._settings, self._rule, self._cohort_size, self._room = settings, rule, cohort_size, room
         self._compiled = False
 
     def new(self, plan: RoundPlan, clip_norm: float | None) -> StreamingSum:
-        """Make the sum of a round, with its clip norm: None for that of the rules."""
+        """Make the sum of a round, with its clip norm: None for that of the rules.
+
+        Raises:
+          ConfigurationError: it needs a file for which the disk has no room.
+        """
         if self._rule.name == "mean":
             return StreamingSum(self._settings, plan.upload_key(), clip_norm)
         most = len(plan.clients) or self._cohort_size
-        return RobustSum(self._settings, plan.upload_key(), self._rule, self._folder, most, clip_norm)
+        made = RobustSum(self._settings, plan.upload_key(), self._rule, self._room.folder, most, clip_norm)
+        if self._room.left() < 0:
+            raise ConfigurationError(
+                f"{self._room.folder}: with {most} updates, which the aggregation {self._rule.name} keeps until a "
+                f"round's end, the disk has less than {self._room.kept:,} bytes left for the database and the next "
+                "checkpoint; make room"
+            )
+        return made
 
     def compile(self, plan: RoundPlan, clip_norm: float | None) -> None:
         """Compile what adds a report, once, so that the first of a run does not wait for it."""

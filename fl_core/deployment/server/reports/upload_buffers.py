@@ -1,37 +1,70 @@
 """Where uploads wait until they are whole: in memory while a budget lasts, in nameless files beyond it.
 
 So memory does not grow with the number of clients that send at the same time, nor does a slow one keep others waiting.
+Files take no room that the disk must keep. Where they have none left, an upload that stands still gives way to a newer.
 """
 
 import asyncio
 import contextlib
+import errno
 import mmap
+import os
 import tempfile
-from pathlib import Path
+import time
 from typing import BinaryIO
 
 import numpy as np
 
 from fedlm.fl_core.compression.compressors import Buffer
+from fedlm.fl_core.deployment.server.reports.disk_room import DiskRoom
 
 _ALIGNMENT = 64
 _AT_ONCE_TO_MEMORY, _AT_ONCE_TO_DISK = 1 << 21, 1 << 16
+_STANDS_STILL_SECONDS = 10.0
+_now = time.monotonic
 
 
 class UploadBuffers:
     """Makes buffers within a budget."""
 
-    def __init__(self, budget: int, folder: Path):
-        """Begin with a budget of bytes of memory for all uploads together, and a folder for nameless files."""
-        self._left, self._folder = budget, folder
+    def __init__(self, budget: int, room: DiskRoom):
+        """Begin with a budget of bytes of memory for all uploads together, and room for nameless files."""
+        self._left, self._room = budget, room
         self._used: list[memoryview] = []
+        # Those in files, which went on longest ago first, and how many bytes of them are still to come.
+        self._in_files: dict[UploadBuffer, None] = {}
+        self._to_come = 0
 
     def open(self, size: int) -> "UploadBuffer":
         """Make room for the bytes of an upload, at least one; raises `OSError` where neither memory nor disk has it."""
         if size > self._left:
-            return UploadBuffer(size, self, tempfile.TemporaryFile(dir=self._folder))
+            self._make_room(size)
+            file = tempfile.TemporaryFile(dir=self._room.folder)  # noqa: SIM115
+            buffer = UploadBuffer(size, self, file)
+            self._in_files[buffer] = None
+            self._to_come += size
+            return buffer
         self._left -= size
         return UploadBuffer(size, self, None)
+
+    def _make_room(self, size: int) -> None:
+        """Have room in files for so many bytes; raises `OSError` where there is none."""
+        while size > self._room.left() - self._to_come:
+            still = next((one for one in self._in_files if not one.complete), None)
+            if still is None or not still.stands_still:
+                raise no_room()
+            still.give_way()
+
+    def went_on(self, buffer: "UploadBuffer", count: int) -> None:
+        """Note that so many bytes of an upload are in its file."""
+        self._to_come -= count
+        self._in_files[buffer] = self._in_files.pop(buffer)
+
+    def ended(self, buffer: "UploadBuffer", missing: int) -> None:
+        """Note that an upload needs its file no more, of which so many bytes have not come."""
+        if buffer in self._in_files:
+            del self._in_files[buffer]
+            self._to_come -= missing
 
     def take_memory(self, size: int) -> memoryview:
         """Hand out memory; what was used before is faster than new."""
@@ -59,6 +92,7 @@ class UploadBuffer:
         self._passing = bytearray()
         self._map: mmap.mmap | None = None
         self.written = 0
+        self._went_on, self._writing, self._gave_way = _now(), False, False
 
     def __enter__(self) -> "UploadBuffer":
         return self
@@ -67,10 +101,25 @@ class UploadBuffer:
         if self._file is None:
             self._owner.give_back(self._memory)
         else:
-            # What a full disk does not take is not wanted any more.
-            with contextlib.suppress(OSError):
-                self._file.close()
+            self._close(self._file)
         self._memory, self._passing, self._map = memoryview(b""), bytearray(), None
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether nothing has come for a while."""
+        return not self._writing and _now() - self._went_on >= _STANDS_STILL_SECONDS
+
+    def give_way(self) -> None:
+        """Let another upload have the room; what comes of this one is refused."""
+        self._gave_way = True
+        assert self._file is not None
+        self._close(self._file)
+
+    def _close(self, file: BinaryIO) -> None:
+        # What a full disk does not take is not wanted any more.
+        with contextlib.suppress(OSError):
+            file.close()
+        self._owner.ended(self, self._size - self.written)
 
     def space(self) -> memoryview:
         """Give room for the bytes that follow; never none, so that more than was declared is noticed."""
@@ -86,8 +135,15 @@ class UploadBuffer:
         """Keep so many bytes of `space`; False where the upload has no more. `OSError`: the disk is full."""
         if self.complete:
             return False
+        if self._gave_way:
+            raise no_room()
         if self._file is not None:
-            await asyncio.to_thread(_append, self._file, memoryview(self._passing)[:count])
+            self._writing = True
+            try:
+                await asyncio.to_thread(_append, self._file, memoryview(self._passing)[:count])
+            finally:
+                self._writing, self._went_on = False, _now()
+            self._owner.went_on(self, count)
         self.written += count
         return True
 
@@ -103,6 +159,11 @@ class UploadBuffer:
         self._file.flush()
         self._map = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_READ)
         return memoryview(self._map)
+
+
+def no_room() -> OSError:
+    """Make the error of a disk without room."""
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _aligned(size: int) -> memoryview:

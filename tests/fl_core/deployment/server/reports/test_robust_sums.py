@@ -1,5 +1,8 @@
 """Robust aggregation: equal to SciPy's, and a minority cannot move it beyond what honest clients sent."""
 
+import contextlib
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -13,11 +16,15 @@ from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.compression.compressors import compress_update
 from fedlm.fl_core.compression.registry import make_compressor
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
+from fedlm.fl_core.deployment.server.reports import disk_room
+from fedlm.fl_core.deployment.server.reports.disk_room import DiskRoom
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustRule, RobustSum, robust_mean
+from fedlm.fl_core.deployment.server.reports.round_sums import RoundSums
 from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum, SumSettings
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import TrainingSums
+from fedlm.fl_core.round_loop import RoundPlan
 
 SHAPES = {"a": np.zeros((3, 4), np.float32), "b": np.zeros(5, np.float32)}
 MEDIAN, TRIMMED = RobustRule("median"), RobustRule("trimmed_mean", 0.25)
@@ -124,3 +131,13 @@ def test_settings_that_contradict_each_other_are_refused(settings, why):
 def test_all_clients_count_the_same():
     assert compose(Deployment, model="cifg_tiny").aggregation_rules().weighting == "examples"
     assert compose(Deployment, model="cifg_tiny", aggregation="median").aggregation_rules().weighting == "uniform"
+
+
+@pytest.mark.parametrize(("left", "refused"), [(10_000, False), (-1, True)])
+def test_a_median_leaves_the_database_and_the_next_checkpoint_their_room(tmp_path, monkeypatch, left, refused):
+    settings = SumSettings(SHAPES, make_compressor("uniform8"), AggregationRules("uniform", 1.0))
+    sums = RoundSums(settings, MEDIAN, 3, DiskRoom(tmp_path, 50_000))
+    monkeypatch.setattr(disk_room.shutil, "disk_usage", lambda path: SimpleNamespace(free=50_000 + left))
+    expected = pytest.raises(ConfigurationError, match="next checkpoint; make room")
+    with expected if refused else contextlib.nullcontext():
+        sums.new(RoundPlan(0, np.zeros(0, np.int64), 5, 0.1), None)
