@@ -11,6 +11,8 @@ from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
 _CUT_OFF = "\N{REPLACEMENT CHARACTER}"
 """What a character looks like of which not all bytes are there yet."""
+_SETTLED_AT_ONCE, _KEPT = 32, 16
+"""Tokens that a stream takes for certain at once, about, and those at the end that it does not."""
 
 
 def prompt_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
@@ -34,10 +36,16 @@ def completion_text(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequenc
 
 
 class TextStream:
-    """Decodes a completion while it grows, and says what is new."""
+    """Decodes a completion while it grows, and says what is new.
+
+    Each token is decoded a few times, however long the completion gets: what is certain is not decoded again.
+    """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]):
-        self._tokenizer, self._prompt, self._shown = tokenizer, prompt, 0
+        self._tokenizer, self._context = tokenizer, list(prompt)
+        self._certain, self._settled = "", 0  # text that is certain and not shown, and how many tokens have given it
+        self._tried = 0  # tokens when it was last tried to settle more
+        self._shown = 0  # letters of what is shown that are not settled
 
     def more(self, tokens: Sequence[int], whole: bool = False) -> str:
         """Return what to show after what was shown, given all tokens so far.
@@ -45,11 +53,28 @@ class TextStream:
         The last word is kept back until there is another or the text is `whole`, for the next token may still change
         it.
         """
-        text = completion_text(self._tokenizer, self._prompt, tokens)
+        text = self._certain + completion_text(self._tokenizer, self._context, tokens[self._settled :])
         end = len(text) if whole else max(text.rfind(" "), text.rfind("\n"), 0)
         end = len(text[:end].rstrip(_CUT_OFF)) if not whole else end
         shown, self._shown = self._shown, max(self._shown, end)
-        return text[shown : self._shown]
+        if len(tokens) - self._tried >= _SETTLED_AT_ONCE:
+            self._settle(tokens)
+        return text[shown : max(shown, end)]
+
+    def _settle(self, tokens: Sequence[int]) -> None:
+        """Take all but the last tokens for certain, where what follows reads the same without those before them."""
+        new, self._tried = tokens[self._settled :], len(tokens)
+        settled = new[: len(new) - _KEPT]
+        context = [*self._context, *settled][-_KEPT:]
+        text, before, after = (
+            completion_text(self._tokenizer, one, of)
+            for one, of in ((self._context, new), (self._context, settled), (context, new[len(settled) :]))
+        )
+        if before + after == text:
+            certain = self._certain + before
+            done = min(self._shown, len(certain))
+            self._certain, self._shown = certain[done:], self._shown - done
+            self._context, self._settled = context, self._settled + len(settled)
 
 
 def read_prompts(path: Path) -> list[str]:

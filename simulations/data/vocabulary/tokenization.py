@@ -18,10 +18,12 @@ from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.shown import in_a_line
 from fedlm.models.special_tokens import KNOWN_SPECIAL_TOKENS, OOV_ID, OWN, SpecialTokens
 from fedlm.simulations.data.vocabulary.piece_cache import PieceCache
+from fedlm.simulations.data.vocabulary.text_cutting import LONGEST_WORD
 from fedlm.simulations.data.vocabulary.tokenizer_kinds import TOKENIZERS
 from fedlm.simulations.data.vocabulary.tokenizer_settings import DEFAULT_SETTINGS, TokenizerSettings
 
 _UNSEEN = range(OOV_ID)  # PAD, BOS and EOS
+_LONGEST_THAT_IS_READ = 10 * LONGEST_WORD  # which a tokenizer that is given may say, as clients of plans take it
 _MAKE_ANOTHER = "Train the tokenizer by importing the data again, or give another vocabulary."
 
 
@@ -51,6 +53,12 @@ class Tokenizer:
             expected = " or ".join(str(list(names)) for names in known)
             raise DataError(f"tokenizer: ids 0 to {OOV_ID} are {found}, expected {expected}. {_MAKE_ANOTHER}")
         self.special_tokens: SpecialTokens = known[tuple(found)]
+        longest = definition["model"].get("max_input_chars_per_word", 0)
+        if isinstance(longest, int) and longest > _LONGEST_THAT_IS_READ:
+            raise DataError(
+                f"tokenizer: max_input_chars_per_word is {longest}, expected {_LONGEST_THAT_IS_READ} at most, as the "
+                f"time that a word takes grows faster than its letters. {_MAKE_ANOTHER}"
+            )
         self._tokenizer = tokenizers.Tokenizer.from_str(self._json)
         if self._tokenizer.padding or self._tokenizer.truncation:
             raise DataError(f"tokenizer: pads or cuts what it encodes, which training does itself. {_MAKE_ANOTHER}")

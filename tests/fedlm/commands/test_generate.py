@@ -135,3 +135,38 @@ def test_what_is_streamed_is_the_whole_text_and_words_are_shown_whole(run):
     assert "".join(shown) == text
     assert sum(map(bool, shown)) > 5
     assert tokenizer.decode(prompt) + text == tokenizer.decode(tokens)
+
+
+def streamed(tokenizer, prompt, tokens):
+    stream = TextStream(tokenizer, prompt)
+    shown = [stream.more(tokens[: count + 1]) for count in range(len(tokens))]
+    return "".join([*shown, stream.more(tokens, whole=True)])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_long_texts_are_streamed_as_they_read(run, seed):
+    tokenizer = run[3]
+    drawn = np.random.default_rng(seed)
+    words = drawn.integers(3, tokenizer.vocabulary_size, 400)
+    vocabulary = json.loads(tokenizer.to_json())["model"]["vocab"]
+    marks = [vocabulary[mark] for mark in (".", ",", "'", "-") if mark in vocabulary]
+    within = [number for piece, number in vocabulary.items() if piece.startswith("##")]
+    words[150:250] = drawn.choice(within, 100)  # one word of a hundred pieces
+    tokens = [int(drawn.choice(marks) if drawn.random() < 0.2 else one) for one in words]
+    for prompt in ([1], tokens[:90]):
+        assert streamed(tokenizer, prompt, tokens) == completion_text(tokenizer, prompt, tokens)
+
+
+def test_what_a_stream_decodes_grows_with_the_text_and_not_with_its_square(run, monkeypatch):
+    tokenizer, decoded = run[3], 0
+    decode = tokenizer.decode
+
+    def counted(tokens):
+        nonlocal decoded
+        decoded += len(tokens)
+        return decode(tokens)
+
+    (tokens,) = prompt_tokens(tokenizer, ["the file server keeps some names of clients, and a list. " * 60])
+    monkeypatch.setattr(tokenizer, "decode", counted)
+    streamed(tokenizer, tokens[:100], tokens)
+    assert decoded < 200 * len(tokens) < len(tokens) ** 2 / 4

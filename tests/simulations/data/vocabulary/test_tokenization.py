@@ -145,6 +145,18 @@ def test_the_longest_word_that_is_counted_is_the_longest_that_is_read():
     assert read[1] == [OOV_ID]
 
 
+def test_a_tokenizer_that_reads_words_of_any_length_is_refused(tokenizer, tmp_path):
+    definition = json.loads(tokenizer.to_json())
+    for longest in (1000, 1001, 1 << 40):
+        definition["model"]["max_input_chars_per_word"] = longest
+        (tmp_path / "t.json").write_text(json.dumps(definition))
+        if longest > 1000:
+            with pytest.raises(DataError, match=rf"t\.json: .*max_input_chars_per_word is {longest}, expected 1000 at"):
+                Tokenizer.load(tmp_path / "t.json")
+        else:
+            assert OOV_ID not in Tokenizer.load(tmp_path / "t.json").encode_batch(["cat" * 100])[0]
+
+
 def test_words_can_keep_their_case():
     settings = TokenizerSettings(lowercase=False)
     assert count_words(["Stop, stop"], settings) == {"Stop": 1, ",": 1, "stop": 1}
