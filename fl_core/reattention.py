@@ -111,7 +111,7 @@ def relevance_of_run(
         )
     if found.origin.kind != "public" and (data / BUDGET_FILE).exists():
         raise ConfigurationError(
-            f"{path}: was counted in training text, and the privacy budget of {data} knows nothing of that; give "
+            f"{path}: was counted in training data, and the privacy budget of {data} knows nothing of that; give "
             "public relevances"
         )
     unit, length, packing = sequences

@@ -39,7 +39,7 @@ class RelevanceCommand:
     `fedlm pretrain` does where it is not given: packed for texts, none for all else."""
     epsilon: Positive | None = None
     """Count with (this, delta)-differential privacy for each client; with --packing none or --unit client, since one
-    packed sequence may hold text of several."""
+    packed sequence may hold data of several."""
     delta: Delta | None = None
     """The delta of epsilon: far below one over the number of clients."""
     tokens_per_unit: Count = 100

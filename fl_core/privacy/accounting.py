@@ -286,8 +286,8 @@ def _rounded_up(value: float) -> float:
     return math.ceil(value * digits) / digits
 
 
-_ANSWERS = "whether and when a client answers, and who takes part in its place, does not depend on its text"
-_ONE_CLIENT = "one person is one client, and no other client has that person's text"
+_ANSWERS = "whether and when a client answers, and who takes part in its place, does not depend on its data"
+_ONE_CLIENT = "one person is one client, and no other client has that person's data"
 
 
 def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
@@ -328,7 +328,7 @@ def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
         *(() if unit == "client" else (rounding,)),
         *((_ONE_CLIENT,) if unit == "client" and not plan.unit.startswith(ONE_DOCUMENT) else ()),
         "the run goes on in one place alone, and no older copy of its folder is put back, whole or in parts",
-        "its settings, and when it ended, were chosen without looking at the text or at what was measured on it; "
+        "its settings, and when it ended, were chosen without looking at the data or at what was measured on it; "
         "choosing them by other runs on it is not accounted",
     )
 

@@ -30,7 +30,7 @@ OF_A_PUBLISHER = "its weights were imported, and what their publisher promises o
 TUNING_FIELD = "tuning"
 """In what checkpoints and ledger say of a run: `runs`, the number of private runs that it was compared with, or
 `selection`, the private selection that it is a trial of; its ledger adds `chosen` to the best of those."""
-COUNTED_IN_THE_OPEN = "its relevances of tokens were counted without privacy in text of people who count"
+COUNTED_IN_THE_OPEN = "its relevances of tokens were counted without privacy in data of people who count"
 UNRECORDED = "a version of fedlm that wrote down neither what its first parameters were made from nor what it spent"
 
 

@@ -18,19 +18,19 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.vocabulary_origin import TEXT_FIELD
 
-Kind = Literal["training text", "public", "private"]
+Kind = Literal["training data", "public", "private"]
 Counted = Literal["example", "client"]
 """The unit in which tokens occur or not: one sequence, or all text of a client."""
 RELEVANCE_FIELD = "relevance_origin"
 """Under which checkpoints, ledgers and statements say where the relevances of a run come from."""
-UNIT = "client: all text of one client"
-ADJACENCY = "add-or-remove: all text of one client is added to the text, or removed from it"
+UNIT = "client: all data of one client"
+ADJACENCY = "add-or-remove: all data of one client is added to the rest, or removed from it"
 MECHANISM = "the shares of each client's units that each token occurs in, of bounded norm, summed with Gaussian noise"
 ASSUMPTIONS = (
-    "the relevances of tokens are those of one count: another count of the same text is another, which spends as much "
+    "the relevances of tokens are those of one count: another count of the same data is another, which spends as much "
     "again",
     "the counts of relevances and their noise are seen by nobody but the operator, and their settings were chosen "
-    "without looking at the text",
+    "without looking at the data",
 )
 _FORMAT = "fedlm relevance 1"
 _FIELDS = ("format", "vocabulary_sha256", "training_data_sha256", "unit", "length", "packing", "relevance")
@@ -64,8 +64,8 @@ class RelevanceOrigin:
     """Where relevances come from.
 
     Attributes:
-      kind: `training text`: counted in text of the people who are trained on, without privacy; `public`: the user says
-        that they hold nothing of anybody; `private`: counted in the training text with differential privacy.
+      kind: `training data`: counted in data of the people who are trained on, without privacy; `public`: the user says
+        that they hold nothing of anybody; `private`: counted in the training data with differential privacy.
       sha256: by which one count is known wherever it is used; see `fingerprint_of_count`.
       private: what that spent; None for the other kinds.
       text: fingerprint of the training clients in whose text they were counted, where that is recorded, whatever their
@@ -84,28 +84,28 @@ class RelevanceOrigin:
     @property
     def not_private(self) -> str | None:
         """Why nothing can be promised of a model with these relevances; None where something can."""
-        if self.kind != "training text":
+        if self.kind != "training data":
             return None
-        return "the relevances of tokens that its attention is corrected by were counted in text without privacy"
+        return "the relevances of tokens that its attention is corrected by were counted in data without privacy"
 
     def seen_from(self, training_data: Collection[str | None]) -> "RelevanceOrigin":
-        """Take some that were called public for counted in the training text, where it is recorded that they were, of
+        """Take some that were called public for counted in the training data, where it is recorded that they were, of
         training clients with one of these fingerprints."""
         if self.kind != "public" or self.text is None or self.text not in training_data:
             return self
-        return dataclasses.replace(self, kind="training text")
+        return dataclasses.replace(self, kind="training data")
 
     def sentence(self) -> str:
         """Say whether a guarantee covers them, and why."""
         if self.private is not None:
             return (
-                "the relevances of tokens are covered: they were counted in the training text with (epsilon = "
+                "the relevances of tokens are covered: they were counted in the training data with (epsilon = "
                 f"{rounded_up(self.private.epsilon)}, delta = {rounded_up(self.private.delta)})-differential privacy "
                 f"for each client; {MECHANISM}, noise multiplier {self.private.noise_multiplier:.6g}"
             )
         if self.kind == "public":
             return "the relevances of tokens are public, as their user has said: they hold nothing of anybody"
-        return "RELEVANCES NOT COVERED: they were counted in text without privacy"
+        return "RELEVANCES NOT COVERED: they were counted in data without privacy"
 
     def as_json(self) -> dict[str, Any]:
         """Make a JSON-able dictionary, which `from_json` takes, with what a reader needs to judge it."""

@@ -17,7 +17,7 @@ from fedlm.fl_core.privacy.vocabulary_spending import is_whole_client, least_dev
 
 _MOST_EPSILON = 100.0
 _OF_SEVERAL = (
-    f"the relevances of tokens were counted with privacy for each client, and {PACKED} may hold text of several; give "
+    f"the relevances of tokens were counted with privacy for each client, and {PACKED} may hold data of several; give "
     "packing none or unit user"
 )
 

@@ -61,7 +61,7 @@ def spent_before(
         if phase.not_private is not None or phase.plan is None:
             reasons.append(
                 f"the first parameters come from {phase.words}, of which nothing is promised ({phase.not_private}), "
-                "and whose text may be that of the same people"
+                "and whose data may be that of the same people"
             )
             continue
         earlier = PrivacyPlan.from_json(phase.plan)
@@ -82,7 +82,7 @@ def _may_be_scorers(training_data: str | None, ancestry: Sequence[Phase], law: T
     others = dict.fromkeys(phase.words for phase in on_other_data(ancestry, training_data))
     chosen = [phase.words for phase in ancestry if phase.people == "same" and law_of(phase.tuning) is not None]
     return [
-        f"{words} was chosen by text of people whom its data set holds out, and who may be among those of another data "
+        f"{words} was chosen by data of people whom its data set holds out, and who may be among those of another data "
         f"set, trained on by {' and '.join(others)}"
         for words in dict.fromkeys([*([] if law is None else ["this run"]), *chosen])
         if others

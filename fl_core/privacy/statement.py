@@ -54,14 +54,14 @@ from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrig
 
 _OF_SELECTION = (
     "how many runs {} was chosen from, and the scores and models of the others, are known to nobody but the operator",
-    "the runs that {} was chosen from were drawn from candidates that were fixed without looking at the text",
-    "the score that {} was chosen by is made of its released models and of the text of other people, who are the same "
+    "the runs that {} was chosen from were drawn from candidates that were fixed without looking at the data",
+    "the score that {} was chosen by is made of its released models and of the data of other people, who are the same "
     "whoever trains; nothing is promised to those",
 )
 UNCHOSEN = "it is a trial of a private selection, of which only the best is covered, and it was not chosen"
 _PEOPLE = {
-    "public": "the first parameters were made from public text alone",
-    "disjoint": "the first parameters were made from text of other people, of whom nothing is promised here",
+    "public": "the first parameters were made from public data alone",
+    "disjoint": "the first parameters were made from data of other people, of whom nothing is promised here",
 }
 
 

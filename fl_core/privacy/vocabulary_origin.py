@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
 
-Kind = Literal["training text", "given", "public", "private"]
+Kind = Literal["training data", "given", "public", "private"]
 TOKENIZER_FILE = "tokenizer.json"
 """The tokenizer in a data set's folder."""
 STORE_HEADER = "store.json"
@@ -26,19 +26,19 @@ TEXT_FIELD = "text_sha256"
 """In what is said of a vocabulary, or of relevances: fingerprint of the training clients whose text they were made of;
 never published, as no fingerprint of text is."""
 
-UNIT = "client: all text of one client"
+UNIT = "client: all data of one client"
 PACKED = "one packed sequence"
-"""With which the words on a unit of privacy begin that may hold text of several clients; see `may_be_of_several`."""
-ADJACENCY = "add-or-remove: all text of one client is added to the text, or removed from it"
-MECHANISM = "word counts with Gaussian noise, of which those above a threshold are kept"
+"""With which the words on a unit of privacy begin that may hold data of several clients; see `may_be_of_several`."""
+ADJACENCY = "add-or-remove: all data of one client is added to the rest, or removed from it"
+MECHANISM = "counts of words or items with Gaussian noise, of which those above a threshold are kept"
 ASSUMPTIONS = (
-    "the vocabulary is one of one import: another import of the same text makes another, which spends as much again",
-    "the counts, their noise and the words below the threshold are seen by nobody but the operator",
-    "printable ASCII characters and all settings of the import were chosen without looking at the text",
+    "the vocabulary is one of one import: another import of the same data makes another, which spends as much again",
+    "the counts, their noise and what is below the threshold are seen by nobody but the operator",
+    "printable ASCII characters and all settings of the import were chosen without looking at the data",
 )
 AS_FIXED = (
-    "the guarantee takes it as fixed: with one client more or less it might be another, by which others' text has "
-    "other tokens, or, of items, other items and users are left"
+    "the guarantee takes it as fixed: with one client more or less it might be another, by which others' data has "
+    "other tokens, or other items and users are left"
 )
 """Of a vocabulary that is not covered."""
 OF_ANOTHER = "what is hidden as one here was no more than one client of the data set that the vocabulary was made with"
@@ -82,16 +82,16 @@ class VocabularyOrigin:
     """Where a vocabulary comes from.
 
     Attributes:
-      kind: `training text`: made of the text that is trained on, without privacy; `given`: brought by the user, who
+      kind: `training data`: made of the data that is trained on, without privacy; `given`: brought by the user, who
         has not said more of it; `public`: brought by the user, who says that it holds nothing of anybody; `private`:
-        made of the training text with differential privacy.
+        made of the training data with differential privacy.
       private: what that spent; None for the other kinds.
       recorded: whether the data set says so; one that an earlier version made says nothing, and counts as made of the
-        training text.
+        training data.
       of_another: whether it was made with another data set, from which it was taken.
       text: fingerprint of the training clients whose text it was made of, where that is recorded of one that was given;
         whatever its user says of it.
-      unit_of_several: whether the unit of privacy that it is stated for may hold text of several clients, so that what
+      unit_of_several: whether the unit of privacy that it is stated for may hold data of several clients, so that what
         is promised to each of these covers no unit.
       of_users: of a private one, whether the data set that it was made with records that its clients are users. Of
         another's documents, or of what is not recorded, one user here may have been many clients there.
@@ -130,11 +130,11 @@ class VocabularyOrigin:
         return (*ASSUMPTIONS, OF_ANOTHER) if self.of_another else ASSUMPTIONS
 
     def seen_from(self, training_data: Collection[str | None]) -> "VocabularyOrigin":
-        """Take one that was called public for made of the training text, where it is recorded to be that of training
+        """Take one that was called public for made of the training data, where it is recorded to be that of training
         clients with one of these fingerprints."""
         if self.kind != "public" or self.text is None or self.text not in training_data:
             return self
-        return dataclasses.replace(self, kind="training text", of_another=True)
+        return dataclasses.replace(self, kind="training data", of_another=True)
 
     def stated_for(self, unit: str) -> "VocabularyOrigin":
         """Take one that was made with privacy for each client for not covered, where a unit of privacy may hold text of
@@ -155,17 +155,17 @@ class VocabularyOrigin:
         """Say what it was made of, and why that is not covered where it is not."""
         where = " of another data set, from which it was taken" if self.of_another else ""
         if self.kind == "given":
-            return "it was given, and nobody has said that it is public; words of a few people may be in it"
+            return "it was given, and nobody has said that it is public; what is of a few people may be in it"
         if self.private is None:
             known = "" if self.recorded else " (nothing is recorded of it, so this is taken to be so)"
-            without = f"it was made of the training text{where} without privacy{known}"
-            return f"{without}, and what one client wrote may be read in it"
+            without = f"it was made of the training data{where} without privacy{known}"
+            return f"{without}, and what is one client's may be read in it"
         made = (
-            f"it was made of the training text{where}, with (epsilon = {rounded_up(self.private.epsilon)}, "
+            f"it was made of the training data{where}, with (epsilon = {rounded_up(self.private.epsilon)}, "
             f"delta = {rounded_up(self.private.delta)})-differential privacy for each client"
         )
         if self.unit_of_several:
-            return f"{made}, and {PACKED} may hold text of several"
+            return f"{made}, and {PACKED} may hold data of several"
         return made if self.covered else f"{made} there, and one user here may have been many of these"
 
     def as_json(self) -> dict[str, Any]:
@@ -221,17 +221,17 @@ def origin_of_import(private: PrivateVocabulary | None) -> VocabularyOrigin:
     """Say where a vocabulary comes from that an import makes of its text: with noise, as `private` says, which makes a
     release of its own, or without."""
     if private is None:
-        return VocabularyOrigin("training text")
+        return VocabularyOrigin("training data")
     return VocabularyOrigin("private", private, release=secrets.token_hex(16))
 
 
 def may_be_of_several(unit: str) -> bool:
-    """Say whether a unit of privacy, in a statement's words, may hold text of several clients: texts are packed end to
+    """Say whether a unit of privacy, in a statement's words, may hold data of several clients: texts are packed end to
     end, whoever wrote them."""
     return unit.split(": ", 1)[-1].startswith(PACKED)
 
 
-UNKNOWN = VocabularyOrigin("training text", recorded=False)
+UNKNOWN = VocabularyOrigin("training data", recorded=False)
 """Of a vocabulary whose data set says nothing of it."""
 GIVEN = VocabularyOrigin("given")
 """Of a vocabulary that lies in no data set."""
@@ -275,7 +275,7 @@ def _origin_in(data: Path, header: dict[str, Any]) -> VocabularyOrigin:
         origin = VocabularyOrigin.from_json(header.get(ORIGIN_FIELD))
         if origin.kind == "private" and not origin.of_another:
             origin = dataclasses.replace(origin, of_users=header.get("without_users") is False)
-        if origin.text is None and origin.kind in ("training text", "private") and not origin.of_another:
+        if origin.text is None and origin.kind in ("training data", "private") and not origin.of_another:
             return dataclasses.replace(origin, text=header.get("splits", {}).get("train", {}).get("sha256"))
         return origin
     except ConfigurationError as error:

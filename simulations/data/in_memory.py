@@ -343,7 +343,7 @@ def _vocabulary(
             f"vocabulary_origin is {said!r}, but no vocabulary is given; leave it out, or give one"
         )
     words = count_words((text for found in texts.values() for text in found), tokenizer_settings)
-    return Tokenizer.train(words, tokenizer_settings), VocabularyOrigin("training text")
+    return Tokenizer.train(words, tokenizer_settings), VocabularyOrigin("training data")
 
 
 def _encoded(texts: Mapping[str, Sequence[str]], tokenizer: Tokenizer) -> dict[str, ClientExamples]:

@@ -67,7 +67,7 @@ def count_relevance(
         )
     if private is not None and unit == "example" and packing == "packed":
         raise ConfigurationError(
-            "a private count is so for each client, and one packed sequence may hold text of several, so that a run on "
+            "a private count is so for each client, and one packed sequence may hold data of several, so that a run on "
             f"such sequences would be NOT PRIVATE with it; give {setting('packing', 'none')}, here and to the run, or "
             f"{setting('unit', 'client')} here and {setting('unit', 'user')} to the run"
         )
@@ -85,7 +85,7 @@ def count_relevance(
     values = counted_relevance(occurrences, units) if private is None else noised_relevance(sums, private)
     # Nothing is learned of the embedding of padding, and nobody attends to it.
     values = tuple(1.0 if token == PAD_ID else value for token, value in enumerate(values))
-    kind = "private" if private is not None else "public" if public else "training text"
+    kind = "private" if private is not None else "public" if public else "training data"
     count = None if private is None else secrets.token_hex(16)
     origin = RelevanceOrigin(kind, fingerprint_of_count(values, private, count), private)  # type: ignore[arg-type]
     return Relevance(values, origin, store.fingerprint, training_data, unit, length, packing, count)

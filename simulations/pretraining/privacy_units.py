@@ -150,7 +150,7 @@ class Units:
         if self.packing == "packed":
             return (
                 "A document or a user may be spread over several sequences, each of which counts for itself, and a "
-                "sequence may hold text of several users. The promise is per sequence, not per document or per user. "
+                "sequence may hold data of several users. The promise is per sequence, not per document or per user. "
                 "Neighbouring sequences share one token."
             )
         return "A user with several examples is spread over as many units. The promise is per example, not per user."

@@ -157,7 +157,7 @@ FAULTS = {
         ((spending, "vocabulary_events", lambda *arguments: ()),),
     ),
     "vocabulary_is_covered": SeededFault(
-        "it is not said that a vocabulary was made of the training text",
+        "it is not said that a vocabulary was made of the training data",
         ((VocabularyOrigin, "sentence", lambda self: "the vocabulary is covered"),),
     ),
     "seeded_noise_is_secret": SeededFault(

@@ -1,4 +1,4 @@
-"""A vocabulary that is made of the training text with differential privacy for each client."""
+"""A vocabulary that is made of the training data with differential privacy for each client."""
 
 import string
 from collections.abc import Iterable, Mapping

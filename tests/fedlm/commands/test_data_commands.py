@@ -37,7 +37,7 @@ def test_import_with_a_given_vocabulary(store, tmp_path, given):
     assert main([*command, "--vocabulary", str(store / given)]) == 0
     assert (tmp_path / "s" / "train.arrow").read_bytes() == (store / "train.arrow").read_bytes()
     origin = json.loads((tmp_path / "s" / "store.json").read_text())["vocabulary_origin"]
-    assert (origin["kind"], origin["of_another"]) == ("training text", True)
+    assert (origin["kind"], origin["of_another"]) == ("training data", True)
 
 
 def test_import_says_which_splits_are_empty(tmp_path, capsys):

@@ -197,7 +197,7 @@ def test_statements_assume_what_no_code_can_enforce():
     central = account(central_plan(1000, 20, 30, 1.5), DELTA).assumptions
     for lines in (federated, central):
         assert "in one place alone" in lines[-2]
-        assert "were chosen without looking at the text" in lines[-1]
+        assert "were chosen without looking at the data" in lines[-1]
     sampled = account(PrivacyPlan("gaussian", 8, 1.0, PoissonParticipation(0.1)), DELTA).assumptions
     for words, expected in (
         ("one person is one client", [True, True, False]),

@@ -123,7 +123,7 @@ def private_relevance(private, count="a"):
 
 
 def test_files_are_read_back(tmp_path):
-    for kind in ("public", "training text"):
+    for kind in ("public", "training data"):
         written = relevance(RelevanceOrigin(kind, fingerprint_of_count(VALUES)))
         written.write(tmp_path / "relevance.json")
         assert read_relevance(tmp_path / "relevance.json") == written

@@ -19,7 +19,7 @@ from fedlm.fl_core.privacy.statement import state_plan, state_together, training
 DELTA = 1e-5
 PLAN = PrivacyPlan("gaussian", 3, 5.0, BoundedParticipation(None, 1))
 PRIVATE = RelevanceOrigin("private", "count", plan_relevance(1.0, 1e-6, 100))
-COUNTED = RelevanceOrigin("training text", "count")
+COUNTED = RelevanceOrigin("training data", "count")
 
 
 def stated(origin, **about):
@@ -48,17 +48,17 @@ def test_counts_without_privacy_promise_nothing():
     found = stated(COUNTED)
     assert found.total is None
     assert found.sentence().startswith("NOT PRIVATE: ")
-    assert "counted in text without privacy" in found.sentence()
+    assert "counted in data without privacy" in found.sentence()
 
 
 def test_what_is_private_for_each_client_promises_nothing_to_what_holds_text_of_several(tmp_path):
     packed = dataclasses.replace(PLAN, unit="example: one packed sequence of 8 tokens, in all steps")
     found = state_plan(packed, DELTA, {RELEVANCE_FIELD: PRIVATE.as_json()})
     assert found.total is None
-    assert "one packed sequence may hold text of several" in found.sentence()
+    assert "one packed sequence may hold data of several" in found.sentence()
     together = state_together({"one": ledger_of(tmp_path / "ledger", PRIVATE, plan=packed)})
     assert together.epsilon is None
-    assert "may hold text of several" in together.not_private[0]
+    assert "may hold data of several" in together.not_private[0]
     assert state_plan(packed, DELTA, {RELEVANCE_FIELD: RelevanceOrigin("public", "count").as_json()}).total is not None
 
 
@@ -129,7 +129,7 @@ def test_counts_in_text_of_people_who_count_are_not_public(people, promised, tmp
     )
     found = state_plan(PLAN, DELTA, {"ancestry": as_records([of_text]), "training_data_sha256": "text"})
     assert found.total is None
-    assert "counted without privacy in text of people who count" in found.sentence()
+    assert "counted without privacy in data of people who count" in found.sentence()
     open_ = as_records([of_text._replace(relevance=dataclasses.replace(COUNTED, text="text").as_json())])
     assert state_plan(PLAN, DELTA, {"ancestry": open_, "training_data_sha256": "text"}).total is None
     one, other = ledger_of(tmp_path / "a", public), ledger_of(tmp_path / "b", PRIVATE, "theirs")

@@ -27,7 +27,7 @@ def stated(plan, origin, delta=DELTA, **about):
     return state_plan(plan, delta, about | {"vocabulary_origin": origin.as_json()})
 
 
-@pytest.mark.parametrize("origin", [VocabularyOrigin("training text"), VocabularyOrigin("given"), UNKNOWN])
+@pytest.mark.parametrize("origin", [VocabularyOrigin("training data"), VocabularyOrigin("given"), UNKNOWN])
 def test_a_vocabulary_that_is_not_covered_is_named(origin):
     found = stated(FEDERATED, origin)
     assert found.total == account(FEDERATED, DELTA)
@@ -128,7 +128,7 @@ def test_a_delta_that_the_vocabulary_exceeds_promises_nothing(plan):
 
 
 def test_records_are_read_back():
-    for origin in (UNKNOWN, PRIVATE, VocabularyOrigin("given"), VocabularyOrigin("training text", of_another=True)):
+    for origin in (UNKNOWN, PRIVATE, VocabularyOrigin("given"), VocabularyOrigin("training data", of_another=True)):
         assert VocabularyOrigin.from_json(origin.as_json()) == origin
     for damaged in ({}, {"kind": "made up"}, {"kind": "private"}, {"kind": "public", "guarantee": {"epsilon": 1}}, "x"):
         with pytest.raises(ConfigurationError, match="origin of a vocabulary"):
@@ -265,7 +265,7 @@ def test_other_peoples_training_brings_a_vocabulary_that_was_taken_from_elsewher
     assert counted[0] == alone < exact_epsilon(1, 2) < counted[1]
 
 
-@pytest.mark.parametrize("behind", [VocabularyOrigin("training text"), UNKNOWN])
+@pytest.mark.parametrize("behind", [VocabularyOrigin("training data"), UNKNOWN])
 def test_equal_words_that_were_made_without_privacy_before_are_not_covered(behind, tmp_path):
     ancestry = behind_with(tmp_path / "parent", behind)
     found = stated(FEDERATED, PRIVATE, ancestry=ancestry, training_data_sha256="text")

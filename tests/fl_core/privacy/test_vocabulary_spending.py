@@ -40,7 +40,7 @@ def test_a_part_of_a_client_moves_its_words():
 
 
 def test_only_private_vocabularies_spend():
-    for kind in ("given", "public", "training text"):
+    for kind in ("given", "public", "training data"):
         assert vocabulary_events(VocabularyOrigin(kind), "client: all") == ()
 
 

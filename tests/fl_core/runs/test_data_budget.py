@@ -138,10 +138,10 @@ def test_public_relevances_of_people_who_count_do_not_fit(data, tmp_path):
     theirs = Phase("simulate", "a", 4, "", "theirs", "same", plan=PLAN.as_json(), generations=[[0, 4]])
     relevance = RelevanceOrigin("public", "count", text="theirs")
     of_run = (PLAN, "text", (theirs,))
-    with pytest.raises(BudgetError, match="counted without privacy in text of people who count"):
+    with pytest.raises(BudgetError, match="counted without privacy in data of people who count"):
         reservation_of(data, "simulate", tmp_path / "1", *of_run, relevance).reserve("secret")
     reservation_of(data, "simulate", tmp_path / "1", *of_run).reserve("secret")
-    with pytest.raises(BudgetError, match="counted without privacy in text of people who count"):
+    with pytest.raises(BudgetError, match="counted without privacy in data of people who count"):
         reservation_of(data, "simulate", tmp_path / "2", PLAN, "text", (), relevance).reserve("another")
 
 

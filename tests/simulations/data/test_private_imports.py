@@ -161,7 +161,7 @@ def test_the_origin_is_recorded_with_what_it_spends(tmp_path):
     assert record["unit"].startswith("client")
     assert record["adjacency"].startswith("add-or-remove")
     plain = import_made_up(tmp_path / "plain", texts(), ImportSettings(vocabulary_size=300)).header
-    assert plain.vocabulary_origin == VocabularyOrigin("training text")
+    assert plain.vocabulary_origin == VocabularyOrigin("training data")
 
 
 def test_a_store_of_an_earlier_version_counts_as_made_of_its_text(tmp_path):
@@ -305,7 +305,7 @@ def test_the_commands_say_where_the_vocabulary_comes_from(tmp_path, capsys):
     assert main([*command, "--out", str(tmp_path / "plain")]) == 0
     assert "VOCABULARY NOT COVERED" in capsys.readouterr().out
     assert main(["describe", str(tmp_path / "plain"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["vocabulary_origin"]["kind"] == "training text"
+    assert json.loads(capsys.readouterr().out)["vocabulary_origin"]["kind"] == "training data"
 
 
 def test_two_imports_of_the_same_people_spend_twice_also_where_their_words_are_equal(tmp_path):

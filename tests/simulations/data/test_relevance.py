@@ -31,7 +31,7 @@ def test_shares_of_examples(store):
 def test_shares_of_clients(store):
     found = count_relevance(store, "client", 4, "none")
     assert [found.values[token] for token in (5, 7, 8, 14)] == [2 / 3, 1 / 3, 1 / 3, 1 / 6]
-    assert found.origin.kind == "training text"
+    assert found.origin.kind == "training data"
     assert found.training_data == store.training_data(check=True)
 
 
@@ -86,7 +86,7 @@ def test_by_command(store, tmp_path, fedlm_here):
     assert "RELEVANCES NOT COVERED" in fedlm_here(*other).stdout
     for wrong, words in (
         (("--epsilon", 2), "delta is not given"),
-        (("--epsilon", 2, "--delta", 1e-6), "may hold text of several"),
+        (("--epsilon", 2, "--delta", 1e-6), "may hold data of several"),
         (("--epsilon", 2, "--delta", 1e-6, "--origin", "public"), "said to be public"),
         (("--tokens-per-unit", 3), "does nothing without epsilon"),
     ):

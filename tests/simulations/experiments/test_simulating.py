@@ -50,7 +50,7 @@ def test_data_in_memory_say_where_their_vocabulary_comes_from(texts, data, tmp_p
         given = fedlm.DataInMemory.from_texts(texts, vocabulary=vocabulary)
         public = fedlm.DataInMemory.from_texts(texts, vocabulary=vocabulary, vocabulary_origin="public")
         assert given.contents == public.contents == data.contents
-        assert [found.vocabulary_origin.kind for found in (data, given, public)] == ["training text", "given", "public"]
+        assert [found.vocabulary_origin.kind for found in (data, given, public)] == ["training data", "given", "public"]
     with pytest.raises(ConfigurationError, match="no vocabulary is given"):
         fedlm.DataInMemory.from_texts(texts, vocabulary_origin="public")
 

@@ -56,7 +56,7 @@ def settings_on(store, **changes):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("origin", [PRIVATE, VocabularyOrigin("training text"), UNKNOWN], ids=lambda one: one.kind)
+@pytest.mark.parametrize("origin", [PRIVATE, VocabularyOrigin("training data"), UNKNOWN], ids=lambda one: one.kind)
 def test_ledger_summary_and_release_say_it(small_store, tmp_path, origin):
     store = store_of(small_store, tmp_path, origin)
     summary = run_experiment(settings_on(store), tmp_path / "run")
@@ -116,7 +116,7 @@ def test_a_target_of_a_run_includes_its_vocabulary(small_store, tmp_path):
 @pytest.mark.long
 def test_central_training_includes_it(small_store, tmp_path):
     noises = []
-    for name, origin in (("private", PRIVATE), ("plain", VocabularyOrigin("training text"))):
+    for name, origin in (("private", PRIVATE), ("plain", VocabularyOrigin("training data"))):
         store = store_of(small_store, tmp_path / name, origin)
         settings = {"model": "transformer_tiny", "data": store, "steps": 5, "batch_size": 4, "length": 8}
         settings |= {"unit": "user", "epsilon": 3.0, "delta": 1e-5}

@@ -185,7 +185,7 @@ def test_a_plan_for_data_has_its_unit_and_says_what_is_not_covered(plan):
 def test_a_vocabulary_with_an_epsilon_is_part_of_the_promise(plan):
     private = origin_of_import(PrivateVocabulary(2.0, 5e-9, gaussian_noise_multiplier(2.0, 4e-9), 50.0, 1e-9, 100))
     alone = choose_training(Laws(surface=surface_of()), plan, DATA)
-    # A packed sequence may hold text of several clients, to each of whom the vocabulary is private.
+    # A packed sequence may hold data of several clients, to each of whom the vocabulary is private.
     packed = choose_training(Laws(surface=surface_of()), plan, DATA._replace(vocabulary=private))
     assert packed.noise_multiplier == alone.noise_multiplier
     assert any("VOCABULARY NOT COVERED" in line for line in packed.covers)

@@ -1,0 +1,48 @@
+"""Statements are of items as well as of text, and so speak of data."""
+
+import itertools
+import json
+import re
+
+import pytest
+
+from fedlm.fl_core.privacy.central_plan import central_plan
+from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
+from fedlm.fl_core.privacy.relevance_spending import plan_relevance
+from fedlm.fl_core.privacy.statement import state_plan
+from fedlm.fl_core.privacy.vocabulary_origin import GIVEN, ORIGIN_FIELD, UNKNOWN, PrivateVocabulary, VocabularyOrigin
+
+ITEMS = "user: all items of one user, of which the last 8 before those held out are trained on, in all steps"
+PLANS = [
+    PrivacyPlan("gaussian", 3, 5.0, BoundedParticipation(None, 1)),
+    PrivacyPlan("tree", 3, 5.0, EpochParticipation(3)),
+    PrivacyPlan("gaussian", 3, 5.0, PoissonParticipation(0.1)),
+    central_plan(1000, 10, 3, 2.0, unit=ITEMS),
+]
+PRIVATE = PrivateVocabulary(2.0, 5e-9, 3.0, 50.0, 1e-9, 100)
+VOCABULARIES = [
+    UNKNOWN,
+    GIVEN,
+    VocabularyOrigin("public"),
+    VocabularyOrigin("training data", of_another=True),
+    VocabularyOrigin("private", PRIVATE, release="one"),
+    VocabularyOrigin("private", PRIVATE, of_another=True, release="one"),
+]
+RELEVANCES = [
+    None,
+    RelevanceOrigin("training data", "count"),
+    RelevanceOrigin("public", "count"),
+    RelevanceOrigin("private", "count", plan_relevance(1.0, 1e-6, 100)),
+]
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=["bounded", "epochs", "poisson", "central"])
+def test_no_statement_of_items_speaks_of_text(plan):
+    for vocabulary, relevance in itertools.product(VOCABULARIES, RELEVANCES):
+        about = {ORIGIN_FIELD: vocabulary.as_json()}
+        about |= {} if relevance is None else {RELEVANCE_FIELD: relevance.as_json()}
+        found = state_plan(plan, 1e-5, about)
+        said = [found.sentence(), json.dumps(found.as_json())]
+        assert [re.findall(r"[^;:\"]*\b(?:texts?|wrote|words of)\b[^;:\"]*", one) for one in said] == [[], []]
