@@ -107,12 +107,13 @@ def _export(argv: list[str]) -> int:
     if command.format == "litert":
         model = make_litert_plan(source)
         write_litert_plan(command.out, model, sign(model.manifest), tokenizer)
-        digest = model.digest
+        digest, of = model.digest, "of LiteRT"
     else:
-        plan = make_plan(source, command.stablehlo or versions()[1])
+        version = command.stablehlo or versions()[1]
+        plan = make_plan(source, version)
         write_plan(command.out, plan, sign(plan.manifest), tokenizer)
-        digest = plan.digest
-    print(f"plan {digest} is in {command.out}{'; NOT SIGNED: clients refuse it' * (signer is None)}")
+        digest, of = plan.digest, f"for StableHLO {version}"
+    print(f"plan {digest} is in {command.out}, {of}{'; NOT SIGNED: clients refuse it' * (signer is None)}")
     return 0
 
 

@@ -1,11 +1,19 @@
 """`fedlm plan`: what is written, and what is refused in one line."""
 
+import asyncio
 import json
+import subprocess
 import sys
 
+import jax
 import pytest
 
+from fedlm.commands.options import read_options
+from fedlm.commands.serve import ServeCommand, _task
 from fedlm.fl_core.deployment.plans.plan_folder import write_plan
+from fedlm.fl_core.deployment.plans.plan_offers import OfferedPlan, PlanOffers
+from fedlm.fl_core.deployment.plans.programs import versions
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm.models.special_tokens import GEMMA
 from fedlm_client.manifest import read_manifest
@@ -57,6 +65,45 @@ def test_a_plan_is_exported_signed_and_looked_into(run, small_store, tmp_path, f
     (tmp_path / "plan/step.stablehlo").write_bytes(b"x")
     changed = fedlm_here("plan", "inspect", tmp_path / "plan")
     assert (changed.returncode, "is not what the manifest names" in changed.stderr) == (2, True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "given",
+    ["", 'examples = "texts"\nclient_epochs = 2\nclient_algorithm = "local_adam"\nclient_gradient_clip = 0.5\n'],
+    ids=["usual", "others"],
+)
+def test_an_exported_plan_has_the_bytes_of_the_one_that_a_server_offers(run, small_store, tmp_path, fedlm_here, given):
+    settings = f'model = "cifg_tiny"\nlength = 8\nclient_max_batches = 1\ncohort_size = 2\n{given}'
+    (tmp_path / "serve.toml").write_text(settings)
+    about = ["--vocabulary", str(small_store)]
+    words = ["--config", str(tmp_path / "serve.toml"), "--out", str(tmp_path / "run"), *about, "--insecure"]
+    task = _task(read_options(ServeCommand, [*words, "--plan-key", str(run / "keys/plan.key")], "fedlm serve"))
+    # A server has traced and trained before a client asks for a plan, and makes it in another thread.
+    jax.jit(lambda key: task.model.init(key))(jax.random.key(0))
+
+    async def offered(version):
+        offers = PlanOffers(task.plan, task.plan_signer, 1 << 19, tmp_path)
+        while not isinstance(found := offers.offer([messages.Runtime(name="x", stablehlo=version)]), OfferedPlan):
+            await asyncio.sleep(0.05)
+        return found
+
+    for version in versions():
+        found, out = asyncio.run(offered(version)), tmp_path / version
+        export = ["plan", "export", tmp_path / "serve.toml", "--keys", run / "keys", *about, "--stablehlo", version]
+        if version == versions()[1]:
+            # In a process of its own, as an operator does, and for the version that is usual.
+            done = subprocess.run(
+                [sys.executable, "-m", "fedlm", *map(str, export[:-2]), "--out", out], capture_output=True, text=True
+            )
+        else:
+            done = fedlm_here(*export, "--out", out)
+        assert done.returncode == 0, done.stderr
+        made = found.plan.manifest, found.message.signature, found.plan.step, found.plan.finish, task.vocabulary
+        names = ("manifest.json", "manifest.sig", "step.stablehlo", "finish.stablehlo", "tokenizer.json")
+        assert {name: (out / name).read_bytes() for name in names} == dict(zip(names, made, strict=True))
+        assert json.loads(found.plan.manifest)["examples"] == ("texts" if given else "sentences")
+        assert f"plan {found.plan.digest} is in {out}, for StableHLO {version}" in done.stdout
 
 
 @pytest.mark.long
