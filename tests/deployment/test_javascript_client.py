@@ -106,7 +106,7 @@ def test_what_its_owner_got_wrong_is_said_in_a_line(tmp_path, keys):
     here, elsewhere = ("--server", "127.0.0.1:1"), ("--server", "192.0.2.1:8470")
     plain, usual = ("--insecure", "--name", "ann"), ("--data", text, "--plan-key", keys / "plan.pub")
     assert "on loopback alone" in refused(*elsewhere, *plain, *usual)
-    assert "no host and port" in refused("--server", "here", *plain, *usual)
+    assert "must be HOST:PORT" in refused("--server", "here", *plain, *usual)
     assert "--credentials, or --insecure" in refused(*here, *usual)
     assert "--data is missing" in refused(*here, *plain, "--plan-key", keys / "plan.pub")
     assert "holds no Ed25519 public key" in refused(*here, *plain, "--data", text, "--plan-key", keys / "plan.key")

@@ -1,6 +1,7 @@
 /** Bytes named by their content, put together from chunks that are checked one by one. */
 
-import { TransportError } from "./errors.js";
+import { ClientError, TransportError } from "./errors.js";
+import { type Limits, optionOf } from "./limits.js";
 import type { Artifact } from "./messages_pb.js";
 
 const LARGEST_CHUNK = 4 << 20;
@@ -27,10 +28,11 @@ export class Assembly {
     this.content = new Uint8Array(size);
   }
 
-  /** Prepare for what the server described, of no more bytes than the largest; raises TransportError where the description contradicts itself. */
-  static async of(described: Artifact | undefined, largest: number): Promise<Assembly> {
-    if (!described || described.size < 1n || described.size > BigInt(largest))
-      throw new TransportError(`the server offers ${described?.size ?? 0n} bytes, but this client takes 1 to ${largest}`);
+  /** Prepare for what the server described; raises TransportError where the description contradicts itself, and ClientError where it has more bytes than a limit. */
+  static async of(described: Artifact | undefined, limits: Limits, name: "programBytes" | "largestDownload"): Promise<Assembly> {
+    if (!described || described.size < 1n) throw new TransportError("the server offers a download without bytes");
+    if (described.size > BigInt(Math.floor(limits[name])))
+      throw new ClientError(`the server offers a download of ${described.size} bytes, but this client takes ${limits[name]} at most; its owner may allow more with --${optionOf(name)}`);
     const size = Number(described.size), step = described.chunkBytes, digests = described.chunkDigests;
     const encoding = new TextEncoder().encode(described.encoding), sizes = new DataView(new ArrayBuffer(12));
     sizes.setBigUint64(0, described.size, true);

@@ -9,7 +9,7 @@ import { create } from "@bufbuild/protobuf";
 import { Assembly, equal, hex, sha256 } from "./artifacts.js";
 import { batchOf, batchRows, randomWords, sequencesOf } from "./batches.js";
 import { crc32 } from "./crc32.js";
-import { ClientError, GoneError, PlanError, TransportError } from "./errors.js";
+import { ClientError, GoneError, PlanError, TransportError, WrongServerError } from "./errors.js";
 import type { Limits } from "./limits.js";
 import { checkLimits, checkProgram, downloadValues, type Manifest, readManifest } from "./manifest.js";
 import {
@@ -24,7 +24,7 @@ import { WordPiece } from "./tokenizer.js";
 import { type StartThread, Trainer } from "./trainer.js";
 
 export const VERSION = "0.1.0";
-const PROTOCOL = 2, SOONEST = 0.02, LATEST = 24 * 3600, NEWEST_STABLEHLO = "1.15.0", MOST_FAILURES = 30;
+const PROTOCOL = 2, SOONEST = 0.02, LATEST = 24 * 3600, SOON = 3, SOON_FOR = 120, NEWEST_STABLEHLO = "1.15.0", MOST_FAILURES = 30;
 const WHY_NOT: Partial<Record<Outcome, string>> = {
   [Outcome.NO_EXAMPLES]: "it has no text to train on", [Outcome.NOT_FINITE]: "training gave numbers that are not finite",
   [Outcome.NOT_ALLOWED]: "it may not take part now", [Outcome.TOO_SLOW]: "training would not end in time",
@@ -71,6 +71,8 @@ export class Client {
   private sequences: { key: string; rows: Int32Array[] } | null = null;
   private model: Assembly | null = null;
   private failures = 0;
+  private answered = false;
+  private began = 0;
   private stopped = false;
   private wake: () => void = () => {};
 
@@ -89,6 +91,7 @@ export class Client {
    * Raises ClientError where the server turns this client away, or asks for what it does not allow.
    */
   async run(): Promise<boolean> {
+    this.began = performance.now();
     try {
       await this.settings.text.version();
       while (!this.stopped) {
@@ -120,13 +123,21 @@ export class Client {
       const reply = await this.channel.checkIn(create(CheckInRequestSchema, { protocol: PROTOCOL, clientVersion: `fedlm-js-client ${VERSION}`, runtimes: [runtime] }));
       const spoken = reply.protocols.length ? reply.protocols : [1];
       if (!spoken.includes(PROTOCOL)) throw new ClientError(`the server speaks version ${spoken.join(", ")} of the protocol, and not ${PROTOCOL}; update one of the two`);
-      this.failures = 0;
+      this.answered = true;
       if (reply.answer.case === "selected") return await this.takePart(reply.answer.value);
+      // Not where it was selected: what fails after that would be tried as often as if it were the first.
+      this.failures = 0;
       const told = reply.answer.case === "comeBack" ? reply.answer.value : undefined;
       if (told?.done && !told.finished) this.settings.notice(printable(told.reason));
       return told && (told.finished || told.done) ? told.finished : bounded(told?.seconds ?? 0);
     } catch (error) {
       if (error instanceof GoneError) return this.backoff();
+      if (error instanceof WrongServerError && this.answered) {
+        // The server was there before: what answers now may be a network's own page, or a server that is mended.
+        const { longestBackoff } = this.settings.limits;
+        this.settings.notice(`${error.message}; trying again in ${longestBackoff.toFixed(1)} seconds`);
+        return longestBackoff;
+      }
       if (!(error instanceof TransportError)) throw error;
       const wait = this.backoff();
       this.settings.notice(`the server cannot be reached: ${error.message}; trying again in ${wait.toFixed(1)} seconds`);
@@ -135,7 +146,9 @@ export class Client {
   }
 
   private backoff(): number {
-    const { firstBackoff, longestBackoff } = this.settings.limits, longest = Math.min(firstBackoff * 2 ** this.failures, longestBackoff);
+    // Who begins before the server does has it soon.
+    const soon = !this.answered && performance.now() - this.began < 1000 * SOON_FOR, { firstBackoff, longestBackoff } = this.settings.limits;
+    const longest = Math.min(firstBackoff * 2 ** this.failures, longestBackoff, soon ? SOON : Infinity);
     this.failures = Math.min(this.failures + 1, MOST_FAILURES);
     return longest * (0.5 + Math.random());
   }
@@ -178,12 +191,12 @@ export class Client {
     const name = await nameOf(offered);
     if (this.ready?.offered === name) return this.ready;
     const { limits, keys, notice, startThread, startLitert } = this.settings;
-    const described = await this.fetch(offered.manifest, limits.programBytes);
+    const described = await this.fetch(offered.manifest, "programBytes");
     await checkSignature(described, offered.signature, keys);
     const manifest = await readManifest(described);
     checkLimits(manifest, limits);
     const program = async (name: "step" | "finish"): Promise<Uint8Array> => {
-      const content = await this.fetchNamed(offered[name], manifest[name].bytes, limits.programBytes);
+      const content = await this.fetchNamed(offered[name], manifest[name].bytes, "programBytes");
       await checkProgram(manifest[name], content, name);
       return content;
     };
@@ -203,7 +216,7 @@ export class Client {
     if (!offered) return "the server has no model of it for LiteRT";
     const { sha256: digest, bytes } = await readStatement(offered, keys, manifest), { programBytes } = limits;
     if (!(bytes <= programBytes)) throw new PlanError(`the server's model has ${bytes} bytes, but this client allows ${programBytes}; its owner may allow more program bytes`);
-    const content = await this.fetchNamed(offered.step, bytes, programBytes);
+    const content = await this.fetchNamed(offered.step, bytes, "programBytes");
     await checkModel(content, digest);
     return content;
   }
@@ -213,21 +226,21 @@ export class Client {
     this.ready = null;
   }
 
-  private async fetch(described: Artifact | undefined, largest: number): Promise<Uint8Array> {
-    const assembly = await Assembly.of(described, largest);
+  private async fetch(described: Artifact | undefined, limit: "programBytes" | "largestDownload"): Promise<Uint8Array> {
+    const assembly = await Assembly.of(described, this.settings.limits, limit);
     await this.channel.download(assembly);
     return assembly.content;
   }
 
   /** Fetch what a manifest names; nothing, which has no such digest, where the server's size is another. */
-  private async fetchNamed(described: Artifact | undefined, bytes: number, largest: number): Promise<Uint8Array> {
-    return described?.size === BigInt(bytes) ? this.fetch(described, largest) : new Uint8Array();
+  private async fetchNamed(described: Artifact | undefined, bytes: number, limit: "programBytes" | "largestDownload"): Promise<Uint8Array> {
+    return described?.size === BigInt(bytes) ? this.fetch(described, limit) : new Uint8Array();
   }
 
   /** Fetch the server's tensors, going on where the last try broke off. */
   private async downloadModel(described: Artifact | undefined, manifest: Manifest): Promise<Float32Array> {
     checkValues(Number(described?.size ?? 0n), described?.encoding ?? "", downloadValues(manifest));
-    if (!this.model || !described || !equal(this.model.digest, described.digest)) this.model = await Assembly.of(described, this.settings.limits.largestDownload);
+    if (!this.model || !described || !equal(this.model.digest, described.digest)) this.model = await Assembly.of(described, this.settings.limits, "largestDownload");
     if (!this.model.complete) await this.channel.download(this.model);
     return valuesOf(this.model.content, described!.encoding, downloadValues(manifest));
   }
@@ -235,7 +248,7 @@ export class Client {
   /** Fetch the tokenizer that a plan names; the one that is there where it is the same. */
   private async tokenizerOf(described: Artifact | undefined, manifest: Manifest): Promise<WordPiece> {
     if (this.tokenizer?.sha256 !== manifest.tokenizer) {
-      const content = await this.fetchNamed(described, manifest.tokenizerBytes, this.settings.limits.largestDownload);
+      const content = await this.fetchNamed(described, manifest.tokenizerBytes, "largestDownload");
       if (hex(await sha256(content)) !== manifest.tokenizer) throw new PlanError("the server's tokenizer is not the one that the plan names");
       this.tokenizer = { sha256: manifest.tokenizer, pieces: WordPiece.read(content) };
     }

@@ -12,6 +12,7 @@ import { create } from "@bufbuild/protobuf";
 import { Assembly } from "../src/artifacts.js";
 import type { Channel } from "../src/client.js";
 import { TransportError } from "../src/errors.js";
+import { LIMITS } from "../src/limits.js";
 import { CheckInRequestSchema, UploadHeaderSchema } from "../src/messages_pb.js";
 import { NodeChannel } from "../src/node/channel.js";
 import { PageChannel } from "../src/web/channel.js";
@@ -61,7 +62,7 @@ const described = await new MemoryServer({} as Offer).artifact(new Uint8Array(50
 const CALLS: Record<string, (channel: Channel) => Promise<unknown>> = {
   "check-in": (channel) => channel.checkIn(create(CheckInRequestSchema)),
   upload: (channel) => channel.upload(create(UploadHeaderSchema), new Uint8Array(10), async () => {}),
-  download: async (channel) => channel.download(await Assembly.of(described, 5000)),
+  download: async (channel) => channel.download(await Assembly.of(described, { ...LIMITS, largestDownload: 5000 }, "largestDownload")),
 };
 
 for (const [where, dial] of Object.entries(CHANNELS))

@@ -9,7 +9,7 @@ import { create } from "@bufbuild/protobuf";
 
 import { Client, type Settings } from "../src/client.js";
 import { crc32 } from "../src/crc32.js";
-import { ClientError, PlanError } from "../src/errors.js";
+import { ClientError, PlanError, TransportError, WrongServerError } from "../src/errors.js";
 import { LIMITS } from "../src/limits.js";
 import type { Manifest } from "../src/manifest.js";
 import { RoundConfigurationSchema, UploadHeader_Outcome as Outcome, type UploadReply, UploadReply_Status, UploadReplySchema } from "../src/messages_pb.js";
@@ -141,10 +141,37 @@ test("a thread that answers what is no answer is ended", async () => {
   assert.equal(ended, 1);
 });
 
-test("a device without text says so", async () => {
-  const server = new MemoryServer(offer(honest));
-  await run(server, new MemoryRecord(), []);
-  assert.deepEqual(server.uploads.map(({ header }) => [header.outcome, header.size]), [[Outcome.NO_EXAMPLES, 0n]]);
+test("a device whose text has no example says so", async () => {
+  for (const texts of [[], ["", " \u2003"], ["half \ud800"], ["\u200b"]]) {
+    const server = new MemoryServer(offer(honest)), said = await run(server, new MemoryRecord(), texts);
+    assert.deepEqual(server.uploads.map(({ header }) => [header.outcome, header.size]), [[Outcome.NO_EXAMPLES, 0n]]);
+    assert.match(said.at(-1)!, /round 0: it declined, since it has no text to train on; the server's answer: /);
+  }
+});
+
+test("a download that is too large is refused for good", async () => {
+  const limits = { ...LIMITS, largestDownload: 10 };
+  await assert.rejects(run(new MemoryServer(offer(honest)), undefined, undefined, { limits }), /takes 10 at most; its owner may allow more with --largest-download/);
+});
+
+test("failures wait longer and longer, after a check-in too, and a server that is not there yet is tried soon", async (context) => {
+  const waits: number[] = [];
+  let now = 0;
+  context.mock.method(Math, "random", () => 0.5);
+  context.mock.method(performance, "now", () => now);
+  context.mock.method(Client.prototype as unknown as { sleep(seconds: number): Promise<void> }, "sleep", async (seconds: number) => {
+    waits.push(seconds);
+    now += 1000 * seconds;
+  });
+  const faults = (server: MemoryServer, call: "checkIn" | "download", number: number, error: Error): MemoryServer => {
+    const original = server[call].bind(server) as (given: never) => Promise<never>;
+    return Object.assign(server, { [call]: async (given: never) => (number-- > 0 ? Promise.reject(error) : original(given)) });
+  };
+  await run(faults(new MemoryServer(offer(honest), 9), "download", 6, new TransportError("broken")), undefined, undefined, { limits: LIMITS });
+  assert.deepEqual(waits.splice(0).slice(0, 6), [0.5, 1, 2, 4, 8, 16]);
+  await run(faults(new MemoryServer(offer(honest), 0), "checkIn", 46, new TransportError("down")), undefined, undefined, { limits: LIMITS });
+  assert.deepEqual([Math.max(...waits.slice(0, 40)), waits[45]], [3, 60]);
+  await assert.rejects(run(faults(new MemoryServer(offer(honest)), "checkIn", 1, new WrongServerError("another authority"))), /another authority/);
 });
 
 for (const one of hostile) {

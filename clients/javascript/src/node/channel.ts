@@ -10,14 +10,16 @@ import https from "node:https";
 import { isIP } from "node:net";
 import { join } from "node:path";
 
+import { readAddress, written } from "../addresses.js";
 import { type Assembly, hex } from "../artifacts.js";
 import type { Channel } from "../client.js";
-import { ClientError, GoneError, TransportError } from "../errors.js";
+import { ClientError, GoneError, TransportError, WrongServerError } from "../errors.js";
 import { checkAnswer, isLoopback, LONGEST_MESSAGE, TIMES } from "../http_answers.js";
 import {
   type CheckInReply, CheckInReplySchema, type CheckInRequest, CheckInRequestSchema, type UploadHeader, UploadHeaderSchema, type UploadReply, UploadReplySchema,
 } from "../messages_pb.js";
 
+const FOREIGN = /^(UNABLE_TO_(VERIFY_LEAF_SIGNATURE|GET_ISSUER_CERT(_LOCALLY)?)|(DEPTH_ZERO_)?SELF_SIGNED_CERT(_IN_CHAIN)?|CERT_SIGNATURE_FAILURE|CERT_UNTRUSTED)$/;
 const OTHERS_MAY_READ = 0o077, CLAIMED = /^[!-~][ -~]{0,127}$/;
 
 interface Credentials { ca: Buffer; cert: Buffer; key: Buffer }
@@ -40,10 +42,7 @@ export class NodeChannel implements Channel {
    * @param times how long the server may take
    */
   constructor(address: string, folder?: string, name?: string, private readonly times = TIMES) {
-    const found = /^(.+):(\d{1,5})$/.exec(address);
-    if (!found || !(Number(found[2]) > 0 && Number(found[2]) < 1 << 16)) throw new ClientError(`--server ${address} is no host and port, such as fl.example.org:8470`);
-    this.host = found[1]!.replace(/^\[(.*)\]$/, "$1");
-    this.port = Number(found[2]);
+    ({ host: this.host, port: this.port } = readAddress(address));
     this.encrypted = folder !== undefined;
     if (folder === undefined && !(name && isLoopback(this.host)))
       throw new ClientError("without --credentials a client needs a --name, and speaks to a server on loopback alone (127.0.0.1)");
@@ -99,6 +98,8 @@ export class NodeChannel implements Channel {
       }
     } catch (error) {
       if (isOurs(error)) throw error;
+      const wrong = wrongServer(written(this.host, this.port), error as NodeJS.ErrnoException & { rawPacket?: Buffer });
+      if (wrong) throw new WrongServerError(wrong);
       throw new TransportError(late.signal.aborted ? `the server took more than ${seconds} seconds` : said(error as NodeJS.ErrnoException));
     } finally {
       clearTimeout(timer);
@@ -138,6 +139,16 @@ export class NodeChannel implements Channel {
 
 function isOurs(error: unknown): boolean {
   return error instanceof TransportError || error instanceof ClientError || error instanceof GoneError;
+}
+
+/** Why a connection fails where it will fail again; null where trying again may help. */
+function wrongServer(server: string, { code = "", rawPacket }: { code?: string; rawPacket?: Buffer }): string | null {
+  if (code === "ERR_TLS_CERT_ALTNAME_INVALID") return `the server at ${server} has a certificate for other names; dial one that it has`;
+  if (FOREIGN.test(code)) return `the server at ${server} has a certificate of another authority than this client believes (${code})`;
+  if (/UNKNOWN_CA|CERTIFICATE_REQUIRED|BAD_CERTIFICATE/.test(code)) return `the server at ${server} does not believe this client's certificate (${code}); enrol with its authority`;
+  if (/WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|PACKET_LENGTH_TOO_LONG/.test(code)) return `what answers at ${server} speaks no TLS (${code}); dial the address at which the server has clients`;
+  if (rawPacket && rawPacket[0] === 0 && rawPacket[3] === 4) return "the server speaks gRPC at this port, and this client HTTP; its operator says where";
+  return rawPacket && rawPacket[0] === 0x15 && rawPacket[1] === 3 ? "the server speaks TLS at this port, and this client plain text; give --credentials" : null;
 }
 
 function said(error: NodeJS.ErrnoException): string {
