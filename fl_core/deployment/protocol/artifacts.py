@@ -22,10 +22,10 @@ _SIZES = struct.Struct("<QI")
 
 
 class _ContentFile:
-    """A file without a name, which is gone when nobody holds this any more."""
+    """A file without a name, which is gone when nobody holds this any more; `withdrawn` asks whoever does to let go."""
 
     def __init__(self, folder: Path | None, chunk_bytes: int):
-        self.size, self.chunk_bytes = 0, chunk_bytes
+        self.size, self.chunk_bytes, self.withdrawn = 0, chunk_bytes, False
         with tempfile.TemporaryFile(dir=folder) as file:
             self._number = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._number)
@@ -68,11 +68,11 @@ class ServedChunk:
         """Read the content."""
         return os.pread(self.file.fileno(), self.size, self.offset)
 
-    def pieces(self, at_once: int) -> Iterator[bytes]:
-        """Read the content, so many bytes at once."""
+    def cut(self, at_once: int) -> Iterator["ServedChunk"]:
+        """Cut it into parts of so many bytes at most, which are no chunks that a client knows."""
         end = self.offset + self.size
         for start in range(self.offset, end, at_once):
-            yield os.pread(self.file.fileno(), min(at_once, end - start), start)
+            yield ServedChunk(self.file, self._number, start, min(at_once, end - start), 0)
 
 
 class ServedArtifact:
@@ -119,6 +119,8 @@ class ServedArtifact:
 
     def withdraw(self) -> None:
         """Forget the content, also where a slow client is still fetching it."""
+        for chunk in self._chunks[:1]:
+            chunk.file.withdrawn = True
         self._chunks = []
 
 

@@ -28,7 +28,7 @@ CLOSE = {"Connection": "close"}
 """Fields of answers: of those in words, those in bytes, and the last of a connection."""
 
 _LONGEST_HEAD, _AT_ONCE, _LONGEST_MESSAGE = 1 << 14, 1 << 11, 1 << 16
-_ENCRYPTED_AT_ONCE = 1 << 15
+_ENCRYPTED_AT_ONCE, _COPIED_AT_ONCE = 1 << 15, 1 << 20
 _HEAD_SECONDS, _STALLED_SECONDS = 10.0, 60.0
 
 
@@ -178,27 +178,40 @@ class ServedConnection(asyncio.BufferedProtocol):
             await self._writable.wait()
 
     async def send_chunk(self, chunk: ServedChunk) -> None:
-        """Send the content of a chunk; raises `ConnectionError` where the connection is lost."""
-        if self.transport.is_closing():
-            raise ConnectionResetError("the connection is lost")
-        if self.transport.get_extra_info("sslcontext") is None:
-            sent = asyncio.get_running_loop().sendfile(
-                self.transport,
-                chunk.file,  # type: ignore[arg-type]
-                chunk.offset,
-                chunk.size,
-                fallback=False,
-            )
-            # What asyncio takes a lost connection for too; writing tells them apart.
-            with contextlib.suppress(asyncio.SendfileNotAvailableError):
-                await sent
-                return
-        # What is written is encrypted at once, and then has no room but memory, which asyncio moves up as it is sent.
-        for piece in chunk.pieces(_ENCRYPTED_AT_ONCE):
-            self.transport.write(piece)
-            await self._writable.wait()
+        """Send the content of a chunk, for as long as it is offered and the client goes on reading.
+
+        Raises:
+          ConnectionError: the connection is lost, or the content is offered no more.
+          TimeoutError: nothing is read.
+        """
+        encrypted = self.transport.get_extra_info("sslcontext") is not None
+        for piece in chunk.cut(_ENCRYPTED_AT_ONCE if encrypted else _COPIED_AT_ONCE):
             if self.transport.is_closing():
                 raise ConnectionResetError("the connection is lost")
+            if piece.file.withdrawn:
+                raise ConnectionAbortedError("this download is not offered any more")
+            async with asyncio.timeout(_STALLED_SECONDS):
+                await (self._write(piece) if encrypted else self._copy(piece))
+        if self.transport.is_closing():
+            raise ConnectionResetError("the connection is lost")
+
+    async def _copy(self, piece: ServedChunk) -> None:
+        try:
+            await asyncio.get_running_loop().sendfile(
+                self.transport,
+                piece.file,  # type: ignore[arg-type]
+                piece.offset,
+                piece.size,
+                fallback=False,
+            )
+        except asyncio.SendfileNotAvailableError:
+            # What asyncio takes a lost connection for too; writing tells them apart.
+            await self._write(piece)
+
+    async def _write(self, piece: ServedChunk) -> None:
+        # What is written is encrypted at once, and then has no room but memory, which asyncio moves up as it is sent.
+        self.transport.write(piece.content())
+        await self._writable.wait()
 
     async def linger(self) -> None:
         """Take no notice of what still arrives, for a moment: hanging up on it could cost the client its answer."""

@@ -3,7 +3,6 @@
 In plain text it moves large models at little more than what a plain copy costs; `http_connections` says how.
 """
 
-import asyncio
 import contextlib
 from http import HTTPStatus
 from urllib.parse import SplitResult, parse_qs, urlsplit
@@ -24,7 +23,6 @@ from fedlm.fl_core.deployment.transport.http_names import ARTIFACTS, CHECK_IN, C
 from fedlm.fl_core.deployment.transport.http_page import Page, check_origin
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 
-_STALLED_SECONDS = 60.0
 _BYTES_AT_ONCE = 1 << 22
 
 
@@ -72,15 +70,11 @@ class HttpServer(HttpListener):
         async with contextlib.aclosing(download) as chunks:
             try:
                 async for chunk in chunks:
-                    async with asyncio.timeout(_STALLED_SECONDS):
-                        if not begun:
-                            begun = True
-                            fields = {
-                                CHUNK_BYTES: str(chunk.file.chunk_bytes),
-                                "Content-Type": "application/octet-stream",
-                            }
-                            await call.send(HTTPStatus.OK, fields, length=chunk.file.size - chunk.offset)
-                        await call.connection.send_chunk(chunk)
+                    if not begun:
+                        begun = True
+                        fields = {CHUNK_BYTES: str(chunk.file.chunk_bytes), "Content-Type": "application/octet-stream"}
+                        await call.send(HTTPStatus.OK, fields, length=chunk.file.size - chunk.offset)
+                    await call.connection.send_chunk(chunk)
             except (UnknownArtifactError, TooManyCallsError, RefusedError) as error:
                 if begun:
                     # What was announced cannot be sent; the client asks again, and is told why.

@@ -97,8 +97,8 @@ def test_what_is_being_sent_stays_what_it_was():
     assert all(other.chunk(0).file.fileno() != number for other in others), "a file's number was given to another"
     assert sending.content() == CONTENT[1000:2000]
     assert messages.Chunk.FromString(sending.message()) == messages.Chunk(number=1, data=CONTENT[1000:2000])
-    assert [len(piece) for piece in sending.pieces(300)] == [300, 300, 300, 100]
-    assert b"".join(sending.pieces(300)) == sending.content()
+    assert [piece.size for piece in sending.cut(300)] == [300, 300, 300, 100]
+    assert b"".join(piece.content() for piece in sending.cut(300)) == sending.content()
 
 
 def test_a_folder_that_is_gone_is_named(tmp_path):
