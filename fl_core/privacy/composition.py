@@ -234,7 +234,7 @@ def _checked_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
 @functools.lru_cache(maxsize=256)
 def _epsilon_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
     if _has_little_noise(events):
-        return _not_crossed(_bounds_of_little_noise(events, delta), events, delta)
+        return not_crossed(_bounds_of_little_noise(events, delta), events, delta)
     upper = _epsilon_above(events, delta)
     if not events or math.isinf(upper) or _only_gaussian(events) is not None:
         return EpsilonBounds(upper, upper)
@@ -246,11 +246,16 @@ def _epsilon_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
         for losses in directions:
             lower = max(lower, lower_epsilon(losses, delta, finer, near=upper))
             if lower >= upper * (1 - _WITHIN):
-                return _not_crossed(EpsilonBounds(upper, lower), events, delta)
+                return not_crossed(EpsilonBounds(upper, lower), events, delta)
     return EpsilonBounds(upper, lower)
 
 
-def _not_crossed(bounds: EpsilonBounds, events: tuple[Event, ...], delta: float) -> EpsilonBounds:
+def not_crossed(bounds: EpsilonBounds, events: object, delta: float) -> EpsilonBounds:
+    """Give the bounds back.
+
+    Raises:
+      AccountingError: the lower one is above the upper.
+    """
     if bounds.lower > bounds.upper:
         raise AccountingError(
             f"epsilon of {events} at delta {delta} is at most {bounds.upper} and at least {bounds.lower}"

@@ -22,7 +22,6 @@ epsilon, only these are computed, and the others are bounded by Chernoff's inequ
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +42,8 @@ from fedlm.fl_core.privacy.loss_windows import (
     window_for_delta,
     window_for_epsilon,
     window_of_jumps,
-    with_cap,
+    with_cap_for_delta,
+    with_cap_for_epsilon,
 )
 
 _SMALL_ERROR = 1e-4  # of delta
@@ -52,7 +52,6 @@ _MANY_POINTS = 1 << 17  # for more, a cap is tried first
 _MOST_POINTS = 1 << 21
 _MOST_FINER_POINTS = 1 << 20  # where more than two times as many were wanted
 _GUESSES = 4  # of where epsilon is, each from the one before
-_CAP_OVER_EPSILON = 12.0  # where epsilon is known
 _OF_TAILS = 1e-12  # relative error of normal tails
 
 
@@ -131,7 +130,7 @@ def lower_epsilon(losses: Losses, delta: float, finer: int = 0, near: float | No
 
 def upper_delta(losses: Losses, epsilon: float) -> float:
     """Bound delta at epsilon from above."""
-    losses = [(count, replace(loss, cap=epsilon + _CAP_OVER_EPSILON)) for count, loss in losses]
+    losses = with_cap_for_epsilon(losses, epsilon)
     quick = chernoff_delta(losses, epsilon)
     window: Window | None = window_for_epsilon(losses, epsilon, max(quick, 1e-250))
     found = quick
@@ -172,7 +171,7 @@ def _epsilon(losses: Losses, delta: float, finer: int, below: bool, near: float 
     if tried and is_close(window):
         return found
     # The tilt did not move the bulk to epsilon, so that the error is large there, or the window is.
-    fewer = with_cap(losses, delta)
+    fewer = with_cap_for_delta(losses, delta)
     if fewer is not losses:
         losses, left, tried = fewer, delta - mass_above(fewer, 0.0)[0], False
         window = window_for_delta(losses, left)

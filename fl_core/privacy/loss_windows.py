@@ -117,23 +117,34 @@ def mass_above(losses: Losses, tail: float) -> tuple[float, float]:
     )
 
 
-def with_cap(losses: Losses, delta: float) -> Losses:
-    """Cap losses where that brings the quick bound on epsilon down: where some are rare and far above the others.
+def with_cap_for_delta(losses: Losses, delta: float) -> Losses:
+    """Cap losses as suits epsilon at delta; see `_with_cap`."""
+    return _with_cap(losses, lambda capped: chernoff_epsilon(capped, delta), lambda mass, _: delta - mass)
+
+
+def with_cap_for_epsilon(losses: Losses, epsilon: float) -> Losses:
+    """Cap losses as suits delta at epsilon; see `_with_cap`."""
+    # Of what is above this cap, delta has all but a part of exp(-12).
+    near = [(count, replace(loss, cap=epsilon + 12)) for count, loss in losses]
+    return _with_cap(near, lambda capped: chernoff_delta(capped, epsilon), lambda _, delta: delta)
+
+
+def _with_cap(losses: Losses, quick: Callable[[Losses], float], delta_left: Callable[[float, float], float]) -> Losses:
+    """Cap losses where that brings a quick bound down: where some are rare and far above the others.
 
     A tilt that suits the others would make such a loss weigh most. The bounds hold with any cap, and one where there
     are hardly any losses hardly changes them.
     """
     cap = max(float(part.loss.max()) for part in _nodes_of(losses, _SMALLEST))
-    best, least, before = losses, chernoff_epsilon(losses, delta), 0.0
+    best, least, before = losses, quick(losses), 0.0
     while cap > _LEAST_CAP:
         cap *= _NEXT_CAP
         capped = [(count, replace(loss, cap=cap)) for count, loss in losses]
-        mass = mass_above(capped, 0.0)[0]
-        epsilon = chernoff_epsilon(capped, delta)
-        if epsilon == math.inf:
+        mass, found = mass_above(capped, 0.0)[0], quick(capped)
+        if found == math.inf or mass >= 1:
             break
-        if epsilon < _BETTER * least and mass - before <= _IN_A_GAP * (delta - mass):
-            best, least = capped, epsilon
+        if found < _BETTER * least and mass - before <= _IN_A_GAP * delta_left(mass, found):
+            best, least = capped, found
         before = mass
     return best
 

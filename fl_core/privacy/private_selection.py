@@ -20,6 +20,7 @@ from fedlm.fl_core.privacy.composition import (
     StatedEvent,
     epsilon_above,
     epsilon_bounds,
+    not_crossed,
 )
 from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
@@ -70,7 +71,7 @@ def composed_bounds(events: Sequence[AnyEvent], delta: float) -> EpsilonBounds:
     some = math.prod(1 - float(next(selection.law.probabilities())) for selection in selections)
     released = [*plain, *(one for selection in selections for one in selection.trial)]
     lower = epsilon_bounds(released, delta / some).lower if delta < some else 0.0
-    return EpsilonBounds(upper, min(lower, upper))
+    return not_crossed(EpsilonBounds(upper, lower), events, delta)
 
 
 def composed_above(events: Sequence[AnyEvent], delta: float) -> float:
