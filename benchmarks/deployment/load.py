@@ -147,7 +147,7 @@ async def _answer_rounds(connection: Connection, shape: Shape, begin: Callable[[
         tasks = [asyncio.ensure_future(one) for one in begin()]
         for one in asyncio.as_completed(tasks):
             accepted += await one
-            if accepted == shape.goal:
+            if accepted == shape.selected:
                 break
         seconds = time.perf_counter() - started
         for task in tasks:
@@ -193,7 +193,7 @@ def _answer_rounds_in_threads(
         threads = [threading.Thread(target=run, args=one) for one in zip(names, clients, strict=True)]
         for thread in threads:
             thread.start()
-        for _ in range(shape.goal):
+        for _ in range(shape.selected):
             done.acquire()
         seconds = time.perf_counter() - started
         for client in clients:
@@ -202,7 +202,7 @@ def _answer_rounds_in_threads(
             client.close()
         for thread in threads:
             thread.join()
-        connection.send({"seconds": seconds, "accepted": shape.goal})
+        connection.send({"seconds": seconds, "accepted": shape.selected})
 
 
 def _connected(port: int, tls: ssl.SSLContext | None) -> socket.socket:

@@ -89,7 +89,7 @@ def measure(shape: Shape, passes: int, tls: bool = False) -> dict[str, Any]:
     return {
         **shape._asdict(),
         "bytes_down": shape.selected * down,
-        "bytes_up": shape.goal * up,
+        "bytes_up": shape.selected * up,
         "contestants": {name: _summary(found[name], memory[name], shape) for name in found},
         "over_raw": {name: _ratios(found[name]["seconds"], found["raw"]["seconds"]) for name in found if name != "raw"},
     }

@@ -19,7 +19,7 @@ class Shape(NamedTuple):
       name: in words.
       parameters: of the model; float32 down, 8 bits up.
       selected: clients that download it.
-      goal: uploads that are waited for.
+      goal: uploads that a round is to have; all that are selected send one, and are waited for.
     """
 
     name: str

@@ -149,7 +149,7 @@ def test_an_aggregator_alone_that_is_asked_to_end_hands_over_what_it_has(tmp_pat
     what, database = small.task(settings), Database(url)
     shared = SharedRounds(database)
     content = b"".join(pack_parameters(what.model.init(jax.random.key(0))))
-    round_ = SharedRound("aa" * 16, 0, 0, 0.1, None, 2, 2, 1, 1, 3, agreement(what), "", "selecting", 600.0)
+    round_ = SharedRound("aa" * 16, 0, 0, 0.1, None, 2, 1, 1, 3, agreement(what), "", "selecting", 600.0)
 
     async def until(query):
         while not rows_of(url, query):

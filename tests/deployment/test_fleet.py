@@ -23,7 +23,7 @@ def run_fleet(tmp_path, store, words, clients=24, keys=None, transport="grpc", *
     """Run a deployment on a store's vocabulary with a fleet, in plain text without keys; returns the server's rows."""
     tokenizer = TokenStore.open(store).tokenizer
     settings = small.deployment(
-        **{"rounds": 4, "cohort_size": 6, "minimum_reports": 6, "over_selection": 2.0} | changes
+        **{"rounds": 4, "cohort_size": 6, "minimum_reports": 6, "over_selection": 1.0} | changes
     )
     model = create_model(settings.model, tokenizer.vocabulary_size)
     task = Task(settings, model, (store / "tokenizer.json").read_bytes(), tokenizer.fingerprint)
@@ -45,7 +45,7 @@ def run_fleet(tmp_path, store, words, clients=24, keys=None, transport="grpc", *
             # Where the run does not come to its end, the fleet does.
             address += ["--models", settings.model, "--seconds", str(LONGEST)]
             assert await asyncio.to_thread(fedlm, ["fleet", *address, *words]) == 0
-            if not changes:
+            if "max_participations" not in changes:
                 assert await server.over
         return server.rows
 
@@ -55,14 +55,16 @@ def run_fleet(tmp_path, store, words, clients=24, keys=None, transport="grpc", *
 @pytest.mark.long
 def test_a_fleet_trains_on_a_store(tmp_path, small_store, capsys):
     dropping = [*PERFECT[:-1], "0.3", "--away-seconds", "0.2"]
-    rows = run_fleet(tmp_path, small_store, ["--data", str(small_store), *dropping])
-    assert [row["clients"] for row in rows] == [6] * 4
+    # Each round waits for those who dropped out, as long as it may.
+    unsure = {"minimum_reports": 3, "over_selection": 1.5, "reporting_seconds": 5.0}
+    rows = run_fleet(tmp_path, small_store, ["--data", str(small_store), *dropping], **unsure)
+    assert all(3 <= row["clients"] <= 18 for row in rows)
     assert rows[-1]["train_loss"] < rows[0]["train_loss"]
     summary = json.loads(capsys.readouterr().out)
     assert summary["over"]
     assert (summary["clients"], summary["rounds"]) == (24, 4)
-    assert summary["answers"]["accepted"] == 24
-    assert summary["selected"] >= 24
+    assert summary["answers"]["accepted"] >= sum(row["clients"] for row in rows)
+    assert summary["selected"] > summary["answers"]["accepted"]
     assert summary["dropped"] > 0
     assert summary["bytes_up"] >= sum(row["bytes_up"] for row in rows)
 

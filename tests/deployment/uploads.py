@@ -19,7 +19,8 @@ SETTINGS = small.deployment(
     cohort_size=HONEST,
     minimum_reports=HONEST,
     over_selection=10.0,
-    selection_seconds=60.0,
+    selection_seconds=15.0,
+    reporting_seconds=5.0,
 )
 PARAMS = jax.eval_shape(small.task(SETTINGS).model.init, jax.random.key(0))
 SIZE = upload_bytes(SETTINGS.training.compressor(), PARAMS)

@@ -212,7 +212,7 @@ class Aggregator:
         total = await asyncio.to_thread(self._sum, plan, found.clip_norm)
         now = asyncio.get_running_loop().time()
         attempt = Attempt(plan, parameters, total, now, now + found.seconds_left, token)
-        self._shard = self._collecting = Shard(attempt, self._shared, self._name, found.goal)
+        self._shard = self._collecting = Shard(attempt, self._shared, self._name)
         event("shard_opened", round=found.round_number, attempt=found.token, aggregator=self._name)
 
     def _parameters(self, digest: str) -> ServedArtifact:

@@ -16,7 +16,7 @@ _Reply = messages.UploadReply
 _NOT_CLAIMED = {
     "elsewhere": (_Reply.DAMAGED, "it is not known yet whether this counts; send it again later"),
     "answered": (_Reply.INVALID, "this client has answered in this round already"),
-    "late": (_Reply.LATE, "the round has all the reports that it wanted"),
+    "late": (_Reply.LATE, "the round is over"),
 }
 
 
@@ -27,10 +27,9 @@ class Shard:
       added: clients whose reports are in the sum, or being added.
     """
 
-    def __init__(self, attempt: Attempt, shared: SharedRounds, aggregator: str, goal: int):
-        """Begin to collect into an attempt, of which all aggregators together want so many reports."""
-        self.attempt, self.aggregator = attempt, aggregator
-        self._shared, self._goal = shared, goal
+    def __init__(self, attempt: Attempt, shared: SharedRounds, aggregator: str):
+        """Begin to collect into an attempt."""
+        self.attempt, self.aggregator, self._shared = attempt, aggregator, shared
         self.selecting = True
         self.added: set[int] = set()
         # What became of other clients, until the database knows.
@@ -40,10 +39,6 @@ class Shard:
     def token(self) -> str:
         """The attempt's name in hex."""
         return self.attempt.token.hex()
-
-    @property
-    def all_taken(self) -> bool:
-        return len(self.added) >= self._goal
 
     def wants(self, client: int, now: float) -> bool:
         """Say whether a client might be selected at a moment; the database has the last word."""

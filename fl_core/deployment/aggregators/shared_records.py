@@ -14,7 +14,6 @@ class SharedRound(NamedTuple):
     seed: int
     learning_rate: float
     clip_norm: float | None  # of this round, in place of the rules'; None for theirs
-    goal: int  # reports that it waits for
     to_select: int
     minimum: int  # reports without which it is abandoned
     min_separation: int  # see `fedlm.fl_core.privacy.participation.BoundedParticipation`

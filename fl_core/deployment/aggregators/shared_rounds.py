@@ -8,13 +8,14 @@ all, whichever process stops and whenever it does.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import sqlalchemy as sql
 from sqlalchemy.engine import Connection
 
 from fedlm.fl_core.deployment.aggregators.shared_records import Claim, PartialSum, Phase, Selection, SharedRound, Tally
-from fedlm.fl_core.deployment.server.client_registry import final_rest
+from fedlm.fl_core.deployment.server.client_registry import DAY_SECONDS, final_rest
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state import AttemptRecord, StateError
@@ -108,8 +109,11 @@ class SharedRounds:
                 {name: count for name, count in connection.execute(beats)},
             )
 
-    def draw(self, token: str, rules: RoundRules) -> None:
-        """Select clients uniformly among those that checked in for it; others come in only where they are too few."""
+    def draw(self, token: str, rules: RoundRules, rests: Callable[[int], float]) -> None:
+        """Select clients uniformly among those that checked in for it; others come in only where they are too few.
+
+        Those that were not drawn stay away for a while, which `rests` draws for each of so many that are about.
+        """
         ours = (SELECTIONS.c.token == token) & (SELECTIONS.c.state == "candidate")
         query = (
             sql.select(SELECTIONS.c.client, CLIENTS.c.late_until > SHARED_ROUNDS.c.round_number)
@@ -119,17 +123,20 @@ class SharedRounds:
         )
         with self._database.writing() as connection:
             found = connection.execute(query).all()
-            chosen = rules.draw([one for one, late in found if not late], [one for one, late in found if late])
+            prompt, late = ([one for one, is_late in found if is_late == wanted] for wanted in (False, True))
+            active, most = _active(connection, token), connection.scalar(_most(token)) or 0
+            chosen = rules.draw(prompt, late, active, most)
             select = sql.update(SELECTIONS).where(ours, SELECTIONS.c.client == sql.bindparam("which"))
             if chosen:
                 connection.execute(select.values(state="selected"), [{"which": client} for client in chosen])
             connection.execute(sql.delete(SELECTIONS).where(ours))
-            phase = "reporting" if len(chosen) >= rules.to_select else "selecting"
+            _let_rest(connection, {one for one, _ in found}.difference(chosen), rests)
+            phase = "reporting" if active + len(chosen) >= most else "selecting"
             connection.execute(sql.update(SHARED_ROUNDS).where(SHARED_ROUNDS.c.token == token).values(phase=phase))
 
-    def let_in(self, token: str, most: int) -> None:
-        """Select clients again, until so many are selected that have not declined or been refused."""
-        values = {"phase": "selecting", "to_select": most}
+    def let_in(self, token: str, most: int, phase: Phase) -> None:
+        """Draw or select clients again, until so many are selected that have not declined or been refused."""
+        values = {"phase": phase, "to_select": most}
         with self._database.writing() as connection:
             connection.execute(sql.update(SHARED_ROUNDS).where(SHARED_ROUNDS.c.token == token).values(**values))
 
@@ -161,11 +168,16 @@ class SharedRounds:
         with self._database.reading() as connection:
             return list(connection.scalars(query))
 
-    def finish(self, attempt: AttemptRecord, participants: Sequence[int], silent: Sequence[int]) -> None:
+    def finish(
+        self, attempt: AttemptRecord, participants: Sequence[int], silent: Sequence[int], rests: Callable[[int], float]
+    ) -> None:
         """Record an attempt, once, the clients whose updates count and those that were silent, and clear away what was
-        shared."""
+        shared. All that were selected stay away from now on, whoever answered first; see `draw`."""
+        ours = (SELECTIONS.c.token == attempt.token) & (SELECTIONS.c.state != "candidate")
+        selected = sql.select(SELECTIONS.c.client).where(ours)
         with self._database.writing() as connection:
             write_attempt(connection, attempt, participants, silent)
+            _let_rest(connection, set(connection.scalars(selected)), rests)
             _clear(connection)
 
     def end_run(self) -> None:
@@ -241,13 +253,14 @@ class SharedRounds:
             gathering = shared.phase == "gathering"
             active = 0 if gathering or shared.phase == "reporting" else _active(connection, token)
             full = shared.phase == "reporting" or active >= shared.to_select
-            if (full and not gathering) or state not in (None, "lost"):
+            # Who was drawn before and has lost the report needs no other draw to send it again.
+            if (full and not gathering) or state not in ((None,) if gathering else (None, "lost")):
                 return Selection(False)
             rest = _rounds_to_rest(connection, client, shared, saved_every)
             if rest != 0:
                 return Selection(False, rest)
             if gathering:
-                _set_state(connection, token, client, state is not None, state="candidate")
+                _set_state(connection, token, client, False, state="candidate")
                 return Selection(False, drawn_later=True)
             late = sql.select(CLIENTS.c.late_until).where(CLIENTS.c.number == client)
             if active >= shared.minimum and (connection.scalar(late) or 0) > shared.round_number:
@@ -273,12 +286,10 @@ class SharedRounds:
         Returns:
           `taken`: the report may be added now; `mine`: this aggregator took the right to add the same upload before;
           `elsewhere`: another one did, and may have been lost since; `answered`: the client has answered otherwise;
-          `late`: no report is taken any more.
+          `late`: the round is over, or this aggregator takes no part in it any more.
         """
         ours = (SELECTIONS.c.token == token) & (SELECTIONS.c.client == client)
-        claims = sql.select(sql.func.count()).where(SELECTIONS.c.token == token, SELECTIONS.c.state == "claimed")
         alive = sql.select(AGGREGATORS.c.name).where(AGGREGATORS.c.name == aggregator, ~AGGREGATORS.c.lost)
-        goal = sql.select(SHARED_ROUNDS.c.goal).where(SHARED_ROUNDS.c.token == token)
         with self._database.writing() as connection:
             found = connection.execute(sql.select(SELECTIONS).where(ours)).first()
             if _phase(connection, token) in (None, "closed") or found is None or connection.scalar(alive) is None:
@@ -289,8 +300,6 @@ class SharedRounds:
                 return "mine" if found.aggregator == aggregator else "elsewhere"
             if found.state not in ("selected", "lost"):
                 return "answered"
-            if (connection.scalar(claims) or 0) >= (connection.scalar(goal) or 0):
-                return "late"
             _set_state(connection, token, client, True, state="claimed", aggregator=aggregator, upload_id=upload_id)
             return "taken"
 
@@ -351,6 +360,21 @@ def _sum_of(token: str, aggregator: str) -> sql.Select:
     """Make the query of whether an aggregator has handed over its sum."""
     ours = (PARTIAL_SUMS.c.token == token) & (PARTIAL_SUMS.c.aggregator == aggregator)
     return sql.select(PARTIAL_SUMS.c.token).where(ours)
+
+
+def _most(token: str) -> sql.Select:
+    """Make the query of how many clients may be selected that have not declined or been refused."""
+    return sql.select(SHARED_ROUNDS.c.to_select).where(SHARED_ROUNDS.c.token == token)
+
+
+def _let_rest(connection: Connection, clients: Iterable[int], rests: Callable[[int], float]) -> None:
+    """Let clients stay away from now on, each for as long as `rests` says where so many are about."""
+    clock = connection.scalar(sql.select(sql.func.max(RUNS.c.clock))) or 0.0
+    about = sql.select(sql.func.count()).where(CLIENTS.c.last_seen >= time.time() - DAY_SECONDS)
+    population = connection.scalar(about) or 0
+    update = sql.update(CLIENTS).where(CLIENTS.c.number == sql.bindparam("which"))
+    if rows := [{"which": client, "until": clock + rests(population)} for client in clients]:
+        connection.execute(update.values(rests_until=sql.bindparam("until")), rows)
 
 
 def _active(connection: Connection, token: str) -> int:

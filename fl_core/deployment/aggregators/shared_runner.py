@@ -17,6 +17,7 @@ from fedlm.fl_core.deployment.aggregators.shared_records import Phase, SharedRou
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.event_log import event, warn
 from fedlm.fl_core.deployment.protocol.update_bytes import WireError, pack_parameters
+from fedlm.fl_core.deployment.server.pacing import PaceSteering
 from fedlm.fl_core.deployment.server.round_rules import DrainedError, RoundProgress
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.state.retrying import with_retries
@@ -39,6 +40,7 @@ class SharedCohortRunner:
         """Forget what an earlier coordinator did; `agreement` digests the settings that aggregators must share."""
         self._shared, self._deployment, self._agreement = shared, deployment, agreement
         self._rules, self._draining = deployment.round_rules(), draining
+        self._pacing = PaceSteering(self._rules.to_select, deployment.check_in_seconds)
         self._watch, self._opened = _Watch(), 0.0
         self._progress: RoundProgress | None = None
         with_retries(shared.begin)
@@ -95,7 +97,9 @@ class SharedCohortRunner:
         )
         # Some may have answered while the round was being closed.
         silent = sorted(overdue.intersection(with_retries(lambda: self._shared.silent(token)))) if overdue else []
-        with_retries(lambda: self._shared.finish(record, [] if shortfall else participants, silent))
+        self._pacing.round_took(seconds)
+        counted = [] if shortfall else participants
+        with_retries(lambda: self._shared.finish(record, counted, silent, self._pacing.wait))
         event(f"round_{record.outcome}", **record._asdict())
         if shortfall:
             return None
@@ -109,7 +113,6 @@ class SharedCohortRunner:
             seed=plan.seed,
             learning_rate=float(plan.learning_rate),
             clip_norm=None if clip_norm is None else float(clip_norm),
-            goal=self._rules.goal,
             to_select=self._rules.to_select,
             minimum=self._rules.minimum,
             min_separation=bound.min_separation,
@@ -154,6 +157,7 @@ class SharedCohortRunner:
         """Wait for a round's end; returns when its first client was selected, and who should have answered by then and
         had not; see `fedlm.fl_core.deployment.server.local_rounds.LocalCollection.silent`."""
         rules, opened = self._rules, time.monotonic()
+        phase: Phase
         advanced, gathered, first, selection_ends, replaced = opened, math.inf, math.inf, math.inf, False
         latest_end, overdue = math.inf, set[int]()
         while True:
@@ -161,14 +165,16 @@ class SharedCohortRunner:
             if tally.phase == "gathering":
                 gathered = min(gathered, now if tally.candidates else math.inf)
                 if now >= gathered + rules.window_seconds:
-                    with_retries(lambda: self._shared.draw(token, rules))
+                    with_retries(lambda: self._shared.draw(token, rules, self._pacing.wait))
+                    gathered = math.inf
                     continue
             selected = sum(tally.states.values())
             if selected and first == math.inf:
                 first, selection_ends = now, now + rules.selection_seconds
             if tally.phase == "reporting":
                 selection_ends = min(selection_ends, now)
-            selecting, reported = now < selection_ends, tally.states.get("claimed", 0)
+            selecting = now < selection_ends or bool(tally.candidates)
+            reported = tally.states.get("claimed", 0)
             left = min(selection_ends, now + rules.selection_seconds) + rules.reporting_seconds - now
             if self._draining():
                 latest_end = min(latest_end, now + rules.drain_seconds)
@@ -187,9 +193,11 @@ class SharedCohortRunner:
                 replaced = True
                 overdue = set(with_retries(lambda: self._shared.silent(token)))
                 most = waiting + reported + rules.replacements(reported, waiting)
-                with_retries(functools.partial(self._shared.let_in, token, most))
+                if most > waiting + reported:
+                    phase = "gathering" if rules.window_seconds else "selecting"
+                    with_retries(functools.partial(self._shared.let_in, token, most, phase))
                 continue
-            phase: Phase = "selecting" if selecting else "reporting"
+            phase = "selecting" if selecting else "reporting"
             phase = tally.phase if tally.phase == "gathering" or replaced else phase
             since, shown = (first, left) if selected else (opened, None)
             self._progress = self._progress_of(round_number, tally.states, now - since, shown, phase)

@@ -118,7 +118,10 @@ class ClientHandlers:
         if checked_in.selected_for is None:
             if checked_in.seconds is not None:
                 return self._come_back("it is not drawn yet whom the round needs", seconds=checked_in.seconds)
-            reply = self._come_back("it is resting" if checked_in.rest else "not needed now", checked_in.rest)
+            if checked_in.rest:
+                reply = self._come_back("it is resting", checked_in.rest)
+            else:
+                reply = self._come_back("not needed now", seconds=self._pacing.stand_by())
             self.rounds.ask_back(checked_in.number, reply.come_back.seconds)
             return reply
         configuration = self._configuration(checked_in.selected_for.attempt, checked_in.number)
@@ -218,7 +221,8 @@ class ClientHandlers:
         reply = messages.UploadReply()
         counted = CountedUpload(upload, lambda size: self._limiter.carry(peer, size))
         reply.CopyFrom(await self._upload(peer, counted))
-        reply.come_back_seconds = self._pacing.wait(self.rounds.population())
+        # Once the round is over it rests like everybody who was drawn with it, which is no shorter.
+        reply.come_back_seconds = self._pacing.least_wait(self.rounds.population())
         if reply.status == messages.UploadReply.ACCEPTED and (number := await self.rounds.number_of(peer)) is not None:
             self.rounds.ask_back(number, reply.come_back_seconds)
         if reply.status != messages.UploadReply.ACCEPTED:

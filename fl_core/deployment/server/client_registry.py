@@ -10,7 +10,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedlm.fl_core.deployment.event_log import warn
-from fedlm.fl_core.deployment.state.state import LATE_ROUNDS, SeenClient, StateError, UnreachableError
+from fedlm.fl_core.deployment.state.state import (
+    LATE_ROUNDS,
+    SILENT_ONCE,
+    SeenClient,
+    StateError,
+    UnreachableError,
+)
 from fedlm.fl_core.deployment.state.state_sql import SqlState
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 
@@ -96,10 +102,11 @@ class ClientRegistry:
     def was_silent(self, numbers: Sequence[int], round_number: int) -> None:
         """Note clients that were selected for a round and silent, once the state has it."""
         for number in numbers:
-            self._by_number[number].late_until = round_number + 1 + LATE_ROUNDS
+            client = self._by_number[number]
+            client.late_until = round_number + 1 + LATE_ROUNDS if client.late_until else SILENT_ONCE
 
     def comes_last(self, number: int, round_number: int) -> bool:
-        """Say whether a client was silent of late."""
+        """Say whether a client was silent of late, twice without a report in between."""
         return round_number < self._by_number[number].late_until
 
     async def keep_number(self, number: int) -> None:
@@ -132,6 +139,7 @@ class ClientRegistry:
         for number in numbers:
             client = self._by_number[number]
             client.last_round, client.participations = round_number, client.participations + 1
+            client.late_until = 0
 
     def seen(self) -> ClientsSeen:
         """Count the clients that have checked in; from any thread."""

@@ -134,7 +134,7 @@ class ClientService:
             sums=RoundSums(
                 SumSettings(update, compressor, deployment.aggregation_rules()),
                 deployment.robust_rule(),
-                deployment.cohort_size,
+                rules.most_reports,
                 room,
             ),
             downloads=downloads,

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from fedlm.fl_core.deployment.event_log import event
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
@@ -39,29 +39,21 @@ class LocalCollection:
         self.changed = asyncio.Event()
         self._named = {int(client) for client in attempt.plan.clients}
         self._comes_last = comes_last
-        # Who has checked in for the draw; None once there is nothing to draw.
-        self._candidates: list[int] | None = None if self._named or not rules.window_seconds else []
+        # Who has checked in for a draw; None where there is nothing to draw.
+        self._candidates: set[int] | None = None if self._named or not rules.window_seconds else set()
         self._draws_at = self._selection_ends = self._latest_end = math.inf
         self._most = rules.to_select
         self._replaced = False
         # Who had not answered when others were let in beside them.
         self._overdue: set[int] = set()
-        self._taken = 0
 
     # What calls of clients ask for.
 
-    @property
-    def all_taken(self) -> bool:
-        return self._taken >= self.rules.goal
-
     def claim(self, client: int, upload_id: bytes) -> messages.UploadReply | None:
-        if self.attempt.closed or self.all_taken:
-            return refusal(messages.UploadReply.LATE, "the round has all the reports that it wanted")
-        self._taken += 1
-        return None
+        return refusal(messages.UploadReply.LATE, "the round is over") if self.attempt.closed else None
 
     def give_back(self, client: int) -> None:
-        self._taken -= 1
+        pass
 
     def answered(self, client: int, receipt: messages.UploadReply) -> None:
         self.changed.set()
@@ -86,28 +78,35 @@ class LocalCollection:
 
     def seconds_to_draw(self, client: int, now: float) -> float | None:
         """Take a client into the draw; returns in how many seconds that is, None where nothing is drawn any more."""
-        if self._candidates is None:
+        if self._candidates is None or client in self.attempt.participants:
             return None
         if not self._candidates:
             self._draws_at = now + self.rules.window_seconds
             self.changed.set()
-        if client not in self.attempt.participants and client not in self.checked_in:
-            self._candidates.append(client)
+        self._candidates.add(client)
         return max(self._draws_at - now, 0.0)
 
-    def look(self, now: float) -> None:
-        """Do what is due: draw, or take others in beside clients that are silent."""
-        if self._candidates and now >= self._draws_at:
-            candidates, self._candidates = self._candidates, None
-            prompt = [client for client in candidates if not self._comes_last(client)]
-            late = [client for client in candidates if self._comes_last(client)]
-            for client in self.rules.draw(prompt, late):
-                self.select(client, now)
+    def look(self, now: float) -> set[int]:
+        """Do what is due: draw, or take others in beside clients that are silent.
+
+        Returns:
+          The clients that checked in for the draw and were not drawn.
+        """
         if not self._replaced and not self._named and now >= self._patience_ends:
             self._replaced = True
             self._overdue = set(self._unanswered())
             more = self.rules.replacements(len(self.attempt.accepted), len(self._overdue))
             self._most = self._active() + more
+            self._candidates = set() if more and self.rules.window_seconds else None
+        if not self._candidates or now < self._draws_at:
+            return set()
+        candidates, self._candidates = self._candidates, None
+        prompt = [client for client in candidates if not self._comes_last(client)]
+        late = [client for client in candidates if self._comes_last(client)]
+        drawn = self.rules.draw(prompt, late, self._active(), self._most)
+        for client in drawn:
+            self.select(client, now)
+        return candidates.difference(drawn)
 
     @property
     def _patience_ends(self) -> float:
@@ -157,7 +156,8 @@ class LocalCollection:
             return True
         participants = self.attempt.participants
         answered = sum(one.receipt is not None for one in participants.values())
-        return self.rules.over(len(self.attempt.accepted), answered, len(participants), now < self._selection_ends)
+        selecting = now < self._selection_ends or bool(self._candidates)
+        return self.rules.over(len(self.attempt.accepted), answered, len(participants), selecting)
 
     def next_moment(self, now: float) -> float:
         """Say how many seconds nothing can change unless a client does something."""
@@ -305,6 +305,7 @@ class LocalRounds:
         record = collection.record(seconds)
         await self._save(record, attempt.accepted if record.outcome == "finished" else [], silent)
         self.registry.was_silent(silent, plan.round_number)
+        self._let_rest(attempt.participants)
         event(f"round_{record.outcome}", **record._asdict())
         if record.outcome == "abandoned":
             return None
@@ -315,7 +316,7 @@ class LocalRounds:
 
     async def _until_finished(self, collection: LocalCollection) -> None:
         while not collection.finished(self._clock()):
-            collection.look(self._clock())
+            self._let_rest(collection.look(self._clock()))
             if self.draining and not collection.attempt.participants:
                 raise DrainedError
             collection.changed.clear()
@@ -324,6 +325,12 @@ class LocalRounds:
                     await collection.changed.wait()
             except TimeoutError:
                 continue
+
+    def _let_rest(self, numbers: Iterable[int]) -> None:
+        """Ask clients back alike, from now on, that were drawn together or were not drawn together."""
+        population = self.population()
+        for number in numbers:
+            self.ask_back(number, self._pacing.wait(population))
 
     async def _save(self, record: AttemptRecord, participants: list[int], silent: list[int]) -> None:
         async def save() -> None:

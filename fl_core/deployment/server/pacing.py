@@ -1,14 +1,17 @@
 """Pace steering: when a client that is not needed now should check in again (Bonawitz et al. 2019, section 2.3).
 
-Few clients are asked back soon, so that enough of them meet in the next round. Many are asked back later, spread
-evenly, so that about twice as many as a round selects check in while one round lasts. A client that may not take part
-for some rounds is asked back after about so many.
+Who checks in stands by until the next draw, and is asked back soon. After a draw, or after the round that it was drawn
+for, everybody rests alike: where clients are few, as short, so that all of them meet in the next draw; where they are
+many, longer, so that about twice as many as a round selects check in while one round lasts. So nobody is a candidate
+more often than others, whenever and however often it calls. A client that may not take part for some rounds is asked
+back after about so many.
 """
 
 import random
 
 _MARGIN = 2.0
 _LONGEST = 6 * 3600.0
+_LEAST, _MOST = 0.75, 1.25
 _WEIGHT_OF_LATEST = 0.3
 
 
@@ -32,8 +35,18 @@ class PaceSteering:
 
     def wait(self, population: int, rounds_to_rest: int = 0) -> float:
         """Suggest a wait in seconds, random around what spreads the load of clients that check in now and then."""
+        return self._about(population, rounds_to_rest) * self._random.uniform(_LEAST, _MOST)
+
+    def least_wait(self, population: int) -> float:
+        """Say how many seconds `wait` suggests at least."""
+        return self._about(population) * _LEAST
+
+    def stand_by(self) -> float:
+        """Suggest a wait in seconds to a client that waits for the next draw."""
+        return self.wait(population=0)
+
+    def _about(self, population: int, rounds_to_rest: int = 0) -> float:
         spread = self._round_seconds * population / (_MARGIN * self._per_round)
         if population <= _MARGIN * self._per_round:
             spread = 0.0
-        wait = max(self._soonest, spread, rounds_to_rest * self._round_seconds)
-        return min(wait, _LONGEST) * self._random.uniform(0.75, 1.25)
+        return min(max(self._soonest, spread, rounds_to_rest * self._round_seconds), _LONGEST)

@@ -17,12 +17,12 @@ class DrainedError(Exception):
 class RoundRules:
     """When a round is over, and when it counts."""
 
-    goal: int  # reports that it waits for
+    goal: int  # reports that it is to have, and that a private sum is divided by
     minimum: int  # reports without which it is abandoned
     over_selection: float  # clients selected for each report waited for
     selection_seconds: float  # how long it takes clients in at most, from the first one on
     reporting_seconds: float  # how long it waits for reports after that
-    window_seconds: float = 0.0  # how long clients check in before those that take part are drawn, from the first on
+    window_seconds: float = 0.0  # how long clients check in before a draw, from the first on
     drain_seconds: float = 60.0  # how long it goes on at most once the server is going down
 
     @property
@@ -35,17 +35,22 @@ class RoundRules:
         """How long after the selection the selected clients may be silent before others are taken in beside them."""
         return self.reporting_seconds / 2
 
+    @property
+    def most_reports(self) -> int:
+        """Reports that count at most: of all selected, and of as many that were taken in beside them."""
+        return 2 * self.to_select
+
     def replacements(self, reported: int, silent: int) -> int:
         """Say how many clients to take in beside so many that are silent."""
-        return min(silent, math.ceil((self.goal - reported) * self.over_selection))
+        return max(0, min(silent, math.ceil((self.goal - reported) * self.over_selection)))
 
-    def draw(self, prompt: Sequence[int], late: Sequence[int]) -> list[int]:
-        """Draw the clients that take part, uniformly among those that checked in.
+    def draw(self, prompt: Sequence[int], late: Sequence[int], active: int, most: int) -> list[int]:
+        """Draw the clients that take part, uniformly among those that checked in, beside `active` ones, `most` in all.
 
         Those of them who were silent of late are drawn only where a round could not count without them.
         """
-        chosen = _RANDOM.sample(prompt, min(len(prompt), self.to_select))
-        return chosen + _RANDOM.sample(late, min(len(late), max(self.minimum - len(chosen), 0)))
+        chosen = _RANDOM.sample(prompt, min(len(prompt), max(most - active, 0)))
+        return chosen + _RANDOM.sample(late, min(len(late), max(self.minimum - active - len(chosen), 0)))
 
     def for_cohort(self, size: int) -> "RoundRules":
         """Make the rules of a round whose clients are named: it waits for all of them."""
@@ -54,12 +59,12 @@ class RoundRules:
     def over(self, reported: int, answered: int, selected: int, selecting: bool) -> bool:
         """Say whether a round whose time is not over waits for nothing more.
 
-        That is so when the goal is reached, or all that were selected have answered, so that nothing more can come from
-        them, and no other will be selected.
+        That is so when all that were selected have answered, and no other will be selected or the goal is reached. It
+        does not end at the goal alone: who answers at once would count more often than who takes longer.
         """
-        if reported >= self.goal:
-            return True
-        return not selecting and (answered == selected or selected < self.minimum)
+        if selecting:
+            return reported >= self.goal and answered == selected
+        return answered == selected or selected < self.minimum
 
     def shortfall(self, reported: int, selected: int, **others: int) -> str:
         """Say why a round with so many reports that count cannot count itself; empty where it can.
@@ -81,7 +86,7 @@ class RoundProgress(NamedTuple):
     selecting: bool  # whether clients are still taken in
     seconds: float  # since it was opened, or, once a client is selected, since the first was
     seconds_left: float | None  # until reports are refused at the latest; None while it waits for its first client
-    goal: int  # reports waited for
+    goal: int  # reports that it is to have
     minimum: int  # reports without which it does not count
     wanted: int
     checked_in: int  # clients that have checked in meanwhile

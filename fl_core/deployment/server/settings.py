@@ -57,19 +57,22 @@ class _Selection:
     """Who takes part in a round, and how long it waits for them."""
 
     cohort_size: Count = 100
-    """Reports that a round waits for."""
+    """Reports that a round is to have, which a private run's sums are divided by."""
     minimum_reports: Count | None = None
     """Reports without which a round is abandoned when its time is over; four fifths of cohort-size where it is not
     given."""
     over_selection: AtLeastOne = 1.3
-    """Clients selected for each report waited for, since some will not answer."""
+    """Clients selected for each report that a round is to have, since some will not answer. All that answer in time
+    count, be they more or fewer: where a round ended sooner, who answers at once would count more often than others."""
     window_seconds: NotNegative | None = None
     """How long a round lets clients check in, from the first one on, before it draws those that take part, uniformly
-    among all that did; 0 takes whoever comes first. check-in-seconds where it is not given."""
+    among all that did; 0 takes whoever comes first. One and a half times check-in-seconds where it is not given, so
+    that all that stand by come in time."""
     selection_seconds: Positive = 60.0
     """How long a round takes in who comes after the draw, where that found too few."""
     reporting_seconds: Positive = 600.0
-    """How long a round waits for reports after it has selected its clients."""
+    """How long a round waits for reports of all the clients that it has selected. It waits so long wherever one of them
+    is silent: give what nearly all devices need."""
     drain_seconds: Positive = 60.0
     """How long a round that is under way goes on at most once the server was asked to end (SIGTERM). It then counts if
     minimum-reports have come, and is abandoned otherwise; service managers must wait somewhat longer."""
@@ -83,9 +86,9 @@ class _Selection:
     aggregation: RobustName = "mean"
     """How the updates of a round become one. mean: they are added as they come and forgotten. median, trimmed_mean: of
     each parameter by itself, so that a few dishonest clients cannot lead it astray (Yin et al. 2018). All clients count
-    the same, and the server keeps every update until the round's end: cohort-size x 4 bytes a parameter in a file
-    in the run's folder, besides 8 bytes a parameter of memory. Not with privacy, whose noise is made for sums; there,
-    and with the mean, update-clip-norm bounds what one client can do."""
+    the same, and the server keeps every update until the round's end: 4 bytes a parameter of each, and room for twice
+    as many as it selects, in a file in the run's folder, besides 8 bytes a parameter of memory. Not with privacy,
+    whose noise is made for sums; there, and with the mean, update-clip-norm bounds what one client can do."""
     trimmed_part: Annotated[float, Range(above=0, below=0.5)] = 0.1
     """Part of the updates that trimmed_mean leaves out at each end."""
 
@@ -183,7 +186,7 @@ class Deployment(_Travel, _Selection, _Model):
             self.over_selection,
             self.selection_seconds,
             self.reporting_seconds,
-            self.check_in_seconds if self.window_seconds is None else self.window_seconds,
+            1.5 * self.check_in_seconds if self.window_seconds is None else self.window_seconds,
             self.drain_seconds,
         )
 

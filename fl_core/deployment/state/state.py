@@ -10,7 +10,10 @@ from fedlm.fl_core.errors import UserError
 
 Outcome = Literal["finished", "abandoned"]
 LATE_ROUNDS = 8
-"""For how many rounds a client comes last that was selected and silent."""
+"""For how many rounds a client comes last that was selected and silent twice, without a report in between."""
+SILENT_ONCE = -1
+"""In place of the first round for which a client does not come last: it was silent when it was selected last. Who
+drops out now and then would else be drawn less often than who never does."""
 
 
 class StateError(UserError):
@@ -28,7 +31,7 @@ class ClientRecord(NamedTuple):
     identity: str  # its name, or that of its certificate
     last_round: int | None  # the last round that it took part in; None where it has in none
     participations: int  # how many rounds it took part in
-    late_until: int = 0  # the first round for which it does not come last, after it was selected and silent
+    late_until: int = 0  # the first round for which it does not come last, or `SILENT_ONCE`; 0 after a report
 
 
 class SeenClient(NamedTuple):

@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state import (
     LATE_ROUNDS,
+    SILENT_ONCE,
     AttemptRecord,
     ClientRecord,
     ReleaseRecord,
@@ -115,7 +116,11 @@ class SqlState:
                 version=sql.bindparam("new_version"),
                 check_ins=CLIENTS.c.check_ins + sql.bindparam("more"),
                 last_seen=sql.bindparam("seen"),
-                rests_until=sql.bindparam("rests"),
+                # Another process may have asked it to stay away for longer.
+                rests_until=sql.case(
+                    (CLIENTS.c.rests_until > sql.bindparam("rests"), CLIENTS.c.rests_until),
+                    else_=sql.bindparam("rests"),
+                ),
             )
         )
         with self._database.writing() as connection:
@@ -200,10 +205,11 @@ def write_attempt(
     rows = [{"round_number": attempt.round_number, "client": client} for client in participants]
     if rows:
         connection.execute(sql.insert(PARTICIPATIONS), rows)
-    late = sql.update(CLIENTS).where(CLIENTS.c.number == sql.bindparam("which"))
-    if silent:
-        until = attempt.round_number + 1 + LATE_ROUNDS
-        connection.execute(late.values(late_until=until), [{"which": client} for client in silent])
+    known = sql.update(CLIENTS).where(CLIENTS.c.number == sql.bindparam("which"))
+    again = sql.case((CLIENTS.c.late_until == 0, SILENT_ONCE), else_=attempt.round_number + 1 + LATE_ROUNDS)
+    for clients, late_until in ((silent, again), (participants, 0)):
+        if clients:
+            connection.execute(known.values(late_until=late_until), [{"which": client} for client in clients])
 
 
 def sqlite_url(path: Path) -> str:

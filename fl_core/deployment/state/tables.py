@@ -65,7 +65,6 @@ SHARED_ROUNDS = sql.Table(
     sql.Column("seed", sql.BigInteger, nullable=False),
     sql.Column("learning_rate", sql.Double, nullable=False),
     sql.Column("clip_norm", sql.Double),
-    sql.Column("goal", sql.Integer, nullable=False),
     sql.Column("to_select", sql.Integer, nullable=False),
     sql.Column("minimum", sql.Integer, nullable=False, server_default="0"),
     sql.Column("min_separation", sql.Integer, nullable=False),

@@ -54,11 +54,6 @@ class RoundCollection(Protocol):
         """What was collected here."""
         ...
 
-    @property
-    def all_taken(self) -> bool:
-        """Whether this process knows that no further report is wanted."""
-        ...
-
     def claim(self, client: int, upload_id: bytes) -> messages.UploadReply | None:
         """Take the right to add a client's report, which is whole: None where it may be added, else the answer."""
         ...

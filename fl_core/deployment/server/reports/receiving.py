@@ -130,8 +130,6 @@ class Receiver:
             return await self._decline(sent)
         with self._turns.transfer() as transfer:
             await transfer.turn()
-            if sent.collection.all_taken:
-                return refusal(_Reply.LATE, "the round has all the reports that it wanted")
             try:
                 buffer = self._buffers.open(self._size)
             except OSError as error:

@@ -10,9 +10,9 @@ from fedlm.fl_core.round_loop import RoundPlan
 class RoundSums:
     """Makes the sum of no report, for each attempt at a round."""
 
-    def __init__(self, settings: SumSettings, rule: RobustRule, cohort_size: int, room: DiskRoom):
-        """Note what sums are made of; a round waits for `cohort_size` reports where it names no clients."""
-        self._settings, self._rule, self._cohort_size, self._room = settings, rule, cohort_size, room
+    def __init__(self, settings: SumSettings, rule: RobustRule, most_reports: int, room: DiskRoom):
+        """Note what sums are made of; a round has `most_reports` at most where it names no clients."""
+        self._settings, self._rule, self._most_reports, self._room = settings, rule, most_reports, room
         self._compiled = False
 
     def new(self, plan: RoundPlan, clip_norm: float | None) -> StreamingSum:
@@ -23,7 +23,7 @@ class RoundSums:
         """
         if self._rule.name == "mean":
             return StreamingSum(self._settings, plan.upload_key(), clip_norm)
-        most = len(plan.clients) or self._cohort_size
+        most = len(plan.clients) or self._most_reports
         made = RobustSum(self._settings, plan.upload_key(), self._rule, self._room.folder, most, clip_norm)
         if self._room.left() < 0:
             raise ConfigurationError(

@@ -9,7 +9,7 @@ from fedlm.fl_core.deployment.aggregators.shared_records import PartialSum, Sele
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.deployment.state.database import Database
-from fedlm.fl_core.deployment.state.state import AttemptRecord, SeenClient, StateError
+from fedlm.fl_core.deployment.state.state import SILENT_ONCE, AttemptRecord, SeenClient, StateError
 from fedlm.fl_core.deployment.state.state_sql import SqlState, sqlite_url
 
 ATTEMPT = AttemptRecord("bb", 0, "abandoned", "", 0.0, 1.0, 5, 3, 0, 0, 0, 0)
@@ -20,7 +20,6 @@ ROUND = SharedRound(
     seed=0,
     learning_rate=1.0,
     clip_norm=None,
-    goal=2,
     to_select=3,
     minimum=2,
     min_separation=1,
@@ -55,7 +54,7 @@ def test_a_report_is_claimed_once_wherever_it_is_sent(rounds):
     assert rounds.claim("aa", 0, "b", b"1") == "elsewhere"
     assert rounds.claim("aa", 0, "b", b"2") == "answered"
     assert rounds.claim("aa", 1, "b", b"1") == "taken"
-    assert rounds.claim("aa", 2, "b", b"1") == "late", "more than the goal"
+    assert rounds.claim("aa", 2, "b", b"1") == "taken"
 
 
 def test_no_report_is_claimed_after_the_round_is_closed_and_no_sum_delivered_before(rounds):
@@ -95,6 +94,10 @@ def test_what_is_lost_is_in_no_sum_and_may_be_sent_again(rounds):
 RULES = RoundRules(goal=4, minimum=3, over_selection=1.0, selection_seconds=10.0, reporting_seconds=10.0)
 
 
+def no_rest(population):
+    return 0.0
+
+
 def gathering(tmp_path):
     database = Database(sqlite_url(tmp_path / "state.db"))
     return contextlib.closing(database), SharedRounds(database)
@@ -113,11 +116,11 @@ def test_who_polls_most_in_several_processes_is_drawn_no_more_often(tmp_path):
         numbers = processes[0].number_clients([f"client{one}" for one in range(16)])
         for round_number in range(150):
             token = f"{round_number:02x}"
-            processes[0].open(ROUND._replace(token=token, round_number=round_number, phase="gathering"))
+            processes[0].open(ROUND._replace(token=token, round_number=round_number, phase="gathering", to_select=4))
             for number in (*[numbers["client0"]] * 8, *numbers.values()):
                 shared = processes[(number + round_number) % 2]
                 assert shared.select(token, number, 1) == Selection(False, drawn_later=True)
-            processes[1].draw(token, RULES)
+            processes[1].draw(token, RULES, no_rest)
             drawn.update(processes[0].silent(token))
             processes[0].begin()
     assert sum(drawn.values()) == 150 * RULES.to_select
@@ -140,22 +143,62 @@ def test_a_client_that_one_process_asked_back_is_early_at_another_until_the_cloc
         assert shared.seconds_early(["ann", "bob"]) == {}
 
 
-def test_who_was_silent_is_drawn_last_and_others_are_let_in_beside_him(tmp_path):
+def test_who_was_silent_twice_is_drawn_last_and_others_are_let_in_beside_him(tmp_path):
     closing, shared = gathering(tmp_path)
     with closing:
         numbers = list(shared.number_clients([f"client{one}" for one in range(5)]).values())
-        SqlState(shared._database).record_attempt(ATTEMPT, [], silent=numbers[:2])
+        state = SqlState(shared._database)
+        state.record_attempt(ATTEMPT, [], silent=numbers)
+        assert {one.late_until for one in state.clients()} == {SILENT_ONCE}
+        state.record_attempt(ATTEMPT._replace(token="cc"), numbers[2:], silent=numbers[:2])
+        assert [one.late_until for one in state.clients()] == [9, 9, 0, 0, 0]
         shared.open(ROUND._replace(round_number=1, phase="gathering", to_select=4, minimum=3))
         for number in numbers:
             shared.select("aa", number, 1)
-        shared.draw("aa", RULES)
+        shared.draw("aa", RULES, no_rest)
         assert shared.silent("aa") == numbers[2:]
         # The others suffice for a round that counts; where they do not, he may come.
         assert shared.select("aa", numbers[0], 1) == Selection(False)
         shared.settle("aa", {numbers[2]: "declined"}, "a")
         assert shared.select("aa", numbers[0], 1) == Selection(True)
-        shared.let_in("aa", 4)
+        shared.let_in("aa", 4, "selecting")
         assert shared.select("aa", shared.number_clients(["new"])["new"], 1) == Selection(True)
+
+
+def test_who_was_drawn_together_or_was_not_rests_alike_whoever_answered_first(tmp_path):
+    closing, shared = gathering(tmp_path)
+    with closing:
+        state = SqlState(shared._database)
+        state.claim("run")
+        identities = [f"client{one}" for one in range(6)]
+        numbers = shared.number_clients(identities)
+        shared.open(ROUND._replace(phase="gathering", to_select=4))
+        for number in numbers.values():
+            shared.select("aa", number, 1)
+        shared.draw("aa", RULES, lambda population: 5.0)
+        drawn = {identities[one] for one in shared.silent("aa")}
+        assert shared.seconds_early(identities) == dict.fromkeys(set(identities) - drawn, 5.0)
+        # The one that answered first was asked back, and its process writes that down late.
+        early = numbers[min(drawn)]
+        shared.finish(ATTEMPT._replace(token="aa", outcome="finished"), [early], [], lambda population: 7.0)
+        state.record_check_ins([SeenClient(early, min(drawn), "", 1, 0.0, rest=1.0)])
+        assert shared.seconds_early(identities) == dict.fromkeys(identities, 5.0) | dict.fromkeys(drawn, 7.0)
+
+
+def test_others_are_drawn_beside_who_is_silent(tmp_path):
+    closing, shared = gathering(tmp_path)
+    with closing:
+        first, *others = shared.number_clients([f"client{one}" for one in range(12)]).values()
+        shared.open(ROUND)
+        assert shared.select("aa", first, 1) == Selection(True)
+        shared.let_in("aa", 4, "gathering")
+        assert shared.select("aa", first, 1) == Selection(True), "who was drawn before is not drawn again"
+        for number in others:
+            assert shared.select("aa", number, 1) == Selection(False, drawn_later=True)
+        shared.draw("aa", RULES, no_rest)
+        assert len(shared.silent("aa")) == 4
+        assert first in shared.silent("aa")
+        assert shared.tally("aa").phase == "reporting"
 
 
 def test_a_check_in_for_the_draw_costs_the_same_however_many_came_before(tmp_path):
