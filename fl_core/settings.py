@@ -11,7 +11,7 @@ from fedlm.fl_core.compression.compressors import Compressor
 from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, CompressionName, UploadBits, make_compressor
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import CapOrder, LocalTraining
-from fedlm.fl_core.number_ranges import Count, CountOrZero, Decay, Positive, PositiveOrInfinite
+from fedlm.fl_core.number_ranges import Count, CountOrZero, Decay, Positive
 from fedlm.fl_core.round_loop import FederatedOptimization
 from fedlm.fl_core.server_optimizers import (
     OwnServerOptimizer,
@@ -35,7 +35,7 @@ class TrainingSettings:
     """Passes of a client over its examples in a round."""
     client_max_batches: Count = 120
     """Local steps that a client takes at most in a round."""
-    client_gradient_clip: PositiveOrInfinite | None = None
+    client_gradient_clip: Positive | None = None
     """Clip each local gradient to this global norm."""
     client_max_examples: Count | None = None
     """Examples (sentences) that a client trains on at most in an epoch; it counts for no more in the weighted mean."""

@@ -1,7 +1,6 @@
 """`fedlm account`: what a run promises, or has spent, as a statement that a person can publish."""
 
 import dataclasses
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from rich.markup import escape
 from fedlm.commands.options import read_options
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, LargeCount, Positive, Probability
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, settings_in
 from fedlm.fl_core.privacy.delta import Delta
@@ -211,7 +211,7 @@ def _state(kind: str, argv: list[str]) -> int:
         return _plot(command)
     statement = _federated(mechanism, command) if mechanism else _STATEMENTS[kind](command)
     if command.json:
-        print(json.dumps(statement, indent=2))
+        print(json_text(statement, indent=2))
     else:
         _print(statement)
     return 0

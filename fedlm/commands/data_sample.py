@@ -1,6 +1,5 @@
 """`fedlm data sample`: look at some clients' examples as text."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -8,6 +7,7 @@ from typing import Literal
 import tyro
 
 from fedlm.commands.options import read_options
+from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, Seed
 from fedlm.simulations.data.describing.sampling import ClientSample, sample_clients
 from fedlm.simulations.data.store.token_store import TokenStore
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     samples = sample_clients(store, command.split, command.clients, command.examples, command.seed, command.client)
     if command.json:
         clients = [sample._asdict() for sample in samples]
-        print(json.dumps({"path": str(store.path), "split": command.split, "clients": clients}, indent=1))
+        print(json_text({"path": str(store.path), "split": command.split, "clients": clients}, indent=1))
     else:
         print("\n\n".join(_block(sample) for sample in samples))
     return 0

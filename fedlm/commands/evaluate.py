@@ -2,7 +2,6 @@
 recommends to users, or on tasks of lm-evaluation-harness."""
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +15,7 @@ from fedlm.commands.options import read_options, set_up_devices
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, Positive
 from fedlm.simulations.evaluation.client_evaluation import write_evaluation
 from fedlm.simulations.evaluation.client_scores import SPREAD
@@ -148,14 +148,14 @@ def _evaluate_ranking(command: EvaluateCommand, trained: "TrainedModel") -> int:
     path, record = write_evaluation(command.run, found, command.max_clients)
     console = Console()
     if command.json:
-        print(json.dumps(record, indent=2), flush=True)
+        print(json_text(record, indent=2), flush=True)
     else:
         console.print(ranking_table(record))
         for line in ranking_notes(record):
             console.print(escape(line), soft_wrap=True, highlight=False)
         console.print(f"everything is in {path} and {path.with_suffix('.parquet').name}", soft_wrap=True)
     if command.out is not None:
-        write_atomically(command.out, json.dumps(record, indent=2) + "\n")
+        write_atomically(command.out, json_text(record, indent=2) + "\n")
     return 0
 
 
@@ -193,7 +193,7 @@ def _evaluate_on_tasks(command: EvaluateCommand) -> int:
     set_up_devices(command.devices, of_cpu=1)
     with EvaluationProgress("tasks", "requests") as progress:
         found = measure_tasks(command.run, command.task_settings, progress.update)
-    text, console = json.dumps(found, indent=2), Console()
+    text, console = json_text(found, indent=2), Console()
     if command.json:
         print(text, flush=True)
     else:

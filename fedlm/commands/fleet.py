@@ -18,6 +18,7 @@ from fedlm.commands.options import read_options
 from fedlm.commands.run_endings import NO_GOOD
 from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, Positive, Range
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE
 from fedlm.fl_core.text_examples import ExampleCut, examples_of
@@ -102,7 +103,7 @@ def main(argv: list[str]) -> int:
     over = asyncio.run(_run(fleet, command.seconds))
     summary = _summary(fleet, over, time.monotonic() - started)
     if command.json:
-        print(json.dumps(summary))
+        print(json_text(summary))
     else:
         Console().print(_table(summary))
     return 0 if fleet.tally.answers["accepted"] else NO_GOOD

@@ -1,6 +1,5 @@
 """`fedlm generate`: text that the model of a run writes."""
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import tyro
 from fedlm.commands.options import read_options, set_up_devices
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.json_text import json_text
 from fedlm.simulations.generation.generating import GenerationSettings
 
 
@@ -63,7 +63,7 @@ def _generate(command: GenerateCommand, texts: list[str]) -> None:
     model = with_precision(stored.entry.build(str(command.run), stored.entry.config), precision)
     prompts = prompt_tokens(tokenizer, texts)
     if command.json:
-        print(json.dumps({"run": str(command.run), "privacy": stored.privacy}), flush=True)
+        print(json_text({"run": str(command.run), "privacy": stored.privacy}), flush=True)
     else:
         print(f"privacy: {stored.privacy}", file=sys.stderr, flush=True)
     with precision_scope(precision):
@@ -80,7 +80,7 @@ def _generate(command: GenerateCommand, texts: list[str]) -> None:
         written = completion_text(tokenizer, prompt, completion.tokens)
         if command.json:
             record = {"prompt": text, "completion": written, "tokens": completion.tokens, "end": completion.end}
-            print(json.dumps(record))
+            print(json_text(record))
         else:
             _write("\n" * bool(number) + text + written + "\n")
 

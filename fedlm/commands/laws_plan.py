@@ -13,6 +13,7 @@ from rich.table import Table
 from fedlm.commands.options import read_options
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import AtLeastOne, Count, Positive, PositiveOrInfinite
 from fedlm.fl_core.privacy.delta import Delta, planned_delta
 from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
@@ -136,7 +137,7 @@ def main(argv: list[str]) -> int:
     chosen = choose_training(laws, plan, data)
     if command.json:
         print(
-            json.dumps(
+            json_text(
                 as_json(
                     {
                         "training": chosen.as_json(),
@@ -162,7 +163,7 @@ def _plan_federated(command: LawsPlanCommand, laws: "Laws") -> int:
 
     found = plan_federated(laws, command.of_federated, command.epsilon, command.delta, command.near)
     if command.json:
-        print(json.dumps(as_json({"training": found.as_json(), "laws": dict(laws.source)})))
+        print(json_text(as_json({"training": found.as_json(), "laws": dict(laws.source)})))
     else:
         _print_federated(found, command.near)
     if command.write_config is not None:

@@ -1,6 +1,5 @@
 """`fedlm memorization`: what a run's model can be made to repeat of the text that it was trained on."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from fedlm.commands.options import read_options, set_up_devices
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count
 from fedlm.simulations.evaluation.memorization.measuring import BASELINE, MemorizationSettings, measure_memorization
 
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
 
         write_atomically(command.plot, plot_rates(found))
     if command.json:
-        print(json.dumps(found, indent=2))
+        print(json_text(found, indent=2))
         return 0
     console = Console()
     console.print(extraction_table(found))

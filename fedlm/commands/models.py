@@ -1,12 +1,12 @@
 """`fedlm models`: the named models and how many parameters each has."""
 
-import json
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
 
 from fedlm.commands.options import read_options
+from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count
 from fedlm.models.base import parameter_count
 from fedlm.models.registry import MODELS, create_model
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     models = {name: create_model(name, command.vocabulary_size) for name in MODELS}
     counts = {name: parameter_count(model) for name, model in models.items()}
     if command.json:
-        print(json.dumps(counts, indent=2))
+        print(json_text(counts, indent=2))
         return 0
     table = Table("model", "objective", "parameters", "vocabulary")
     for name, count in counts.items():

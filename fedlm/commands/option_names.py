@@ -21,10 +21,10 @@ def named_as_options(message: str, commands: Collection[type]) -> str:
     values = {value for kind in kinds.values() for value in _literals(kind)}
     several = [name for name in kinds if "_" in name and name not in values]
     others = [name for name in kinds if name not in several]
-    message = _replaced(rf"(?<![\w./'\"-]){_any(several)}(?![\w'\"-])", message)
+    message = _replaced(rf"(?<![\w./'\"-]){_any(several)}(?![\w'\"-]|[.]\w)", message)
     message = _replaced(rf"(?m)^{_any(others)}(?= (?:is|are|has|needs|does)\b)", message)
-    spoken_of = r"(?P<before>\b(?:give|leave|without|beside|but|with|and|or) )"
-    return _replaced(rf"{spoken_of}{_any(others)}(?=(?: is| are| has| out| too)\b|[;,.]|$)", message)
+    spoken_of = r"(?P<before>\b(?:give|leave|without|but) )"
+    return _replaced(rf"{spoken_of}{_any(others)}(?=(?: is| out| too)\b|[;,.]|$)", message)
 
 
 def _literals(kind: Any) -> list[Any]:

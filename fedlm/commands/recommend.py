@@ -1,6 +1,5 @@
 """`fedlm recommend`: items that the model of a run expects next."""
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import tyro
 from fedlm.commands.data_sample import printable
 from fedlm.commands.options import read_options, set_up_devices
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count
 
 
@@ -58,10 +58,10 @@ def main(argv: list[str]) -> int:
     found = recommend(trained, histories, command.top, command.keep_history)
     privacy = stated_privacy(command.run)
     if command.json:
-        print(json.dumps({"run": str(command.run), "privacy": privacy}))
+        print(json_text({"run": str(command.run), "privacy": privacy}))
         for history, items in zip(histories, found, strict=True):
             recommended = [{"item": item, "logit": logit} for item, logit in items]
-            print(json.dumps({"history": history, "recommended": recommended}))
+            print(json_text({"history": history, "recommended": recommended}))
         return 0
     print(f"privacy: {privacy}", file=sys.stderr, flush=True)
     for items in found:

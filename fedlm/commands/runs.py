@@ -1,6 +1,5 @@
 """`fedlm runs`: what runs there are in a folder, how they compare, and what of them can be removed."""
 
-import json
 import shlex
 import textwrap
 import time
@@ -19,6 +18,7 @@ from rich.table import Column, Table
 from fedlm.commands.options import read_options
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.runs.recorded_runs import RecordedRun, find_runs, read_run
 
 _RUNS = Path("runs")
@@ -100,7 +100,7 @@ def _list(argv: list[str]) -> int:
     ordered = [*sorted(known, key=lambda pair: key(pair[1]), reverse=command.reverse), *unknown]
     if command.json:
         for _, facts in ordered:
-            print(json.dumps(facts))
+            print(json_text(facts))
         return 0
     console = Console()
     rows = [_cells(run, facts, command.folder) for run, facts in ordered]

@@ -23,6 +23,7 @@ from fedlm.fl_core.deployment.addresses import check_address, loopback_only
 from fedlm.fl_core.deployment.security.certificates import AUTHORITY_FILE, certificate_pem, read_certificate
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.privacy.participation import participation_in_words
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
 
@@ -51,7 +52,7 @@ def main(argv: list[str]) -> int:
     command = read_options(StatusCommand, argv, "fedlm status")
     if command.json:
         for status in _statuses(command):
-            print(json.dumps(status), flush=True)
+            print(json_text(status), flush=True)
         return 0
     console = Console()
     if not command.watch:

@@ -35,11 +35,15 @@ def _orbax() -> Any:
 
 
 class Checkpoints:
-    """The last few checkpoints of one run, used by one process alone; a context manager."""
+    """The last few checkpoints of one run, used by one process alone; a context manager.
+
+    Attributes:
+      directory: where they lie.
+    """
 
     def __init__(self, directory: Path, keep: int = 2):
         """Open or create the folder of checkpoints."""
-        self._directory, self._keep = directory, keep
+        self.directory, self._keep = directory, keep
         directory.mkdir(parents=True, exist_ok=True)
 
     @functools.cached_property
@@ -53,7 +57,7 @@ class Checkpoints:
             create=False,
             multiprocessing_options=ocp.options.MultiprocessingOptions(primary_host=this, active_processes={this}),
         )
-        return ocp.CheckpointManager(self._directory.absolute(), options=options)
+        return ocp.CheckpointManager(self.directory.absolute(), options=options)
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -68,7 +72,7 @@ class Checkpoints:
 
     def all_rounds(self) -> list[int]:
         """List the whole checkpoints."""
-        nothing_yet = "_manager" not in vars(self) and not any(self._directory.iterdir())
+        nothing_yet = "_manager" not in vars(self) and not any(self.directory.iterdir())
         return [] if nothing_yet else list(self._manager.all_steps())
 
     def save(self, rounds: int, state: Any, about: dict[str, Any]) -> None:
@@ -81,13 +85,16 @@ class Checkpoints:
         arrays = jax.tree_util.tree_map(np.asarray, jax.device_get(state))
         self.check_room(arrays)
         args = _orbax().args
-        items = args.Composite(state=args.StandardSave(arrays), about=args.JsonSave(about))
-        with disk_errors(self._directory / str(rounds)), self._nothing_unfinished(), _tensorstore_errors():
+        digests = {name: _digest(leaf) for name, leaf in _named(arrays)}
+        items = args.Composite(
+            state=args.StandardSave(arrays), about=args.JsonSave(about), digests=args.JsonSave(digests)
+        )
+        with disk_errors(self.directory / str(rounds)), self._nothing_unfinished(), _tensorstore_errors():
             self._manager.save(rounds, args=items)
             self._manager.wait_until_finished()
-            for path in (self._directory / str(rounds)).rglob("*"):
+            for path in (self.directory / str(rounds)).rglob("*"):
                 sync_to_disk(path)
-            sync_to_disk(self._directory)
+            sync_to_disk(self.directory)
 
     @contextlib.contextmanager
     def _nothing_unfinished(self) -> Iterator[None]:
@@ -101,17 +108,17 @@ class Checkpoints:
             raise
 
     def _clear_unfinished(self) -> None:
-        for path in self._directory.glob(_UNFINISHED):
+        for path in self.directory.glob(_UNFINISHED):
             shutil.rmtree(path, ignore_errors=True)
 
     def check_room(self, state: Any) -> None:
         """Make sure that the disk has room for a checkpoint, before anything depends on its being written. Raises
         DiskError where the disk has too little left."""
         needed = sum(np.asarray(leaf).nbytes for leaf in jax.tree_util.tree_leaves(state)) + _ROOM_BESIDE
-        left = shutil.disk_usage(self._directory).free
+        left = shutil.disk_usage(self.directory).free
         if left < needed:
             raise DiskError(
-                f"{self._directory}: a checkpoint needs {needed} bytes, but the disk has {left} left. Make room, then "
+                f"{self.directory}: a checkpoint needs {needed} bytes, but the disk has {left} left. Make room, then "
                 "give the same command again."
             )
 
@@ -122,11 +129,11 @@ class Checkpoints:
     def restore_state(self, rounds: int, like: Any) -> Any:
         """Read the server's state. Raises CheckpointError where it cannot be read, or has another structure."""
         template = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
-        restored = self._restore(rounds, state=_orbax().args.StandardRestore(template)).state
+        restored = self._restore_checked(rounds, _orbax().args.StandardRestore(template))
         for found, expected in zip(*map(jax.tree_util.tree_leaves, (restored, template)), strict=True):
             if found.shape != expected.shape:
                 raise CheckpointError(
-                    f"{self._directory / str(rounds)}: holds an array of shape {found.shape} where the model has "
+                    f"{self.directory / str(rounds)}: holds an array of shape {found.shape} where the model has "
                     f"{expected.shape}; it was written for another model"
                 )
         return restored
@@ -134,16 +141,42 @@ class Checkpoints:
     def restore_arrays(self, rounds: int) -> Any:
         """Read a pytree as it was saved, without knowing its structure. Returns NumPy arrays in dictionaries and lists;
         the fields of a named tuple become keys. Raises CheckpointError where it cannot be read."""
-        return self._restore(rounds, state=_orbax().args.StandardRestore()).state
+        return self._restore_checked(rounds, _orbax().args.StandardRestore())
+
+    def _restore_checked(self, rounds: int, how: Any) -> Any:
+        """Read arrays, and refuse them as a CheckpointError where a bit has changed since they were written."""
+        found = self._restore(rounds, state=how, digests=_orbax().args.JsonRestore())
+        written = dict(found.digests)
+        for name, leaf in _named(found.state):
+            # An array of another shape is of another model, or of a state that was read in another form.
+            if written.pop(name, None) != _digest(leaf):
+                raise CheckpointError(
+                    f"{self.directory / str(rounds)}: its array {name} is not what was written: the file was changed "
+                    f"or is damaged; remove that folder to go on from the one before it, or start again with another "
+                    f"{setting('out')}"
+                )
+        return found.state
 
     def _restore(self, rounds: int, **items: Any) -> Any:
         try:
             return self._manager.restore(rounds, args=_orbax().args.Composite(**items))
         except Exception as error:
             raise CheckpointError(
-                f"{self._directory / str(rounds)}: this checkpoint cannot be read ({_first_line(error)}); remove that "
+                f"{self.directory / str(rounds)}: this checkpoint cannot be read ({_first_line(error)}); remove that "
                 f"folder to go on from the one before it, or start again with another {setting('out')}"
             ) from error
+
+
+def _named(arrays: Any) -> list[tuple[str, Any]]:
+    """List arrays by their places, which are the same whether they are read into their structure or into dictionaries
+    and lists."""
+    leaves = jax.tree_util.tree_flatten_with_path(arrays)[0]
+    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
+
+
+def _digest(array: Any) -> str:
+    found = np.ascontiguousarray(array)
+    return hashlib.sha256(found.reshape(-1).view(np.uint8).data).hexdigest()
 
 
 def parameters_digest(params: Params) -> str:

@@ -8,7 +8,6 @@ Several processes that `jax.distributed` has joined call all of this together; o
 """
 
 import functools
-import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +15,7 @@ import jax
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import CheckpointError, setting
+from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, recorded_ancestry
 from fedlm.fl_core.privacy.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.publisher_claims import claims_as_json, not_private_with_claims
@@ -260,7 +260,7 @@ class Run:
             **facts,
         }
         if is_first():
-            write_atomically(self.folder.directory / SUMMARY_FILE, json.dumps(summary, indent=2) + "\n")
+            write_atomically(self.folder.directory / SUMMARY_FILE, json_text(summary, indent=2) + "\n")
         return gather(summary)[0]
 
 

@@ -249,9 +249,22 @@ def _data_of(about: dict[str, Any], folder: Path) -> str:
 
 def stored_parameters(checkpoints: Checkpoints, rounds: int) -> Any:
     """Read the parameters of a checkpoint, whatever else lies beside them. Raises CheckpointError where it cannot be
-    read."""
+    read, or has parameters that are not finite."""
     state = checkpoints.restore_arrays(rounds)
-    return state.get("server", state)["params"]
+    found = state.get("server", state)["params"]
+    refuse_not_finite(found, f"{checkpoints.directory.parent}: the checkpoint of {rounds} rounds or steps")
+    return found
+
+
+def refuse_not_finite(arrays: Any, what: str) -> None:
+    """Refuse parameters of which nothing good can be computed. Raises CheckpointError, which begins with `what`."""
+    for path, leaf in jax.tree_util.tree_flatten_with_path(arrays)[0]:
+        if not (finite := np.isfinite(leaf)).all():
+            raise CheckpointError(
+                f"{what} has {np.size(leaf) - np.count_nonzero(finite):,} parameters in {_name(path)} that are no "
+                "finite numbers: what trained them diverged; give another run, or train again with a lower learning "
+                "rate"
+            )
 
 
 def fit_parameters(arrays: Any, like: Params, folder: Path) -> Params:

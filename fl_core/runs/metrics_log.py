@@ -13,6 +13,7 @@ from tensorboardX.proto.summary_pb2 import Summary
 
 from fedlm.fl_core.atomic_files import append_whole, disk_errors, write_atomically
 from fedlm.fl_core.errors import CheckpointError, setting
+from fedlm.fl_core.json_text import json_text
 
 METRICS_FILE = "metrics.jsonl"
 _FLUSHED_EVERY = 30.0
@@ -108,4 +109,4 @@ def finite_or_none(value: Any) -> Any:
 
 
 def _line(row: dict[str, Any]) -> str:
-    return json.dumps(row) + "\n"
+    return json_text(row) + "\n"

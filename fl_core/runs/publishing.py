@@ -4,7 +4,6 @@ Only what is accounted is written: the parameters of a checkpoint that the ledge
 before the first round. Numbers that were counted or measured on the way stay in the run's folder.
 """
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedlm.fl_core.atomic_files import refuse_filled, whole_folder
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
+from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.privacy.ancestry import (
     NOT_PRIVATE,
     Phase,
@@ -39,7 +39,7 @@ from fedlm.fl_core.privacy.vocabulary_origin import (
 from fedlm.fl_core.reattention import ERRORS_FACT, ERRORS_FILE, errors_as_text, read_errors
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters
-from fedlm.fl_core.runs.initial_parameters import fit_parameters, ledger_in, stored_parameters
+from fedlm.fl_core.runs.initial_parameters import fit_parameters, ledger_in, refuse_not_finite, stored_parameters
 from fedlm.fl_core.runs.places import place_in
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import Params
@@ -171,6 +171,7 @@ def load_published(folder: Path, like: Params) -> Params:
         for part in outer:
             place = place.setdefault(part, {})
         place[last] = array
+    refuse_not_finite(nested, f"{path}: the release")
     return fit_parameters(nested, like, folder)
 
 
@@ -283,8 +284,8 @@ def _write(folder: Path, record: dict[str, Any], params: Any, about: dict[str, A
         arrays: dict[str, Any] = {name: np.asarray(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
         np.savez(file, **arrays)
     settings = {name: value for name, value in settings_in(about).items() if name not in _PATHS}
-    (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    (folder / STATEMENT_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    (folder / SETTINGS_FILE).write_text(json_text(settings, indent=2) + "\n", encoding="utf-8")
+    (folder / STATEMENT_FILE).write_text(json_text(record, indent=2) + "\n", encoding="utf-8")
     (folder / PAGE_FILE).write_text(_page(record), encoding="utf-8")
 
 

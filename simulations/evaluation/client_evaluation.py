@@ -1,6 +1,5 @@
 """Scoring the clients of a split with the parameters of a run."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +8,7 @@ import numpy as np
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.runs.initial_parameters import stated_privacy
 from fedlm.fl_core.runs.metrics_log import finite_or_none
 from fedlm.fl_core.scores import DEFINITIONS, ClientSums, Scores, evaluate_clients
@@ -92,7 +92,7 @@ def write_evaluation(directory: Path, found: Evaluation, max_clients: int | None
     path = directory / f"{kind}_{found.summary['split']}{part}{_of_ranking(found.summary.get('ranking'))}.json"
     record = found.summary | {"privacy": stated_privacy(directory), "privacy_of_these_numbers": NOT_COVERED}
     write_table(path.with_suffix(".parquet"), found.columns)
-    write_atomically(path, json.dumps(record, indent=2) + "\n")
+    write_atomically(path, json_text(record, indent=2) + "\n")
     return path, record
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.composed_settings import default_settings, settings_as_json
 from fedlm.fl_core.errors import CheckpointError, setting
+from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.runs.initial_parameters import restated
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.run_folder import COMPARISON, COMPARISON_FILE, refuse_other_contents
@@ -164,7 +165,7 @@ def claim_folder(comparison: Comparison, out: Path) -> None:
     if comparison.selection.private_selection != "none":
         # What runs were drawn from does not change.
         may_grow = set()
-    text = json.dumps(settings, indent=2) + "\n"
+    text = json_text(settings, indent=2) + "\n"
     if path.exists():
         before = path.read_text(encoding="utf-8")
         try:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.composed_settings import settings_as_json, with_changes
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
+from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, TUNING_FIELD
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
@@ -245,7 +246,7 @@ def _choose(cell: Cell, link: Path) -> CellResult:
         PrivacyLedger(ledger_path(cell.directory)).choose()
         path = cell.directory / SUMMARY_FILE
         summary = restated(json.loads(path.read_text(encoding="utf-8")), cell.directory)
-        write_atomically(path, json.dumps(summary, indent=2) + "\n", private=True)
+        write_atomically(path, json_text(summary, indent=2) + "\n", private=True)
     beside = link.with_name(link.name + ".partial")
     beside.unlink(missing_ok=True)
     # By its own name it would tell how many runs there were at least.

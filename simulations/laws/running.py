@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.composed_settings import default_settings, settings_as_json
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
+from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.reattention import refuse_reattention
 from fedlm.fl_core.runs.data_budget import budget_of
 from fedlm.fl_core.runs.run_folder import GRID, GRID_FILE, refuse_other_contents
@@ -230,7 +231,7 @@ def _claim(grid: Grid, store: TokenStore, out: Path) -> None:
                 f"{', '.join(AXES)} may be added), or another {setting('out')}"
             )
         settings |= {axis: _added(recorded[axis], settings[axis]) for axis in AXES}
-    write_atomically(path, json.dumps(settings, indent=2) + "\n")
+    write_atomically(path, json_text(settings, indent=2) + "\n")
 
 
 def _added(before: list[Any], now: list[Any]) -> list[Any]:

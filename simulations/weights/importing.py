@@ -1,6 +1,5 @@
 """A published model's folder made into a run, which others begin with, are evaluated, and are exported."""
 
-import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -11,11 +10,13 @@ import numpy as np
 
 from fedlm.fl_core.atomic_files import refuse_filled, whole_folder
 from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.privacy.ancestry import CLAIM_FIELD, IMPORTED, NOT_PRIVATE, OF_A_PUBLISHER
 from fedlm.fl_core.privacy.publisher_claims import PublisherClaim
 from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, TOKENIZER_FILE, VocabularyOrigin
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
+from fedlm.fl_core.runs.initial_parameters import refuse_not_finite
 from fedlm.models.base import Params, parameter_count
 from fedlm.models.hugging_face import check_tied
 from fedlm.models.model_files import describe_model
@@ -71,6 +72,7 @@ def import_model(folder: Path, out: Path, claim: PublisherClaim | None = None) -
     masked = layout.model.objective == "masked"
     adopted = adopt_tokenizer(folder / TOKENIZER_FILE, layout.rows, masked)
     params, dtypes = _read(folder, layout, tensors, adopted)
+    refuse_not_finite(params, f"{folder}: the model")
     size = adopted.tokenizer.vocabulary_size
     name = _name(layout.entry, out)
     length = min(getattr(layout.entry.config, "max_length", _LENGTH), _LENGTH)
@@ -151,7 +153,7 @@ def _write(
     made: Path, entry: ModelEntry, params: Params, about: dict[str, Any], adopted: AdoptedTokenizer, folder: Path
 ) -> None:
     adopted.tokenizer.save(made / TOKENIZER_FILE)
-    (made / MODEL_FILE).write_text(json.dumps(describe_model(*entry), indent=2) + "\n", encoding="utf-8")
+    (made / MODEL_FILE).write_text(json_text(describe_model(*entry), indent=2) + "\n", encoding="utf-8")
     (made / ORIGINAL).mkdir()
     for name in _KEPT:
         if (folder / name).is_file():
@@ -170,4 +172,4 @@ def _write(
         CLAIM_FIELD: about[CLAIM_FIELD],
         IMPORTED: about[IMPORTED],
     }
-    (made / SUMMARY_FILE).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    (made / SUMMARY_FILE).write_text(json_text(summary, indent=2) + "\n", encoding="utf-8")

@@ -1,7 +1,6 @@
 """The operators' listener: HTTP, apart from the clients' one. Probes of a service manager need no token."""
 
 import asyncio
-import json
 import secrets
 import ssl
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from fedlm.fl_core.deployment.state.state import StateError
 from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
 from fedlm.fl_core.deployment.transport.http_connections import PLAIN, ServedCall
 from fedlm.fl_core.deployment.transport.http_listener import HttpListener
+from fedlm.fl_core.json_text import json_text
 
 Answer = tuple[HTTPStatus, dict[str, str], bytes]
 """Status, fields and body of an answer."""
@@ -74,7 +74,7 @@ class OperatorApplication:
         if status is None:
             return HTTPStatus.NOT_FOUND, PLAIN, b"here is /metrics; the coordinator has / and /status.json\n"
         if path == "/status.json":
-            return HTTPStatus.OK, {"Content-Type": "application/json"}, json.dumps(status).encode()
+            return HTTPStatus.OK, {"Content-Type": "application/json"}, json_text(status).encode()
         return self._status_page(status)
 
     def probe(self, method: str, path: str) -> Answer | None:
@@ -89,7 +89,7 @@ class OperatorApplication:
     def _status_page(self, status: dict[str, Any]) -> Answer:
         nonce = secrets.token_urlsafe(16)
         # "<" could end the element that holds the JSON.
-        first = json.dumps(status).replace("<", "\\u003c")
+        first = json_text(status).replace("<", "\\u003c")
         body = self._page.replace("{{ nonce }}", nonce).replace("{{ status }}", first)
         inline = f"style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'"
         policy = f"default-src 'none'; {inline}; connect-src 'self'; img-src data:"

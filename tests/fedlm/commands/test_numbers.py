@@ -15,7 +15,7 @@ from fedlm.fl_core.composed_settings import compose, value_hints
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.number_ranges import range_of, refusal
 
-_INFINITE = {"epsilons", "link_bytes", "client_gradient_clip", "laws plan epsilon"}
+_INFINITE = {"epsilons", "link_bytes", "laws plan epsilon"}
 """Options that take infinity; those of one command alone have its name before theirs."""
 _HUGE = {"temperature"}
 _NEGATIVE = {"cohort_weight_exponent"}

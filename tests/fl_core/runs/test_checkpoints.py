@@ -76,3 +76,43 @@ def test_a_new_run_does_not_wait_for_the_library_of_checkpoints(tmp_path):
         "print('orbax.checkpoint' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+def flip_a_bit(directory, values):
+    """Change one bit of an array in the files of a checkpoint, where its bytes lie as they are."""
+    content = np.asarray(values).tobytes()
+    for path in directory.rglob("*"):
+        if path.is_file() and (at := path.read_bytes().find(content)) >= 0:
+            changed = bytearray(path.read_bytes())
+            changed[at + 5] ^= 1
+            path.write_bytes(changed)
+            return
+    raise AssertionError("the array is nowhere as it is")
+
+
+def test_one_flipped_bit_is_noticed_by_every_reader(tmp_path):
+    # Random bits cannot be compressed.
+    values = np.random.default_rng(0).integers(0, 2**31, 4096, dtype=np.int32).view(np.float32)
+    state = init_server(ServerOptimizerConfig(name="fedavg"), {"blocks": [{"b": jnp.zeros(3)}, {"b": values}]})
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state, {})
+        checkpoints.restore_state(1, state)
+        flip_a_bit(tmp_path, values)
+    with Checkpoints(tmp_path) as checkpoints:
+        for read in (lambda: checkpoints.restore_arrays(1), lambda: checkpoints.restore_state(1, state)):
+            with pytest.raises(CheckpointError, match=r"/1: its array params/blocks/1/b is not what was written"):
+                read()
+
+
+def test_arrays_of_another_checkpoint_are_noticed(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        for rounds in (1, 2):
+            checkpoints.save(rounds, {"params": {"x": np.full(3, rounds, np.float32)}}, {})
+        assert checkpoints.restore_arrays(2)["params"]["x"].tolist() == [2, 2, 2]
+    (tmp_path / "2" / "state").rename(tmp_path / "of_2")
+    (tmp_path / "1" / "state").rename(tmp_path / "2" / "state")
+    with (
+        Checkpoints(tmp_path) as checkpoints,
+        pytest.raises(CheckpointError, match="its array params/x is not what was written"),
+    ):
+        checkpoints.restore_arrays(2)
