@@ -40,7 +40,7 @@ from fedlm.fl_core.deployment.transport.http_enrolment import EnrolmentServer
 from fedlm.fl_core.deployment.transport.listeners import Listener
 from fedlm.fl_core.runs.driver import Observer
 from fedlm.fl_core.runs.private_files import keep_private
-from fedlm.fl_core.runs.run_folder import RunFolder
+from fedlm.fl_core.runs.run_folder import AGGREGATOR, RunFolder, refuse_other_contents
 
 _GRACE_SECONDS, _LOOK_SECONDS = 2.0, 0.1
 
@@ -174,6 +174,7 @@ async def aggregate(task: Task, out: Path, endpoints: Endpoints, database: str) 
     """
     return_freed_memory()
     make_folder(out)
+    refuse_other_contents(out, AGGREGATOR)
     if task.deployment.privacy.is_private:
         keep_private(out)
     async with contextlib.AsyncExitStack() as opened:

@@ -16,18 +16,19 @@ from fedlm.fl_core.runs.run_lock import LOCK_FILE, run_lock
 
 COMPARISON_FILE, GRID_FILE = "comparison.json", "grid.json"
 RUN, COMPARISON, GRID, DATA_SET, REPORT = "a run", "a comparison", "a grid of trainings", "a data set", "a report"
+AGGREGATOR, TRANSFERS_FOLDER = "an aggregator", "transfers"
 _CONTENTS = {COMPARISON_FILE: COMPARISON, GRID_FILE: GRID, "store.json": DATA_SET} | dict.fromkeys(
     (METRICS_FILE, SUMMARY_FILE, "checkpoints"), RUN
 )
 
 _BEGUN_WITH = {RUN: (LOCK_FILE, "checkpoints"), COMPARISON: (COMPARISON_FILE,), GRID: (GRID_FILE, "cells")}
 """Of which each folder has one before it has anything else."""
-_OWN = {RUN: {"error.txt"}, REPORT: {"report.html", "runs.csv", "plots"}}
+_OWN = {RUN: {"error.txt"}, AGGREGATOR: {TRANSFERS_FOLDER}, REPORT: {"report.html", "runs.csv", "plots"}}
 """What may lie in a folder that has none of these: the error of a run that could not begin; an earlier report."""
 
 
 def refuse_other_contents(directory: Path, kind: str) -> None:
-    """Refuse to write into a folder in which there is something else than `kind`, one of RUN to REPORT.
+    """Refuse to write into a folder in which there is something else than `kind`, one of RUN to AGGREGATOR.
 
     What a file system or a desktop puts there counts for nothing: hidden files, and lost+found.
 

@@ -30,9 +30,9 @@ from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.state.state_sql import SqlState
 from fedlm.fl_core.privacy.vocabulary_origin import GIVEN, VocabularyOrigin
 from fedlm.fl_core.runs.federated_training import Score
+from fedlm.fl_core.runs.run_folder import TRANSFERS_FOLDER
 from fedlm.models.base import Model
 
-_TRANSFERS_FOLDER = "transfers"
 # Of a checkpoint the parameters, two moments of them and what a client algorithm remembers, then the next download; and
 # what the database, the ledger and files beside these grow by.
 _KEPT_MODELS, _KEPT_BYTES = 5, 1 << 26
@@ -106,7 +106,7 @@ class ClientService:
             task.deployment.training.compressor(),
         )
         # What clients download, and uploads that memory has no room for.
-        folder = out / _TRANSFERS_FOLDER
+        folder = out / TRANSFERS_FOLDER
         folder.mkdir(exist_ok=True)
         like = jax.eval_shape(task.model.init, jax.random.key(0))
         algorithm = deployment.training.algorithm.make()

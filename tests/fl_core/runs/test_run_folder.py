@@ -4,6 +4,7 @@ import pytest
 
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.runs.run_folder import (
+    AGGREGATOR,
     COMPARISON,
     COMPARISON_FILE,
     GRID,
@@ -17,7 +18,7 @@ from fedlm.fl_core.runs.run_folder import (
 OF_SOMEBODY = '{"round": 0, "mine": 1}\nnot json\n'
 
 
-KINDS = [RUN, COMPARISON, GRID, REPORT]
+KINDS = [RUN, COMPARISON, GRID, REPORT, AGGREGATOR]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -62,6 +63,7 @@ def test_what_a_file_system_puts_into_a_folder_counts_for_nothing(tmp_path, kind
         (COMPARISON, COMPARISON_FILE),
         (GRID, "cells"),
         (REPORT, "runs.csv"),
+        (AGGREGATOR, "transfers"),
     ],
 )
 def test_what_was_begun_goes_on(tmp_path, kind, begun):
