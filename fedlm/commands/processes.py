@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedlm.commands.options import set_up_devices
+from fedlm.fl_core.deployment.host_and_port import AddressError, read_address
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.number_ranges import Count, CountOrZero
 
@@ -96,9 +97,13 @@ def _check(group: ProcessGroup) -> None:
         )
     if group.coordinator is None or group.num_processes is None or group.process_id is None:
         return
-    host, _, port = group.coordinator.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ConfigurationError(f"coordinator is {group.coordinator!r}, but must be HOST:PORT, or auto")
+    try:
+        read_address(group.coordinator)
+    except AddressError as error:
+        raise ConfigurationError(
+            f"coordinator is {group.coordinator!r}, but must be HOST:PORT, such as 10.0.0.1:8480 or [fd00::1]:8480, or "
+            "auto"
+        ) from error
     if not 0 <= group.process_id < group.num_processes:
         raise ConfigurationError(
             f"process_id is {group.process_id}, but must lie between 0 and num_processes - 1, which is "

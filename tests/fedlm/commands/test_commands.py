@@ -222,6 +222,7 @@ def test_numbers_are_written_for_people():
         (["--process-id", "0"], "belong together"),
         (["--num-processes", "2", "--process-id", "0"], "belong together"),
         (["--coordinator", "host", "--num-processes", "2", "--process-id", "0"], "HOST:PORT"),
+        (["--coordinator", "::1:8480", "--num-processes", "2", "--process-id", "0"], "HOST:PORT"),
         (["--coordinator", "host:70000", "--num-processes", "2", "--process-id", "0"], "HOST:PORT"),
         (["--coordinator", "host:80", "--num-processes", "2", "--process-id", "2"], "--process-id is 2"),
         (["--coordinator", "auto", "--num-processes", "2"], "leave them out"),
