@@ -15,7 +15,7 @@ from types import ModuleType
 from fedlm.commands.command_tree import options_read_by
 from fedlm.commands.compiled_programs import keep_compiled_programs
 from fedlm.commands.option_names import named_as_options
-from fedlm.commands.processes import has_joined, leave_processes
+from fedlm.commands.processes import has_joined, leave_processes, missing_platform
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ProcessLostError, UserError
 from fedlm.fl_core.kept_memory import keep_freed_memory
@@ -121,6 +121,8 @@ def _run(command: str, argv: list[str]) -> int:
             return _complain(prog, f"the disk is full ({error}); make room, and give the command again")
         if isinstance(error, OSError) and error.filename is not None:
             return _complain(prog, f"{error.filename}: {error.strerror}; give another place, or make way there")
+        if (why := missing_platform()) is not None:
+            return _complain(prog, why)
         if not has_joined():
             raise
         traceback.print_exc()

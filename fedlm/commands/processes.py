@@ -64,6 +64,21 @@ def has_joined() -> bool:
     return "jax" in sys.modules and sys.modules["jax"].distributed.is_initialized()
 
 
+def missing_platform() -> str | None:
+    """Say that the environment asks JAX for devices that it does not find; None where it finds some, or is not used."""
+    wanted = os.environ.get("JAX_PLATFORMS")
+    if not wanted or "jax" not in sys.modules:
+        return None
+    try:
+        sys.modules["jax"].devices()
+    except (RuntimeError, AssertionError):
+        return (
+            f"the environment has JAX_PLATFORMS={wanted}, but JAX finds no such device: this machine has none, or "
+            "JAX is installed without what it needs; leave JAX_PLATFORMS out, or give cpu"
+        )
+    return None
+
+
 def leave_processes(status: int, with_others: bool) -> None:
     """End this process after an error, if it has joined others; at its regular end it would wait for them for minutes.
 

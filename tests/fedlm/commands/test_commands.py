@@ -1,12 +1,14 @@
 import dataclasses
 import gc
 import json
+import os
 import re
 import subprocess
 import sys
 import time
 from contextlib import suppress
 
+import jax
 import pytest
 
 from fedlm.commands import cli, models
@@ -261,3 +263,19 @@ def test_the_time_left_is_not_by_what_was_compiled_for_the_first_step(capsys, mo
 )
 def test_scores_that_are_no_finite_numbers_are_said(perplexity, accuracy, said):
     assert scores_in_words({"test_perplexity": perplexity, "test_accuracy": accuracy}) == said
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("platform", ["cuda", "no_such_platform"])
+def test_devices_that_are_not_there_are_no_defect(platform):
+    if platform == "cuda" and jax.default_backend() != "cpu":
+        pytest.skip("this machine has such devices")
+    environment = os.environ | {"JAX_PLATFORMS": platform}
+    words = [sys.executable, "-m", "fedlm", "generate", "nowhere", "--prompt", "a"]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=100)
+    assert done.returncode == 2
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("fedlm")]
+    assert line.startswith(
+        f"fedlm generate: the environment has JAX_PLATFORMS={platform}, but JAX finds no such device"
+    )
+    assert "Traceback" not in done.stderr
