@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.text_examples import ExampleCut, Line, LineError, examples_of, is_time, is_unicode, read_lines
 
 
@@ -30,7 +30,7 @@ class Retention:
         for name in ("max_examples", "max_age_days"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise ConfigurationError(f"{name} is {value}, but must be positive (or left out)")
+                raise ConfigurationError(f"{setting(name)} is {value}, but must be positive (or left out)")
 
 
 class Examples(Protocol):

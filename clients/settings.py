@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 LARGEST_DOWNLOAD = 1 << 30
 """Bytes of a model or a tokenizer, where a device's owner says nothing."""
@@ -60,4 +60,4 @@ class ClientLimits:
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
             if name not in ("models", "algorithms", "keep_model") and not getattr(self, name) > 0:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}, but must be positive")
+                raise ConfigurationError(f"{setting(name)} is {getattr(self, name)}, but must be positive")

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.exact_sums import SAFETY, empty_sum, grid_step, normalized, number_of_coordinates, on_grid
 from fedlm.fl_core.local_sgd import TrainingSums, global_norm
 from fedlm.models.base import Params
@@ -44,9 +44,11 @@ class AggregationRules:
 
     def __post_init__(self) -> None:
         if self.weighting not in ("examples", "uniform"):
-            raise ConfigurationError(f"weighting is {self.weighting!r}, but must be 'examples' or 'uniform'")
+            raise ConfigurationError(
+                f"{setting('weighting')} is {self.weighting!r}, but must be 'examples' or 'uniform'"
+            )
         if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ConfigurationError(f"clip_norm is {self.clip_norm}, but must be positive (or left out)")
+            raise ConfigurationError(f"{setting('clip_norm')} is {self.clip_norm}, but must be positive (or left out)")
         if self.exact and (self.weighting != "uniform" or self.clip_norm is None):
             raise ConfigurationError("exact sums are of updates that are clipped and all weigh the same")
 

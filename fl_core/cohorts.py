@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.randomness import host_rng
 from fedlm.models.arguments import check_fields, checked_arguments
 
@@ -92,8 +92,8 @@ class WeightedSampler:
         eligible = int(np.sum(self.log_weights > -np.inf))
         if not 1 <= self.cohort_size <= eligible:
             raise ConfigurationError(
-                f"cohort_size is {self.cohort_size}, but must lie between 1 and the number of training clients whose "
-                f"weight is above 0, {eligible}"
+                f"{setting('cohort_size')} is {self.cohort_size}, but must lie between 1 and the number of training "
+                f"clients whose weight is above 0, {eligible}"
             )
 
     def sample(self, round_number: int) -> np.ndarray:
@@ -191,5 +191,6 @@ def check_cohort_size(cohort_size: int, num_clients: int) -> None:
     """Refuse, as a ConfigurationError, cohorts that are empty, or larger than there are clients."""
     if not 1 <= cohort_size <= num_clients:
         raise ConfigurationError(
-            f"cohort_size is {cohort_size}, but must lie between 1 and the number of training clients, {num_clients}"
+            f"{setting('cohort_size')} is {cohort_size}, but must lie between 1 and the number of training clients, "
+            f"{num_clients}"
         )

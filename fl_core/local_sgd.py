@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fedlm.fl_core.client_algorithms.interface import Broadcast, ClientAlgorithm, LocalGradient, LocalState
 from fedlm.fl_core.client_algorithms.sgd import PLAIN_SGD
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.models.base import Batch, Model, Params, batch_loss, weigh_examples
 from fedlm.models.special_tokens import PAD_ID
 
@@ -61,14 +61,15 @@ class LocalTraining:
         for name in ("batch_size", "epochs", "max_batches", "max_examples"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ConfigurationError(f"{name} is {value}, but must be at least 1")
+                raise ConfigurationError(f"{setting(name)} is {value}, but must be at least 1")
         if self.gradient_clip is not None and not self.gradient_clip > 0:
             raise ConfigurationError(f"gradient_clip is {self.gradient_clip}, but must be positive (or left out)")
         if self.cap_order not in get_args(CapOrder):
             raise ConfigurationError(f"cap_order is {self.cap_order!r}, but must be one of {get_args(CapOrder)}")
         if self.max_examples is None and self.cap_order != "shuffle_then_cap":
             raise ConfigurationError(
-                f"cap_order is {self.cap_order}, which does nothing without max_examples; set that, or leave it out"
+                f"{setting('client_cap_order')} is {self.cap_order}, which does nothing without "
+                f"{setting('client_max_examples')}; set that, or leave it out"
             )
 
     def count_examples(self, num_examples: npt.ArrayLike) -> np.ndarray:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, Decay, Positive
 from fedlm.models.lora import LoraConfig
 
@@ -38,14 +38,19 @@ class LoraSettings:
         if self.lora_rank is None:
             unused = [name for name in ("lora_alpha", "lora_dropout", "lora_matrices") if getattr(self, name)]
             if unused:
-                raise ConfigurationError(f"{', '.join(unused)}: does nothing without lora_rank; give that too")
+                raise ConfigurationError(
+                    f"{', '.join(unused)}: does nothing without {setting('lora_rank')}; give that too"
+                )
             return
         if init_from is None:
             raise ConfigurationError(
-                "lora_rank trains adapters of a model that is there already; give init_from, the folder of its run"
+                f"{setting('lora_rank')} trains adapters of a model that is there already; give "
+                f"{setting('init_from')}, the folder of its run"
             )
         if len(set(self.lora_matrices)) < len(self.lora_matrices):
-            raise ConfigurationError(f"lora_matrices is {self.lora_matrices}, but must name each only once")
+            raise ConfigurationError(
+                f"{setting('lora_matrices')} is {self.lora_matrices}, but must name each only once"
+            )
 
 
 def recorded_lora(settings: Mapping[str, Any]) -> LoraConfig | None:

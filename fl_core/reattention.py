@@ -39,7 +39,9 @@ class ReattentionSettings:
         """Refuse what does not fit together. Raises ConfigurationError."""
         check_value_types(self)
         if self.permute_relevance and self.relevance is None:
-            raise ConfigurationError("permute_relevance does nothing without relevance; give that too, or leave it out")
+            raise ConfigurationError(
+                f"{setting('permute_relevance')} does nothing without relevance; give that too, or leave it out"
+            )
 
 
 class Reattention(NamedTuple):
@@ -82,11 +84,12 @@ def relevance_of_run(
     if not (corrected and private):
         if path is not None:
             why = "without noise there is nothing to correct" if corrected else f"{model} has no re-attention"
-            raise ConfigurationError(f"relevance is {path}, which does nothing: {why}; leave it out")
+            raise ConfigurationError(f"{setting('relevance')} is {path}, which does nothing: {why}; leave it out")
         return None
     if adapters:
         raise ConfigurationError(
-            f"lora_rank with the model {model}: re-attention is for models that are trained whole; leave lora_rank out"
+            f"{setting('lora_rank')} with the model {model}: re-attention is for models that are trained whole; leave "
+            f"{setting('lora_rank')} out"
         )
     if path is None:
         raise ConfigurationError(

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import optax
 
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Decay, Positive
 from fedlm.models.base import Params
 from fedlm.models.imported_names import import_named, is_imported_name
@@ -49,8 +49,8 @@ class ServerOptimizerConfig:
     def __post_init__(self) -> None:
         if self.name not in SERVER_OPTIMIZERS and not is_imported_name(self.name):
             raise ConfigurationError(
-                f"server_optimizer is {self.name!r}, but must be one of {', '.join(SERVER_OPTIMIZERS)}, or module:NAME "
-                "for an optax optimizer of your own"
+                f"{setting('server_optimizer')} is {self.name!r}, but must be one of {', '.join(SERVER_OPTIMIZERS)}, "
+                "or module:NAME for an optax optimizer of your own"
             )
         check_value_types(self)
 
@@ -90,15 +90,15 @@ class OwnServerOptimizer:
     def __post_init__(self) -> None:
         if not _is_optax_optimizer(self.optimizer):
             raise ConfigurationError(
-                f"server_optimizer is a {type(self.optimizer).__name__}, but must be an optax optimizer, a function "
-                "that makes one of a learning rate (optax.adam, say), or a name"
+                f"{setting('server_optimizer')} is a {type(self.optimizer).__name__}, but must be an optax optimizer, "
+                "a function that makes one of a learning rate (optax.adam, say), or a name"
             )
         try:
             hash(self)
         except TypeError as error:
             raise ConfigurationError(
-                f"server_optimizer is a {type(self.optimizer).__name__} that cannot be hashed ({error}); give a "
-                "function, or an optax optimizer"
+                f"{setting('server_optimizer')} is a {type(self.optimizer).__name__} that cannot be hashed ({error}); "
+                "give a function, or an optax optimizer"
             ) from error
 
     @property
@@ -113,7 +113,8 @@ class OwnServerOptimizer:
         made = self.optimizer(learning_rate)
         if not isinstance(made, optax.GradientTransformation):
             raise ConfigurationError(
-                f"server_optimizer makes a {type(made).__name__} of a learning rate, but must make an optax optimizer"
+                f"{setting('server_optimizer')} makes a {type(made).__name__} of a learning rate, but must make an "
+                "optax optimizer"
             )
         return made
 
@@ -151,8 +152,8 @@ def check_server_rate(server: ServerOptimizer, learning_rate: float, warmup_roun
     ):
         if value != default:
             raise ConfigurationError(
-                f"{name} is {value}, which does nothing with a server optimizer that brings its own learning rate; "
-                "leave it out, or give a function that makes the optimizer of a learning rate"
+                f"{setting(name)} is {value}, which does nothing with a server optimizer that brings its own learning "
+                "rate; leave it out, or give a function that makes the optimizer of a learning rate"
             )
 
 

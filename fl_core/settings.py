@@ -9,7 +9,7 @@ from fedlm.fl_core.client_algorithms.settings import ClientAlgorithmSettings
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.compression.compressors import Compressor
 from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, CompressionName, UploadBits, make_compressor
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.local_sgd import CapOrder, LocalTraining
 from fedlm.fl_core.number_ranges import Count, CountOrZero, Decay, Positive
 from fedlm.fl_core.round_loop import FederatedOptimization
@@ -94,8 +94,8 @@ class TrainingSettings:
             object.__setattr__(self, "upload_bits", 8)
         if self.update_norm_bound != "auto" and self.update_clip_norm is not None:
             raise ConfigurationError(
-                f"update_norm_bound is {self.update_norm_bound}, but update_clip_norm, {self.update_clip_norm}, bounds "
-                "norms; leave one of the two out"
+                f"{setting('update_norm_bound')} is {self.update_norm_bound}, but {setting('update_clip_norm')}, "
+                f"{self.update_clip_norm}, bounds norms; leave one of the two out"
             )
         self.local_training(), self.aggregation_rules(False), self.server_config(), self.compressor()
 
@@ -104,13 +104,13 @@ class TrainingSettings:
         bits, name = self.upload_bits, self.compression
         if bits is not None and bits not in COMPRESSION_OF_BITS:
             raise ConfigurationError(
-                f"upload_bits is {bits}, but must be one of {', '.join(map(str, COMPRESSION_OF_BITS))}"
+                f"{setting('upload_bits')} is {bits}, but must be one of {', '.join(map(str, COMPRESSION_OF_BITS))}"
             )
         named = name if bits is None else COMPRESSION_OF_BITS[bits]
         if name not in (None, named):
             raise ConfigurationError(
-                f"upload_bits is {bits}, which is the compression {named}, but compression is {name}; leave one of "
-                "them out, or give it as None"
+                f"{setting('upload_bits')} is {bits}, which is the compression {named}, but compression is {name}; "
+                "leave one of them out, or give it as None"
             )
         assert named is not None
         return make_compressor(named, self.upload_rotation)
@@ -183,7 +183,7 @@ def check_learning_rates(name: str, *rates: float) -> None:
     """
     for rate in rates:
         if not (rate > 0 and math.isfinite(rate)):
-            raise ConfigurationError(f"{name} is {rate}, but must be positive and finite")
+            raise ConfigurationError(f"{setting(name)} is {rate}, but must be positive and finite")
 
 
 def check_seeds(name: str, *seeds: int) -> None:
@@ -198,4 +198,4 @@ def check_seeds(name: str, *seeds: int) -> None:
     """
     for seed in seeds:
         if not 0 <= seed < 2**32:
-            raise ConfigurationError(f"{name} is {seed}, but must lie between 0 and 2^32 - 1")
+            raise ConfigurationError(f"{setting(name)} is {seed}, but must lie between 0 and 2^32 - 1")

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fedlm.models.base import Model
-from fedlm.models.errors import ConfigurationError
+from fedlm.models.errors import ConfigurationError, setting
 from fedlm.models.pickling import made_by
 
 Drop = Callable[[jax.Array, int], jax.Array]
@@ -53,7 +53,7 @@ def kept(rate: float, keys: jax.Array, place: int) -> Callable[[tuple[int, ...],
 def check_dropout(rate: float) -> None:
     """Refuse, as a ConfigurationError, a share that cannot be dropped."""
     if not 0 <= rate < 1:
-        raise ConfigurationError(f"dropout is {rate}, but must be at least 0 and below 1")
+        raise ConfigurationError(f"{setting('dropout')} is {rate}, but must be at least 0 and below 1")
 
 
 def with_dropout(model: Model, rate: float) -> Model:
@@ -66,7 +66,7 @@ def with_dropout(model: Model, rate: float) -> Model:
         return model
     if model.dropping is None:
         raise ConfigurationError(
-            f"dropout is {rate}, but the model {model.name!r} has none; leave it out, or take one that has: sasrec, "
-            "dpformer, gru4rec or lstm4rec"
+            f"{setting('dropout')} is {rate}, but the model {model.name!r} has none; leave it out, or take one that "
+            "has: sasrec, dpformer, gru4rec or lstm4rec"
         )
     return made_by(model.dropping, rate)

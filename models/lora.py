@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from fedlm.models.base import Model, Params
 from fedlm.models.dropout import kept
-from fedlm.models.errors import ConfigurationError
+from fedlm.models.errors import ConfigurationError, setting
 from fedlm.models.parameter_uses import Parameter, UnrecordedUseError, multiply, uses_of
 from fedlm.models.pickling import made_by
 
@@ -159,8 +159,8 @@ def _layout(name: str, shapes: Params, config: LoraConfig) -> Params:
             inputs, outputs = node[_KERNEL].shape
             if config.rank > min(inputs, outputs):
                 raise ConfigurationError(
-                    f"lora_rank is {config.rank}, but {own} of {name} is a matrix of {inputs} by {outputs}; give at "
-                    f"most {min(inputs, outputs)}"
+                    f"{setting('lora_rank')} is {config.rank}, but {own} of {name} is a matrix of {inputs} by "
+                    f"{outputs}; give at most {min(inputs, outputs)}"
                 )
             float32 = jnp.dtype("float32")
             return {
@@ -178,7 +178,8 @@ def _layout(name: str, shapes: Params, config: LoraConfig) -> Params:
     layout = within(shapes, "")
     if unknown := sorted(set(config.matrices) - known):
         raise ConfigurationError(
-            f"lora_matrices names {', '.join(unknown)}, but {name} has {', '.join(sorted(known)) or 'no dense layer'}"
+            f"{setting('lora_matrices')} names {', '.join(unknown)}, but {name} has "
+            f"{', '.join(sorted(known)) or 'no dense layer'}"
         )
     if not layout:
         raise ConfigurationError(
@@ -240,5 +241,5 @@ def _check_used(model: Model, shapes: Params) -> None:
     if unused := [path for number, path in enumerate(paths) if number not in used]:
         raise ConfigurationError(
             f"{model.name} does not use its matrix {unused[0]} by fedlm.models.layers.dense, so that an adapter would "
-            "do nothing there; name others in lora_matrices"
+            f"do nothing there; name others in {setting('lora_matrices')}"
         )

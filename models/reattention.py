@@ -42,7 +42,7 @@ import numpy as np
 from fedlm.models import moments
 from fedlm.models.base import Model, Params
 from fedlm.models.dropout import Drop, drop_nothing
-from fedlm.models.errors import ConfigurationError
+from fedlm.models.errors import ConfigurationError, setting
 from fedlm.models.key_value_cache import KeyValueCache
 from fedlm.models.layers import dense, layer_norm
 from fedlm.models.lora import ADAPTER
@@ -84,7 +84,7 @@ class ParameterErrors:
     def __post_init__(self) -> None:
         if not (self.noise_batch_ratio >= 0 and math.isfinite(self.noise_batch_ratio)):
             raise ConfigurationError(
-                f"noise_batch_ratio is {self.noise_batch_ratio}, but must be at least 0 and finite"
+                f"{setting('noise_batch_ratio')} is {self.noise_batch_ratio}, but must be at least 0 and finite"
             )
         for token, value in enumerate(self.relevance):
             if not 0 < value <= 1:
@@ -241,7 +241,7 @@ def noise_gains(block: Params) -> dict[str, jax.Array]:
         if ADAPTER in layer:
             raise ConfigurationError(
                 "re-attention is for models that are trained whole: how noise in low-rank adapters spreads is not "
-                "known to it; leave lora_rank out, or take the model without re-attention"
+                f"known to it; leave {setting('lora_rank')} out, or take the model without re-attention"
             )
         kernel = _known(constant(layer["kernel"]))
         gains[name] = jnp.stack([jnp.sum(jnp.square(kernel)) / kernel.shape[1], float("bias" in layer)])

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import AtLeastOne, NotNegative, Positive, PositiveOrInfinite, Seed, Share
 
 _TRAITS, _PRESENCE, _DROPPING, _EXAMPLES = range(4)
@@ -90,9 +90,9 @@ class Population:
                 "make 1 at most"
             )
         if len(self.speeds) != len(self.speed_shares):
-            raise ConfigurationError("speeds and speed_shares must be equally many")
+            raise ConfigurationError(f"speeds and {setting('speed_shares')} must be equally many")
         if not math.isclose(sum(self.speed_shares), 1, abs_tol=1e-6):
-            raise ConfigurationError(f"speed_shares are {self.speed_shares}, but must sum to 1")
+            raise ConfigurationError(f"{setting('speed_shares')} are {self.speed_shares}, but must sum to 1")
 
     def traits(self, client: int) -> Traits:
         """Draw what stays the same of a device."""

@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from fedlm.commands.options import read_options
 from fedlm.commands.sub_commands import run_choice
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, LargeCount, Positive, Probability
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, settings_in
@@ -225,8 +225,9 @@ def _federated(mechanism: Mechanism, command: Any) -> dict[str, Any]:
     if probability is not None:
         if command.max_participations is not None or command.min_separation != 1:
             raise ConfigurationError(
-                "sampling_probability together with max_participations or min_separation: a bound on participation is "
-                "not made use of where clients are sampled; give one or the other"
+                f"{setting('sampling_probability')} together with {setting('max_participations')} or "
+                f"{setting('min_separation')}: a bound on participation is not made use of where clients are sampled; "
+                "give one or the other"
             )
         participation = PoissonParticipation(probability)
     # The command has the mechanism's options among its own.
@@ -264,7 +265,7 @@ def _dpsgd(command: DpSgdCommand) -> dict[str, Any]:
 
     truncated = command.truncated_batch_size
     if command.sampling == "poisson" and truncated is not None:
-        raise ConfigurationError("truncated_batch_size does nothing with poisson sampling; leave it out")
+        raise ConfigurationError(f"{setting('truncated_batch_size')} does nothing with poisson sampling; leave it out")
     if command.sampling == "truncated-poisson" and truncated is None:
         truncated = enough_for_most_batches(command.batch_size)
 
@@ -283,7 +284,7 @@ def _dpsgd(command: DpSgdCommand) -> dict[str, Any]:
         return _with_chosen_noise(command, with_noise)
 
     if command.mechanism == "gaussian" and command.bands is not None:
-        raise ConfigurationError("bands does nothing with the mechanism gaussian; leave it out")
+        raise ConfigurationError(f"{setting('bands')} does nothing with the mechanism gaussian; leave it out")
     if command.mechanism == "gaussian" or command.bands is not None:
         plan = planned(command.bands)
     elif command.epsilon is None:
@@ -306,7 +307,7 @@ def _simulation(command: SimulateStatementCommand) -> dict[str, Any]:
     privacy = prepared.privacy
     if privacy is None:
         raise ConfigurationError(
-            "privacy is none: such a run promises nothing; give --privacy, or a preset that has it"
+            f"{setting('privacy')} is none: such a run promises nothing; give --privacy, or a preset that has it"
         )
     aggregation = privacy.plan()
     statement = state_plan(aggregation.plan, privacy.delta, prepared.identity.about())

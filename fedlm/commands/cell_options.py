@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count
 from fedlm.simulations.clusters.job_array import JobArray, submit, write_job_array
 from fedlm.simulations.clusters.ray_cells import AUTOMATIC, RayCluster
@@ -50,13 +50,17 @@ class CellOptions:
         if self.share is not None:
             _parse_share(self.share)
             if self.executor != "local":
-                raise ConfigurationError(f"share is {self.share}, but executor is {self.executor}; a share runs local")
+                raise ConfigurationError(
+                    f"{setting('share')} is {self.share}, but executor is {self.executor}; a share runs local"
+                )
             return
         idle = {"ray": ("ray_address",), "slurm": ("slurm_tasks", "slurm_options", "slurm_submit")}
         for executor, names in idle.items():
             for name in names:
                 if self.executor != executor and getattr(self, name) != getattr(CellOptions, name):
-                    raise ConfigurationError(f"{name} does nothing with executor {self.executor}; leave it out")
+                    raise ConfigurationError(
+                        f"{setting(name)} does nothing with executor {self.executor}; leave it out"
+                    )
 
     @property
     def is_apart(self) -> bool:
@@ -118,5 +122,7 @@ def _parse_share(share: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", share)
     number, of = map(int, found.groups()) if found else (0, 0)
     if not 1 <= number <= of:
-        raise ConfigurationError(f"share is {share!r}, but must be K/N with K between 1 and N, such as 1/10")
+        raise ConfigurationError(
+            f"{setting('share')} is {share!r}, but must be K/N with K between 1 and N, such as 1/10"
+        )
     return number, of

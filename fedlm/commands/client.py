@@ -9,7 +9,7 @@ from typing import Any
 from fedlm.clients.settings import LARGEST_DOWNLOAD
 from fedlm.commands.options import read_options
 from fedlm.fl_core.deployment.protocol.names import TransportName
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, Positive
 
 
@@ -99,7 +99,7 @@ def _identity(command: ClientCommand) -> str:
     if command.insecure:
         loopback_only(command.server)
         if command.name is None or command.credentials is not None:
-            raise ConfigurationError("insecure needs a name, and does without credentials")
+            raise ConfigurationError(f"{setting('insecure')} needs a name, and does without credentials")
         return command.name
     if command.credentials is None:
         raise ConfigurationError(
@@ -107,7 +107,9 @@ def _identity(command: ClientCommand) -> str:
             "give --insecure to speak plain text to a server on loopback"
         )
     if command.name is not None:
-        raise ConfigurationError("name does nothing beside credentials, since the certificate has one; leave it out")
+        raise ConfigurationError(
+            f"{setting('name')} does nothing beside credentials, since the certificate has one; leave it out"
+        )
     return read_credentials(command.credentials, CLIENT).name
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from fedlm.commands.options import read_options
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.simulations.data.describing.description import count_store, describe
 from fedlm.simulations.data.store.token_store import TokenStore
@@ -30,7 +30,9 @@ class DescribeCommand:
 
     def __post_init__(self) -> None:
         if self.plot is not None and self.plot.suffix.lower() != ".png":
-            raise ConfigurationError(f"plot is {str(self.plot)!r}, but must be a file name that ends in .png")
+            raise ConfigurationError(
+                f"{setting('plot')} is {str(self.plot)!r}, but must be a file name that ends in .png"
+            )
 
 
 def main(argv: list[str]) -> int:

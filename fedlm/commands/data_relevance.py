@@ -7,7 +7,7 @@ from typing import Literal
 import tyro
 
 from fedlm.commands.options import read_options
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, Positive
 from fedlm.fl_core.privacy.delta import Delta
 from fedlm.simulations.data.relevance import Packing, count_relevance
@@ -54,9 +54,11 @@ class RelevanceCommand:
             missing = "epsilon" if self.epsilon is None else "delta"
             raise ConfigurationError(f"{missing} is not given: a private count needs both an epsilon and a delta")
         if self.epsilon is not None and self.origin is not None:
-            raise ConfigurationError("epsilon is given for text that is said to be public; leave one of them out")
+            raise ConfigurationError(
+                f"{setting('epsilon')} is given for text that is said to be public; leave one of them out"
+            )
         if self.epsilon is None and self.tokens_per_unit != type(self).tokens_per_unit:
-            raise ConfigurationError("tokens_per_unit does nothing without epsilon; leave it out")
+            raise ConfigurationError(f"{setting('tokens_per_unit')} does nothing without epsilon; leave it out")
 
 
 def main(argv: list[str]) -> int:

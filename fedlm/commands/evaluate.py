@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from fedlm.commands.options import read_options, set_up_devices
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, Positive
 from fedlm.simulations.evaluation.client_evaluation import write_evaluation
@@ -71,11 +71,15 @@ class EvaluateCommand:
     def __post_init__(self) -> None:
         self._refuse_what_does_nothing()
         if self.client_learning_rate is not None and not self.personalize:
-            raise ConfigurationError("client_learning_rate does nothing without personalize; leave it out")
+            raise ConfigurationError(
+                f"{setting('client_learning_rate')} does nothing without personalize; leave it out"
+            )
         if self.out is not None and self.out.is_dir():
-            raise ConfigurationError(f"out is {self.out}, which is a folder; give a file")
+            raise ConfigurationError(f"{setting('out')} is {self.out}, which is a folder; give a file")
         if self.out is not None and not self.out.parent.is_dir():
-            raise ConfigurationError(f"out is {self.out}, but there is no folder {self.out.parent}; make it first")
+            raise ConfigurationError(
+                f"{setting('out')} is {self.out}, but there is no folder {self.out.parent}; make it first"
+            )
 
     def _refuse_what_does_nothing(self) -> None:
         of_clients = ("split", "personalize", "client_learning_rate", "max_clients", "data")
@@ -89,7 +93,7 @@ class EvaluateCommand:
             given = [name for name in of_clients if getattr(self, name) != defaults[name]] + self._of_ranking()
             why = "is about clients, and does nothing with tasks"
         if given:
-            raise ConfigurationError(f"{given[0]} {why}; leave it out")
+            raise ConfigurationError(f"{setting(given[0])} {why}; leave it out")
 
     def _of_ranking(self) -> list[str]:
         """Name what is given of how items are ranked."""
@@ -105,7 +109,7 @@ class EvaluateCommand:
             given = self._of_ranking() + [name for name in ("json", "out") if getattr(self, name)]
             why = "does nothing without tasks, or data of recommendation"
         if given:
-            raise ConfigurationError(f"{given[0]} {why}; leave it out")
+            raise ConfigurationError(f"{setting(given[0])} {why}; leave it out")
 
 
 def main(argv: list[str]) -> int:

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from fedlm.commands.options import read_options
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.atomic_files import make_folder
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.simulations.laws.fitting_all import fit_laws, measurements_file, source_of, task_of
 from fedlm.simulations.laws.forms.registry import FORMS, WHOLE_GRID
 from fedlm.simulations.laws.importing_runs import FEDERATED
@@ -54,7 +54,9 @@ def main(argv: list[str]) -> int:
     task = task_of(path, measurements)
     make_folder(command.out.parent)
     if command.out.is_dir():
-        raise ConfigurationError(f"out is {command.out}, which is a folder; give the file that is to be written")
+        raise ConfigurationError(
+            f"{setting('out')} is {command.out}, which is a folder; give the file that is to be written"
+        )
     with EvaluationProgress("fitting", "laws") as progress:
         laws, left_out = fit_laws(
             measurements, command.surface, command.forms, lambda name, done, total: progress.show(done, total, name)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from fedlm.commands.options import read_options
 from fedlm.fl_core.atomic_files import make_folder
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count
 from fedlm.simulations.laws.importing import import_measurements
 from fedlm.simulations.laws.importing_runs import import_runs
@@ -57,7 +57,7 @@ class LawsImportCommand:
         for name in ("batch_size", "length", "steps") if of_runs else ("block_rounds",):
             if getattr(self, name) != getattr(type(self), name):
                 what = "federated runs, which record it" if of_runs else "a table"
-                raise ConfigurationError(f"{name} does nothing with {what}; leave it out")
+                raise ConfigurationError(f"{setting(name)} does nothing with {what}; leave it out")
 
 
 def main(argv: list[str]) -> int:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedlm.commands.options import read_options
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import AtLeastOne, Count, Positive, PositiveOrInfinite
 from fedlm.fl_core.privacy.delta import Delta, planned_delta
@@ -81,7 +81,7 @@ class LawsPlanCommand:
 
     def __post_init__(self) -> None:
         if self.write_config is not None and self.write_config.suffix != ".toml":
-            raise ConfigurationError(f"write_config is {str(self.write_config)!r}, but must end in .toml")
+            raise ConfigurationError(f"{setting('write_config')} is {str(self.write_config)!r}, but must end in .toml")
         if self.federated:
             if self.laws is None:
                 raise ConfigurationError(
@@ -98,7 +98,7 @@ class LawsPlanCommand:
     def _check_unused(self, when: str, settings: Any, names: Sequence[str]) -> None:
         for name in names:
             if getattr(settings, name) is not None:
-                raise ConfigurationError(f"{name} is {getattr(settings, name)}, which does nothing {when}")
+                raise ConfigurationError(f"{setting(name)} is {getattr(settings, name)}, which does nothing {when}")
 
 
 _CENTRAL = ("examples", "compute", "length", "data")
@@ -129,7 +129,8 @@ def main(argv: list[str]) -> int:
     examples = float(command.examples or (0 if data is None else data.examples))
     if data is not None and examples != data.examples:
         raise ConfigurationError(
-            f"examples is {examples:g}, but {command.data} has {data.examples:,} of {length} tokens; leave one out"
+            f"{setting('examples')} is {examples:g}, but {command.data} has {data.examples:,} of {length} tokens; "
+            "leave one out"
         )
     delta = planned_delta(command.delta, examples)
     budget = Budget(examples, command.epsilon, delta, command.compute)

@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from fedlm.commands.options import read_options, set_up_devices
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count
 from fedlm.simulations.evaluation.memorization.measuring import BASELINE, MemorizationSettings, measure_memorization
@@ -44,7 +44,9 @@ class MemorizationCommand:
 
     def __post_init__(self) -> None:
         if self.plot is not None and not self.plot.parent.is_dir():
-            raise ConfigurationError(f"plot is {self.plot}, but there is no folder {self.plot.parent}; make it first")
+            raise ConfigurationError(
+                f"{setting('plot')} is {self.plot}, but there is no folder {self.plot.parent}; make it first"
+            )
 
 
 def main(argv: list[str]) -> int:

@@ -15,7 +15,7 @@ from fedlm.commands.option_help import HELP, HELP_ALL, print_help
 from fedlm.commands.suggestions import meant_options
 from fedlm.commands.typed_words import checked, unread
 from fedlm.fl_core.composed_settings import fitting_value, value_types
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.text_encodings import utf8_text
 
 _Command = TypeVar("_Command")
@@ -168,4 +168,4 @@ def set_up_devices(devices: int | None, of_cpu: int | None = None) -> None:
     if devices is not None:
         jax.config.update("jax_cuda_visible_devices", ",".join(map(str, range(devices))))
         if jax.local_device_count() != devices:
-            raise ConfigurationError(f"devices is {devices}, but there are {jax.local_device_count()}")
+            raise ConfigurationError(f"{setting('devices')} is {devices}, but there are {jax.local_device_count()}")

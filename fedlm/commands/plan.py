@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedlm.commands.options import read_options
 from fedlm.commands.sub_commands import run_choice
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 if TYPE_CHECKING:
     from fedlm.fl_core.deployment.plans.plan import PlanSource
@@ -96,7 +96,8 @@ def _export(argv: list[str]) -> int:
         load_schema()
     if command.stablehlo is not None and command.stablehlo not in versions():
         raise ConfigurationError(
-            f"stablehlo is {command.stablehlo!r}, but programs are made for {', '.join(versions())}; choose one"
+            f"{setting('stablehlo')} is {command.stablehlo!r}, but programs are made for {', '.join(versions())}; "
+            "choose one"
         )
     source = (_of_settings if command.run.is_file() else _of_run)(command)
     tokenizer = source.tokenizer

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fedlm.commands.options import set_up_devices
 from fedlm.fl_core.deployment.host_and_port import AddressError, read_address
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, CountOrZero
 
 AUTOMATIC = "auto"
@@ -103,12 +103,14 @@ def _check(group: ProcessGroup) -> None:
     if group.coordinator == AUTOMATIC:
         if numbers != (None, None):
             raise ConfigurationError(
-                "with the coordinator auto, JAX finds num_processes and process_id itself; leave them out"
+                f"with the coordinator auto, JAX finds {setting('num_processes')} and {setting('process_id')} itself; "
+                "leave them out"
             )
         return
     if (group.coordinator is None) != (None in numbers) or (group.coordinator is None and numbers != (None, None)):
         raise ConfigurationError(
-            "coordinator, num_processes and process_id belong together; give all three, or none of them"
+            f"coordinator, {setting('num_processes')} and {setting('process_id')} belong together; give all three, or "
+            "none of them"
         )
     if group.coordinator is None or group.num_processes is None or group.process_id is None:
         return
@@ -116,13 +118,13 @@ def _check(group: ProcessGroup) -> None:
         read_address(group.coordinator)
     except AddressError as error:
         raise ConfigurationError(
-            f"coordinator is {group.coordinator!r}, but must be HOST:PORT, such as 10.0.0.1:8480 or [fd00::1]:8480, or "
-            "auto"
+            f"{setting('coordinator')} is {group.coordinator!r}, but must be HOST:PORT, such as 10.0.0.1:8480 or "
+            "[fd00::1]:8480, or auto"
         ) from error
     if not 0 <= group.process_id < group.num_processes:
         raise ConfigurationError(
-            f"process_id is {group.process_id}, but must lie between 0 and num_processes - 1, which is "
-            f"{group.num_processes - 1}"
+            f"{setting('process_id')} is {group.process_id}, but must lie between 0 and {setting('num_processes')} - "
+            f"1, which is {group.num_processes - 1}"
         )
 
 

@@ -17,7 +17,7 @@ from rich.table import Column, Table
 
 from fedlm.commands.options import read_options
 from fedlm.commands.sub_commands import run_choice
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.runs.recorded_runs import RecordedRun, find_runs, read_run
 
@@ -187,7 +187,7 @@ def _clean(argv: list[str]) -> int:
         others = [run for folder in beside for run in find_runs(folder) if run.directory.resolve() not in named]
         removals = whole_runs(runs, others, command.with_ledger)
     elif command.with_ledger:
-        raise ConfigurationError("with_ledger does nothing without whole; leave it out")
+        raise ConfigurationError(f"{setting('with_ledger')} does nothing without whole; leave it out")
     else:
         removals = [found for folder in command.folders for run in find_runs(folder) for found in removable(run)]
     console = Console()

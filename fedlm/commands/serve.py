@@ -10,7 +10,7 @@ from fedlm.commands.options import read_options
 from fedlm.commands.run_endings import exit_status_in
 from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.deployment.server.settings import Deployment
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, NotNegative
 
 if TYPE_CHECKING:
@@ -108,10 +108,10 @@ def main(argv: list[str]) -> int:
 
     if command.role != "all" and command.database is None:
         raise ConfigurationError(
-            f"role is {command.role}, which needs a database that its processes share; give --database"
+            f"{setting('role')} is {command.role}, which needs a database that its processes share; give --database"
         )
     if command.role != "all" and command.deployment.aggregation != "mean":
-        raise ConfigurationError("aggregation needs all reports in one process; leave it, or role, out")
+        raise ConfigurationError(f"{setting('aggregation')} needs all reports in one process; leave it, or role, out")
     if command.role == "aggregator" and command.address.rsplit(":", 1)[-1] == "0":
         raise ConfigurationError("aggregators share their port, which cannot be 0; give --address a port")
     endpoints = _endpoints(command)
@@ -156,7 +156,8 @@ def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
     limits = ConnectionLimits(command.max_connections, max(1, command.max_connections // 2))
     if command.page is not None and command.transport != "http":
         raise ConfigurationError(
-            f"page is {command.page}, but browsers open none over {command.transport}; give --transport http"
+            f"{setting('page')} is {command.page}, but browsers open none over {command.transport}; give --transport "
+            "http"
         )
     options = ListenOptions(command.address, command.deployment.chunk_bytes, command.keys, shared, limits, command.page)
     if command.insecure:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.models.base import Params
 
 
@@ -145,15 +145,17 @@ def check_comparable(algorithm: ClientAlgorithm) -> None:
     try:
         hash(algorithm)
     except TypeError as error:
-        raise ConfigurationError(f"client_algorithm is a {kind} that cannot be hashed ({error}); {remedy}") from error
+        raise ConfigurationError(
+            f"{setting('client_algorithm')} is a {kind} that cannot be hashed ({error}); {remedy}"
+        ) from error
     fields = {field.name for field in dataclasses.fields(algorithm)}
     for name in vars(algorithm).keys() - fields:
         other = copy.copy(algorithm)
         object.__setattr__(other, name, object())
         if other == algorithm and not isinstance(getattr(type(algorithm), name, None), functools.cached_property):
             raise ConfigurationError(
-                f"client_algorithm is a {kind} whose {name} is not a field, so that one with another {name} would "
-                f"count as the same; {remedy}, with @dataclass(frozen=True) above it too"
+                f"{setting('client_algorithm')} is a {kind} whose {name} is not a field, so that one with another "
+                f"{name} would count as the same; {remedy}, with @dataclass(frozen=True) above it too"
             )
 
 

@@ -5,7 +5,7 @@ import importlib
 from collections.abc import Mapping
 
 from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, check_comparable
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.models.imported_names import import_named, is_imported_name
 
 _FILES = (
@@ -43,7 +43,8 @@ def make_algorithm(name: str, constants: Mapping[str, float] | None = None) -> C
         return _imported(name)
     if name not in CLIENT_ALGORITHMS:
         raise ConfigurationError(
-            f"client_algorithm is {name!r}, but must be one of {', '.join(CLIENT_ALGORITHMS)}, or `module:NAME`"
+            f"{setting('client_algorithm')} is {name!r}, but must be one of {', '.join(CLIENT_ALGORITHMS)}, or "
+            "`module:NAME`"
         )
     kind = CLIENT_ALGORITHMS[name]
     known = {field.name for field in dataclasses.fields(kind)}

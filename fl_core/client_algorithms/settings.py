@@ -12,7 +12,7 @@ from typing_extensions import Doc
 from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, check_private, sent_by_client
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS, SGD, make_algorithm
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 _HELP = (
     "How clients train. "
@@ -65,8 +65,9 @@ class ClientAlgorithmSettings(_Constants, _Choice):
                 value = getattr(self, f"{name}_{field.name}")
                 if name != self.client_algorithm and value != field.default:
                     raise ConfigurationError(
-                        f"{name}_{field.name} is {value}, which does nothing with the client_algorithm "
-                        f"{self.client_algorithm}; give client_algorithm {name}, or leave {name}_{field.name} out"
+                        f"{name}_{field.name} is {value}, which does nothing with the {setting('client_algorithm')} "
+                        f"{self.client_algorithm}; give {setting('client_algorithm')} {name}, or leave "
+                        f"{name}_{field.name} out"
                     )
         return make_algorithm(self.client_algorithm, self.constants())
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from fedlm.fl_core.clipping.clip_functions import CLIP_FUNCTIONS, ClipName, clip_factors
 from fedlm.fl_core.clipping.factored_gradients import Gradient, gradients_of
 from fedlm.fl_core.clipping.one_by_one import OneByOne, add_one_by_one, scaled, sum_of_squares
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.exact_sums import LEAST_CLIP_NORM, MOST_CLIP_NORM
 from fedlm.models.base import Model, Params, given_frozen, weigh_examples
 from fedlm.models.losses import ExampleSums
@@ -46,14 +46,17 @@ class Clipping:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise ConfigurationError(f"clipping is {self.method!r}, but must be one of {', '.join(METHODS)}")
+            raise ConfigurationError(
+                f"{setting('clipping')} is {self.method!r}, but must be one of {', '.join(METHODS)}"
+            )
         if self.function not in CLIP_FUNCTIONS:
             raise ConfigurationError(
-                f"clip_function is {self.function!r}, but must be one of {', '.join(CLIP_FUNCTIONS)}"
+                f"{setting('clip_function')} is {self.function!r}, but must be one of {', '.join(CLIP_FUNCTIONS)}"
             )
         if not LEAST_CLIP_NORM <= self.clip_norm <= MOST_CLIP_NORM:
             raise ConfigurationError(
-                f"clip_norm is {self.clip_norm}, but must lie between {LEAST_CLIP_NORM:g} and {MOST_CLIP_NORM:g}"
+                f"{setting('clip_norm')} is {self.clip_norm}, but must lie between {LEAST_CLIP_NORM:g} and "
+                f"{MOST_CLIP_NORM:g}"
             )
 
 

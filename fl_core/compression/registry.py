@@ -7,7 +7,7 @@ from fedlm.fl_core.compression.compressors import Compressor, Scheme
 from fedlm.fl_core.compression.float32 import FLOAT32
 from fedlm.fl_core.compression.power_sgd import POWER_SGD
 from fedlm.fl_core.compression.quantization import UNIFORM
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 COMPRESSIONS: dict[str, Compressor] = {
     **UNIFORM,
@@ -34,10 +34,10 @@ else:
 def make_compressor(name: str, rotation: bool = False) -> Compressor:
     """Choose how updates travel; raises `ConfigurationError` where none is called so, or it does not rotate."""
     if name not in COMPRESSIONS:
-        raise ConfigurationError(f"compression is {name!r}, but must be one of {', '.join(COMPRESSIONS)}")
+        raise ConfigurationError(f"{setting('compression')} is {name!r}, but must be one of {', '.join(COMPRESSIONS)}")
     if rotation and name not in ROTATED:
         raise ConfigurationError(
-            f"upload_rotation is on, but {name} does not rotate; choose one of {', '.join(ROTATED)}"
+            f"{setting('upload_rotation')} is on, but {name} does not rotate; choose one of {', '.join(ROTATED)}"
         )
     return ROTATED[name] if rotation else COMPRESSIONS[name]
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
 
 InitialData = Literal["same", "public", "disjoint"]
@@ -66,9 +66,14 @@ class Phase(NamedTuple):
 def check_initial_data(init_from: Any, initial_data: str) -> None:
     """Refuse a word on first parameters that is not known, or where there are none. Raises ConfigurationError."""
     if initial_data not in get_args(InitialData):
-        raise ConfigurationError(f"initial_data is {initial_data!r}, but must be one of {get_args(InitialData)}")
+        raise ConfigurationError(
+            f"{setting('initial_data')} is {initial_data!r}, but must be one of {get_args(InitialData)}"
+        )
     if init_from is None and initial_data != "same":
-        raise ConfigurationError(f"initial_data is {initial_data}, which does nothing without init_from; leave it out")
+        raise ConfigurationError(
+            f"{setting('initial_data')} is {initial_data}, which does nothing without {setting('init_from')}; leave "
+            "it out"
+        )
 
 
 def training_behind(
@@ -97,8 +102,8 @@ def training_behind(
     for phase in seen:
         if phase.people == "same" and training_data is not None and phase.training_data_sha256 == training_data:
             raise ConfigurationError(
-                f"initial_data is {initial_data}, but the first parameters come from {phase.words}, which was trained "
-                "on the very training clients of this run; leave initial_data out"
+                f"{setting('initial_data')} is {initial_data}, but the first parameters come from {phase.words}, "
+                f"which was trained on the very training clients of this run; leave {setting('initial_data')} out"
             )
     return tuple(phase._replace(people=initial_data) if phase.people == "same" else phase for phase in seen)
 

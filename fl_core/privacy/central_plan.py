@@ -5,7 +5,7 @@ algorithm 2), where units are in as many parts as the noise has bands, and parts
 import functools
 import math
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import PoissonParticipation, TruncatedPoissonParticipation
@@ -45,20 +45,21 @@ def central_plan(
     """
     for name, value in (("units", units), ("batch_size", batch_size)):
         if value < 1:
-            raise ConfigurationError(f"{name} is {value}, but must be at least 1")
+            raise ConfigurationError(f"{setting(name)} is {value}, but must be at least 1")
     if batch_size > units:
-        raise ConfigurationError(f"batch_size is {batch_size}, but there are only {units} to draw from")
+        raise ConfigurationError(f"{setting('batch_size')} is {batch_size}, but there are only {units} to draw from")
     if bands is not None and not 1 <= bands <= most_bands(units, batch_size, steps):
         raise ConfigurationError(
-            f"bands is {bands}, but must lie between 1 and {most_bands(units, batch_size, steps)}: no more than steps, "
-            f"and than batches of {batch_size} in {units} units"
+            f"{setting('bands')} is {bands}, but must lie between 1 and {most_bands(units, batch_size, steps)}: no "
+            f"more than steps, and than batches of {batch_size} in {units} units"
         )
     cycle = bands or 1
     participation = PoissonParticipation(batch_size * cycle / units, cycle=cycle)
     if truncated_batch_size is not None:
         if truncated_batch_size < batch_size:
             raise ConfigurationError(
-                f"truncated_batch_size is {truncated_batch_size}, but must not be below batch_size, {batch_size}"
+                f"{setting('truncated_batch_size')} is {truncated_batch_size}, but must not be below "
+                f"{setting('batch_size')}, {batch_size}"
             )
         if cycle > 1 and adjacency != "zero_out":
             raise ConfigurationError(

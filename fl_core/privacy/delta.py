@@ -41,7 +41,7 @@ def check_delta(delta: float, name: str = "delta") -> None:
       ConfigurationError: it is below 1e-15, or not below 1.
     """
     if not LEAST_DELTA <= delta < 1:
-        raise ConfigurationError(f"{name} is {delta}, but must be at least {LEAST_DELTA:g} and below 1")
+        raise ConfigurationError(f"{setting(name)} is {delta}, but must be at least {LEAST_DELTA:g} and below 1")
 
 
 def large_delta(delta: float, units: float) -> str | None:

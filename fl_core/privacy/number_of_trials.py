@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 import scipy
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 TrialsName = Literal["poisson", "truncated_negative_binomial"]
 MOST_EXPECTED = 10_000.0
@@ -52,12 +52,15 @@ class TrialsLaw:
             )
         if not 1 < self.expected_trials <= MOST_EXPECTED:
             raise ConfigurationError(
-                f"expected_trials is {self.expected_trials}, but must lie above 1, and {MOST_EXPECTED:g} at most"
+                f"{setting('expected_trials')} is {self.expected_trials}, but must lie above 1, and "
+                f"{MOST_EXPECTED:g} at most"
             )
         if (self.distribution == "poisson") != (self.eta is None):
-            raise ConfigurationError(f"selection_eta is {self.eta} with {self.distribution}; only the other one has it")
+            raise ConfigurationError(
+                f"{setting('selection_eta')} is {self.eta} with {self.distribution}; only the other one has it"
+            )
         if self.eta is not None and not 0 <= self.eta <= 100:
-            raise ConfigurationError(f"selection_eta is {self.eta}, but must lie between 0 and 100")
+            raise ConfigurationError(f"{setting('selection_eta')} is {self.eta}, but must lie between 0 and 100")
 
     @property
     def shape(self) -> float:

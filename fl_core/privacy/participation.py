@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,11 @@ class PoissonParticipation:
 
     def __post_init__(self) -> None:
         if self.cycle < 1:
-            raise ConfigurationError(f"cycle is {self.cycle}, but must be at least 1")
+            raise ConfigurationError(f"{setting('cycle')} is {self.cycle}, but must be at least 1")
         if not 0 < self.sampling_probability <= 1:
-            raise ConfigurationError(f"sampling_probability is {self.sampling_probability}, but must lie in (0, 1]")
+            raise ConfigurationError(
+                f"{setting('sampling_probability')} is {self.sampling_probability}, but must lie in (0, 1]"
+            )
 
     def bounded(self, rounds: int) -> "BoundedParticipation":
         """Refuse: nothing bounds how often a client takes part."""
@@ -55,7 +57,7 @@ class TruncatedPoissonParticipation(PoissonParticipation):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.most < 1:
-            raise ConfigurationError(f"truncated_batch_size is {self.most}, but must be at least 1")
+            raise ConfigurationError(f"{setting('truncated_batch_size')} is {self.most}, but must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class BoundedParticipation:
         for name in ("max_participations", "min_separation"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ConfigurationError(f"{name} is {value}, but must be at least 1")
+                raise ConfigurationError(f"{setting(name)} is {value}, but must be at least 1")
 
     def bounded(self, rounds: int) -> "BoundedParticipation":
         """What is promised of so many rounds, wherever they begin."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.mechanisms.interface import NoisePlan
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import (
@@ -53,12 +53,14 @@ class PrivacyPlan(NoisePlan):
     def __post_init__(self) -> None:
         check_fields(self)
         if self.mechanism not in MECHANISMS:
-            raise ConfigurationError(f"mechanism is {self.mechanism!r}, but must be one of {tuple(MECHANISMS)}")
+            raise ConfigurationError(
+                f"{setting('mechanism')} is {self.mechanism!r}, but must be one of {tuple(MECHANISMS)}"
+            )
         mechanism = MECHANISMS[self.mechanism]
         mechanism.check_rounds(self.rounds)
         if not _LEAST_NOISE <= self.noise_multiplier <= _MOST_NOISE:
             raise ConfigurationError(
-                f"noise_multiplier is {self.noise_multiplier}, but must be positive and finite, between "
+                f"{setting('noise_multiplier')} is {self.noise_multiplier}, but must be positive and finite, between "
                 f"{_LEAST_NOISE:g} and {_MOST_NOISE:g}"
             )
         sampled = isinstance(self.participation, PoissonParticipation)
@@ -67,15 +69,16 @@ class PrivacyPlan(NoisePlan):
                 f"the mechanism {self.mechanism} with Poisson sampling: no sound analysis of it is implemented, "
                 "because amplification by sampling needs noise that is independent between the rounds of a client, "
                 "and without it nothing bounds how often a client takes part. Take the mechanism "
-                f"{' or '.join(independent_mechanisms())}, or the sampler min_separation or shuffled_epochs"
+                f"{' or '.join(independent_mechanisms())}, or the sampler min_separation or "
+                "shuffled_epochs"
             )
         mechanism.check_plan(self)
         if self.adjacency is None:
             object.__setattr__(self, "adjacency", "add_or_remove" if sampled else "zero_out")
         elif self.adjacency == "add_or_remove" and not sampled:
             raise ConfigurationError(
-                "adjacency is add_or_remove, but without Poisson sampling one more client would move all others; take "
-                "zero_out"
+                f"{setting('adjacency')} is add_or_remove, but without Poisson sampling one more client would move all "
+                "others; take zero_out"
             )
 
     def _amplified(self, participation: PoissonParticipation) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedlm.fl_core.cohorts import SeededSampler
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation, PoissonParticipation
 from fedlm.fl_core.randomness import host_rng
 
@@ -81,9 +81,9 @@ class MinSeparationSampler(SeededSampler):
         needed = self.cohort_size * self.participation.min_separation
         if not self.cohort_size >= 1 or needed > self.num_clients:
             raise ConfigurationError(
-                f"cohort_size {self.cohort_size} times min_separation {self.participation.min_separation} is {needed}, "
-                f"but must lie between 1 and the number of training clients, {self.num_clients}: no client may come "
-                "again before so many rounds are over"
+                f"{setting('cohort_size')} {self.cohort_size} times {setting('min_separation')} "
+                f"{self.participation.min_separation} is {needed}, but must lie between 1 and the number of training "
+                f"clients, {self.num_clients}: no client may come again before so many rounds are over"
             )
 
     def check_rounds(self, rounds: int) -> None:
@@ -96,8 +96,9 @@ class MinSeparationSampler(SeededSampler):
         if most is not None and rounds * self.cohort_size > self.num_clients * most:
             raise ConfigurationError(
                 f"{rounds} rounds of {self.cohort_size} clients need {rounds * self.cohort_size} participations, but "
-                f"{self.num_clients} training clients may take part {most} times each (max_participations); allow "
-                f"{-(-rounds * self.cohort_size // self.num_clients)} times, fewer rounds or smaller cohorts"
+                f"{self.num_clients} training clients may take part {most} times each "
+                f"({setting('max_participations')}); allow {-(-rounds * self.cohort_size // self.num_clients)} times, "
+                "fewer rounds or smaller cohorts"
             )
 
     def sample(self, round_number: int) -> np.ndarray:

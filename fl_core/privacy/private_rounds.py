@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedlm.fl_core.aggregation import CohortAggregate, MeanUpdate
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.exact_sums import LEAST_CLIP_NORM, MOST_CLIP_NORM, grid_step, number_of_coordinates
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
 from fedlm.fl_core.privacy.noise_source import Draw, noise_from
@@ -42,7 +42,7 @@ class AdaptiveClipping:
 
     def __post_init__(self) -> None:
         if not 0 < self.quantile < 1:
-            raise ConfigurationError(f"clip_quantile is {self.quantile}, but must lie between 0 and 1")
+            raise ConfigurationError(f"{setting('clip_quantile')} is {self.quantile}, but must lie between 0 and 1")
         for name in ("rate", "count_noise"):
             if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
                 raise ConfigurationError(f"clip_{name} is {getattr(self, name)}, but must be positive and finite")
@@ -56,7 +56,7 @@ class AdaptiveClipping:
         left = noise_multiplier**-2 - (2 * self.count_noise) ** -2
         if left <= 0:
             raise ConfigurationError(
-                f"clip_count_noise is {self.count_noise}, but must be above half the noise multiplier, "
+                f"{setting('clip_count_noise')} is {self.count_noise}, but must be above half the noise multiplier, "
                 f"{noise_multiplier / 2}: the count of clipped updates would spend all of the privacy"
             )
         return left**-0.5
@@ -87,11 +87,11 @@ class PrivateAggregation:
                 f"the clip norm is {self.clip_norm}, but must lie between {LEAST_CLIP_NORM:g} and {MOST_CLIP_NORM:g}"
             )
         if self.report_goal < 1:
-            raise ConfigurationError(f"report_goal is {self.report_goal}, but must be at least 1")
+            raise ConfigurationError(f"{setting('report_goal')} is {self.report_goal}, but must be at least 1")
         if self.adaptive_clipping is not None and self._clip_norm_moves_every is None:
             raise ConfigurationError(
-                f"clip_quantile with the mechanism {self.plan.mechanism}, whose noise is correlated over all "
-                "rounds: the clip norm may change only where a tree restarts. Take the mechanism gaussian, or a "
+                f"{setting('clip_quantile')} with the mechanism {self.plan.mechanism}, whose noise is correlated over "
+                "all rounds: the clip norm may change only where a tree restarts. Take the mechanism gaussian, or a "
                 "tree with restarts"
             )
         if self.restart_optimizer and self.plan.restart_every is None:

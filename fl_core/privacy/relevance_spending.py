@@ -7,7 +7,7 @@ most, so that a client more, or one whose contribution is nothing, moves their s
 import math
 from collections.abc import Iterable
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.composition import Event, GaussianEvent
 from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.private_words import COUNT_NORM
@@ -29,10 +29,12 @@ def plan_relevance(epsilon: float, delta: float, tokens_per_unit: int) -> Privat
       ConfigurationError: a number is out of range.
     """
     if not 0 < epsilon <= _MOST_EPSILON:
-        raise ConfigurationError(f"epsilon is {epsilon}, but must be positive, and {_MOST_EPSILON:g} at most")
+        raise ConfigurationError(
+            f"{setting('epsilon')} is {epsilon}, but must be positive, and {_MOST_EPSILON:g} at most"
+        )
     check_delta(delta)
     if tokens_per_unit < 1:
-        raise ConfigurationError(f"tokens_per_unit is {tokens_per_unit}, but must be at least 1")
+        raise ConfigurationError(f"{setting('tokens_per_unit')} is {tokens_per_unit}, but must be at least 1")
     return PrivateRelevance(epsilon, delta, least_deviation(epsilon, delta) / COUNT_NORM, tokens_per_unit)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from typing_extensions import Doc
 
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, Inside, Positive
 from fedlm.fl_core.privacy.delta import Delta
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
@@ -104,7 +104,9 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
           ConfigurationError: there is one.
         """
         if self.privacy not in get_args(PrivacyName):
-            raise ConfigurationError(f"privacy is {self.privacy!r}, but must be one of {get_args(PrivacyName)}")
+            raise ConfigurationError(
+                f"{setting('privacy')} is {self.privacy!r}, but must be one of {get_args(PrivacyName)}"
+            )
         if self.privacy == "none":
             kept = ("privacy", "delta") if audited else ("privacy",)
             self._refuse_without_effect(
@@ -163,7 +165,7 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
         private = tuple(MECHANISMS)
         for name, values in (("mechanisms", mechanisms), ("epsilons", epsilons)):
             if len(set(values)) != len(values):
-                raise ConfigurationError(f"{name} is {values}, but must name each value only once")
+                raise ConfigurationError(f"{setting(name)} is {values}, but must name each value only once")
         for mechanism in mechanisms:
             if mechanism not in private:
                 hint = "; give epsilons with inf among them to compare with runs without noise"
@@ -172,11 +174,13 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
                 )
         if mechanisms and self.privacy != "none":
             raise ConfigurationError(
-                f"privacy is {self.privacy}, which does nothing beside mechanisms {mechanisms}; leave one of them out"
+                f"{setting('privacy')} is {self.privacy}, which does nothing beside mechanisms {mechanisms}; leave one "
+                "of them out"
             )
         if not mechanisms and self.privacy == "none":
             raise ConfigurationError(
-                f"epsilons is {epsilons}, but privacy is none; give privacy or mechanisms, one of {private}"
+                f"{setting('epsilons')} is {epsilons}, but privacy is none; give privacy or mechanisms, one of "
+                f"{private}"
             )
         if epsilons:
             self._refuse_without_effect(TARGETS, "beside epsilons")
@@ -187,8 +191,8 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
             self._refuse_without_effect(of_noise, "where epsilons is inf alone, since no run has noise")
         if self.clip_quantile is not None and math.inf in epsilons:
             raise ConfigurationError(
-                f"clip_quantile is {self.clip_quantile}, but epsilons has inf, and the clip norm of runs without noise "
-                "does not move, so that they could not be compared; leave one of the two out"
+                f"{setting('clip_quantile')} is {self.clip_quantile}, but epsilons has inf, and the clip norm of "
+                "runs without noise does not move, so that they could not be compared; leave one of the two out"
             )
 
     def _refuse_settings_of_others(self, mechanisms: Sequence[PrivacyName], why: str) -> None:
@@ -199,4 +203,6 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
         defaults: dict[str, Any] = {field.name: field.default for field in fields(PrivacySettings)}
         for name in names:
             if getattr(self, name) != defaults[name]:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}, which does nothing {why}; leave it out")
+                raise ConfigurationError(
+                    f"{setting(name)} is {getattr(self, name)}, which does nothing {why}; leave it out"
+                )

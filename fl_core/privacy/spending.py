@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting import calibrate, events_of, least_noise, sensitivity_squared
 from fedlm.fl_core.privacy.ancestry import Phase, data_of_people, on_other_data
 from fedlm.fl_core.privacy.composition import Event, GaussianEvent, StatedEvent
@@ -221,17 +221,19 @@ def calibrate_total(
         raise ConfigurationError(too_much_delta(vocabularies, delta))
     if rho is not None:
         if law is not None:
-            raise ConfigurationError("target_rho: rho does not express a private selection; give target_epsilon")
+            raise ConfigurationError(
+                f"{setting('target_rho')}: rho does not express a private selection; give {setting('target_epsilon')}"
+            )
         if found:
             raise ConfigurationError(
-                "target_rho: the vocabulary, or the relevances of its tokens, were made with (epsilon, delta)-"
-                "differential privacy, which rho does not express; give target_epsilon"
+                f"{setting('target_rho')}: the vocabulary, or the relevances of its tokens, were made with (epsilon, "
+                f"delta)-differential privacy, which rho does not express; give {setting('target_epsilon')}"
             )
         spent = rho_together(before)
         if spent is None:
             raise ConfigurationError(
-                "target_rho: the first parameters come from a run with Poisson sampling or of a private selection, "
-                "whose privacy rho does not express; give target_epsilon"
+                f"{setting('target_rho')}: the first parameters come from a run with Poisson sampling or of a private "
+                f"selection, whose privacy rho does not express; give {setting('target_epsilon')}"
             )
         _check_left("rho", spent, rho)
         return calibrate(with_noise, delta, None, rho - spent)

@@ -12,7 +12,7 @@ differentially private.
 import math
 from statistics import NormalDist
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting import gaussian_epsilon
 from fedlm.fl_core.privacy.composition import Event, GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.delta import check_delta
@@ -33,11 +33,13 @@ def plan_vocabulary(epsilon: float, delta: float, words_per_client: int) -> Priv
     """
     if not 0 < epsilon <= _MOST_EPSILON:
         raise ConfigurationError(
-            f"vocabulary_epsilon is {epsilon}, but must be positive, and {_MOST_EPSILON:g} at most"
+            f"{setting('vocabulary_epsilon')} is {epsilon}, but must be positive, and {_MOST_EPSILON:g} at most"
         )
     check_delta(delta, "vocabulary_delta")
     if words_per_client < 1:
-        raise ConfigurationError(f"vocabulary_words_per_client is {words_per_client}, but must be at least 1")
+        raise ConfigurationError(
+            f"{setting('vocabulary_words_per_client')} is {words_per_client}, but must be at least 1"
+        )
     half = delta / 2
     deviation = least_deviation(epsilon, half)
     return PrivateVocabulary(

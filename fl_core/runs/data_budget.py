@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedlm.fl_core.errors import ConfigurationError, UserError
+from fedlm.fl_core.errors import ConfigurationError, UserError, setting
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, Phase, seen_from, with_all_doubts
 from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.plan import PrivacyPlan
@@ -55,7 +55,7 @@ class DataBudget:
         """
         check_delta(delta)
         if not epsilon > 0:
-            raise ConfigurationError(f"epsilon is {epsilon}, but must be positive")
+            raise ConfigurationError(f"{setting('epsilon')} is {epsilon}, but must be positive")
         if (data / BUDGET_FILE).exists():
             raise ConfigurationError(f"{data / BUDGET_FILE}: the data set has a budget already, which does not change")
         head = {"kind": "budget", "epsilon": epsilon, "delta": delta, "training_data_sha256": training_data}

@@ -104,12 +104,13 @@ class ImportSettings(VocabularyPrivacySettings, TokenizerSettings):
         super().__post_init__()
         if self.vocabulary is not None and self.vocabulary_epsilon is not None:
             raise ConfigurationError(
-                "vocabulary_epsilon makes a vocabulary of the text, and vocabulary gives one; leave out one of them"
+                f"{setting('vocabulary_epsilon')} makes a vocabulary of the text, and vocabulary gives one; leave out "
+                "one of them"
             )
         if self.vocabulary is None and self.vocabulary_origin is not None:
             raise ConfigurationError(
-                f"vocabulary_origin is {self.vocabulary_origin!r}, but no vocabulary is given; leave it out, or give "
-                f"one with {setting('vocabulary')}"
+                f"{setting('vocabulary_origin')} is {self.vocabulary_origin!r}, but no vocabulary is given; leave it "
+                f"out, or give one with {setting('vocabulary')}"
             )
 
 
@@ -174,7 +175,7 @@ def import_text(
     """
     settings = settings or ImportSettings()
     if workers is not None and workers < 1:
-        raise ConfigurationError(f"workers is {workers}, but must be at least 1")
+        raise ConfigurationError(f"{setting('workers')} is {workers}, but must be at least 1")
     out = Path(os.path.abspath(out))
     StoreWriter.check(out, overwrite)  # before the long work, not after it
     given = given_tokenizer(settings, source.words_are_separated)

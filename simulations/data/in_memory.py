@@ -80,7 +80,7 @@ class RowsInMemory:
         found = self._clients[client]
         if found.shape[1] != length + 1:
             raise ConfigurationError(
-                f"length is {length}, but the rows of the data are {found.shape[1]} wide; give length "
+                f"{setting('length')} is {length}, but the rows of the data are {found.shape[1]} wide; give length "
                 f"{found.shape[1] - 1}, for a row is length + 1 wide"
             )
         return found if rows is None else found[rows]
@@ -340,7 +340,7 @@ def _vocabulary(
         return tokenizer, given_origin(path, tokenizer.fingerprint, said)
     if said is not None:
         raise ConfigurationError(
-            f"vocabulary_origin is {said!r}, but no vocabulary is given; leave it out, or give one"
+            f"{setting('vocabulary_origin')} is {said!r}, but no vocabulary is given; leave it out, or give one"
         )
     words = count_words((text for found in texts.values() for text in found), tokenizer_settings)
     return Tokenizer.train(words, tokenizer_settings), VocabularyOrigin("training data")

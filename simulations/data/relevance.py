@@ -52,7 +52,7 @@ def count_relevance(
       DataError: there is no text.
     """
     if length < 1:
-        raise ConfigurationError(f"length is {length}, but must be at least 1")
+        raise ConfigurationError(f"{setting('length')} is {length}, but must be at least 1")
     apart = store.has_completions or store.item_sequences
     if packing == "packed" and apart:
         what = "sequences of items" if store.item_sequences else "prompts and completions"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, Finite, Positive
 
 CohortSamplerName = Literal["uniform", "availability", "weighted", "poisson", "min_separation", "shuffled_epochs"]
@@ -51,20 +51,25 @@ class CohortSettings:
         check_value_types(self)
         chosen = self.cohort_sampler
         if chosen not in get_args(CohortSamplerName):
-            raise ConfigurationError(f"cohort_sampler is {chosen!r}, but must be one of {get_args(CohortSamplerName)}")
+            raise ConfigurationError(
+                f"{setting('cohort_sampler')} is {chosen!r}, but must be one of {get_args(CohortSamplerName)}"
+            )
         defaults: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(CohortSettings)}
         for sampler, names in _OF_SAMPLER.items():
             for name in names:
                 value = getattr(self, name)
                 if value != defaults[name] and chosen != sampler:
                     raise ConfigurationError(
-                        f"{name} is {value}, which does nothing with the cohort_sampler {chosen}; give cohort_sampler "
-                        f"{sampler}, or leave {name} out"
+                        f"{setting(name)} is {value}, which does nothing with the {setting('cohort_sampler')} "
+                        f"{chosen}; give {setting('cohort_sampler')} {sampler}, or leave {name} out"
                     )
         if chosen == "availability" and self.availability_trace is None:
-            raise ConfigurationError("cohort_sampler is availability, but there is no availability_trace; give one")
+            raise ConfigurationError(
+                f"{setting('cohort_sampler')} is availability, but there is no {setting('availability_trace')}; give "
+                "one"
+            )
         if self.cohort_weights is not None and self.cohort_weight_exponent != 1.0:
             raise ConfigurationError(
-                f"cohort_weight_exponent is {self.cohort_weight_exponent}, which does nothing with cohort_weights: it "
-                "is a power of numbers of examples; leave one of the two out"
+                f"{setting('cohort_weight_exponent')} is {self.cohort_weight_exponent}, which does nothing with "
+                f"{setting('cohort_weights')}: it is a power of numbers of examples; leave one of the two out"
             )

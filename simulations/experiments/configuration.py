@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedlm.fl_core.composed_settings import check_value_types, compose, default_settings
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.lora_settings import LoraSettings
 from fedlm.fl_core.number_ranges import Count, CountOrZero, NotNegative, Positive, PositiveOrInfinite, Seed
 from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
@@ -54,7 +54,7 @@ class AuditSettings:
     def __post_init__(self) -> None:
         check_value_types(self)
         if self.audit_canaries == 1:
-            raise ConfigurationError("audit_canaries is 1, but must be at least 2, or 0 for no audit")
+            raise ConfigurationError(f"{setting('audit_canaries')} is 1, but must be at least 2, or 0 for no audit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ class SelectionSettings:
         ):
             if unused and getattr(self, name) != getattr(type(self), name):
                 raise ConfigurationError(
-                    f"{name} is {getattr(self, name)}, which does nothing with private_selection "
+                    f"{setting(name)} is {getattr(self, name)}, which does nothing with {setting('private_selection')} "
                     f"{self.private_selection}; leave it out"
                 )
         self.law()
@@ -203,7 +203,9 @@ class Comparison(RunSettings):
         for name in ("models", "client_learning_rates", "server_learning_rates", "seeds"):
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):
-                raise ConfigurationError(f"{name} is {values}, but must name at least one value, each only once")
+                raise ConfigurationError(
+                    f"{setting(name)} is {values}, but must name at least one value, each only once"
+                )
 
     def _check_selection(self) -> None:
         if self.selection.private_selection == "none":
@@ -211,20 +213,23 @@ class Comparison(RunSettings):
         for name, default in (("mechanisms", ()), ("epsilons", ()), ("seeds", type(self).seeds)):
             if getattr(self, name) != default:
                 raise ConfigurationError(
-                    f"{name} is {getattr(self, name)}, but a private selection has runs of one privacy, each with a "
-                    f"seed of its own; leave {name} out"
+                    f"{setting(name)} is {getattr(self, name)}, but a private selection has runs of one privacy, each "
+                    f"with a seed of its own; leave {name} out"
                 )
         if not self.privacy.is_private or self.privacy.noise_seed != "entropy":
             raise ConfigurationError(
-                "private_selection needs runs that are private: give privacy, and no noise_seed, or leave it out"
+                f"{setting('private_selection')} needs runs that are private: give privacy, and no "
+                f"{setting('noise_seed')}, or leave it out"
             )
         if self.privacy.target_rho is not None:
             raise ConfigurationError(
-                "target_rho does not express a private selection; give target_epsilon or noise_multiplier"
+                f"{setting('target_rho')} does not express a private selection; give {setting('target_epsilon')} or "
+                f"{setting('noise_multiplier')}"
             )
         if self.audit.audit_canaries:
             raise ConfigurationError(
-                "audit_canaries: an audit is of one run, and does not fit a private selection; leave one of them out"
+                f"{setting('audit_canaries')}: an audit is of one run, and does not fit a private selection; leave one "
+                "of them out"
             )
 
     def candidates(self) -> list[Experiment]:

@@ -15,7 +15,7 @@ import numpy as np
 from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, check_comparable
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
 from fedlm.fl_core.cohorts import CohortSampler
-from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.server_optimizers import OwnServerOptimizer
 from fedlm.models.arguments import checked_arguments
 from fedlm.models.base import Model, Params
@@ -86,8 +86,9 @@ class OwnParts(NamedTuple):
         """Refuse what a guarantee does not cover. Raises ConfigurationError."""
         if self.cohort_sampler is not None:
             raise ConfigurationError(
-                "cohort_sampler is an object, whose cohorts nothing holds to a bound on how often a client takes part, "
-                "so that no epsilon could be stated; name the sampler poisson, min_separation or shuffled_epochs"
+                f"{setting('cohort_sampler')} is an object, whose cohorts nothing holds to a bound on how often a "
+                "client takes part, so that no epsilon could be stated; name the sampler poisson, "
+                f"min_separation or shuffled_epochs"
             )
         if self.evaluation is not None:
             raise ConfigurationError(
@@ -111,7 +112,8 @@ def checked_algorithm(algorithm: Any) -> ClientAlgorithm:
     if not isinstance(algorithm, ClientAlgorithm):
         what = f"the class {algorithm.__name__}" if isinstance(algorithm, type) else f"a {type(algorithm).__name__}"
         raise ConfigurationError(
-            f"client_algorithm is {what}, but must be an object of a class derived from ClientAlgorithm, or a name"
+            f"{setting('client_algorithm')} is {what}, but must be an object of a class derived from "
+            "ClientAlgorithm, or a name"
         )
     check_comparable(algorithm)
     return algorithm
@@ -167,8 +169,8 @@ class CheckedSampler:
         """Refuse what is no sampler."""
         if not callable(getattr(sampler, "sample", None)):
             raise ConfigurationError(
-                f"cohort_sampler is a {type(sampler).__name__}, but must have a method sample(round_number), or be a "
-                "name"
+                f"{setting('cohort_sampler')} is a {type(sampler).__name__}, but must have a method "
+                "sample(round_number), or be a name"
             )
         self._sampler, self._num_clients = sampler, num_clients
 
@@ -177,7 +179,7 @@ class CheckedSampler:
         fits = found.ndim == 1 and len(found) and np.issubdtype(found.dtype, np.integer)
         if not fits or len(np.unique(found)) < len(found) or not 0 <= found.min() <= found.max() < self._num_clients:
             raise ConfigurationError(
-                f"cohort_sampler gave {np.array2string(found, threshold=10)} for round {round_number}, but must give "
-                f"distinct indices of clients, int [cohort], from 0 to {self._num_clients - 1}"
+                f"{setting('cohort_sampler')} gave {np.array2string(found, threshold=10)} for round {round_number}, "
+                f"but must give distinct indices of clients, int [cohort], from 0 to {self._num_clients - 1}"
             )
         return found.astype(np.int64)

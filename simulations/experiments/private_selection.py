@@ -164,7 +164,7 @@ def _check_data(store: TokenStore) -> None:
     if (store.path / BUDGET_FILE).exists():
         raise ConfigurationError(
             f"{store.path}: the data set has a privacy budget, from which a private selection does not reserve; "
-            "compare without private_selection, or take another data set"
+            f"compare without {setting('private_selection')}, or take another data set"
         )
 
 

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.simulations.worker_processes import cpu_cores, take_cores
 
 
@@ -51,7 +51,7 @@ def refuse_more_cores(cores: int) -> None:
     there = len(cpu_cores())
     if cores > there:
         raise ConfigurationError(
-            f"cores is {cores}, but {platform.node()} lets a process use {there}; give at most those"
+            f"{setting('cores')} is {cores}, but {platform.node()} lets a process use {there}; give at most those"
         )
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, Probability, Range, Seed
 
 
@@ -32,8 +32,8 @@ class Sampling:
         for name in ("top_k", "top_p"):
             if self.temperature == 0 and getattr(self, name) is not None:
                 raise ConfigurationError(
-                    f"{name} does nothing at temperature 0, which takes the most likely token; give a temperature too, "
-                    "such as 1"
+                    f"{setting(name)} does nothing at temperature 0, which takes the most likely token; give a "
+                    "temperature too, such as 1"
                 )
 
 

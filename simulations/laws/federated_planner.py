@@ -166,7 +166,7 @@ def planner_of(laws: Laws, settings: FederatedSettings, budget: FederatedBudget)
         for name in ("cohort_sampler", "min_separation", "max_participations"):
             if getattr(settings, name) is not None:
                 raise ConfigurationError(
-                    f"{name} is {getattr(settings, name)}, which does nothing without privacy; leave it out"
+                    f"{setting(name)} is {getattr(settings, name)}, which does nothing without privacy; leave it out"
                 )
         return FederatedPlanner(laws.surface, mechanism, None, "uniform", settings)
     if mechanism == "none":
@@ -176,7 +176,7 @@ def planner_of(laws: Laws, settings: FederatedSettings, budget: FederatedBudget)
         )
     if not budget.epsilon >= LEAST_EPSILON:
         raise ConfigurationError(
-            f"epsilon is {budget.epsilon:g}, but must be at least {LEAST_EPSILON:g} to be planned for"
+            f"{setting('epsilon')} is {budget.epsilon:g}, but must be at least {LEAST_EPSILON:g} to be planned for"
         )
     options = {name: laws.task[name] for name in OF_MECHANISMS if laws.task.get(name) is not None}
     privacy = compose(PrivacySettings, privacy=mechanism, target_epsilon=budget.epsilon, delta=budget.delta, **options)

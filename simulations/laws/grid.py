@@ -7,7 +7,7 @@ import optax
 
 from fedlm.fl_core.clipping.methods import Clipping
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, CountOrZero, Decay, NotNegative, Positive, Seed
 from fedlm.models.precision import Precision
 from fedlm.simulations.pretraining.optimizers import ScheduleName, learning_rates
@@ -100,7 +100,9 @@ class Grid(_Measuring, _Training, _Task, _Axes):
         for name in AXES:
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):
-                raise ConfigurationError(f"{name} is {values}, but must name at least one value, each only once")
+                raise ConfigurationError(
+                    f"{setting(name)} is {values}, but must name at least one value, each only once"
+                )
         self._check_noise()
         self._check_divisors()
         for steps in self.steps:
@@ -115,22 +117,25 @@ class Grid(_Measuring, _Training, _Task, _Axes):
             Clipping("bookkeeping", self.clip_norm)
         elif any(self.noise_batch_ratios):
             raise ConfigurationError(
-                "noise_batch_ratios are in clip norms, but clip_norm is None; give a clip norm, or 0 for no noise"
+                f"{setting('noise_batch_ratios')} are in clip norms, but {setting('clip_norm')} is None; give a clip "
+                "norm, or 0 for no noise"
             )
 
     def _check_divisors(self) -> None:
         for steps in self.steps:
             if steps % self.block_steps:
                 raise ConfigurationError(
-                    f"steps has {steps}, but must have multiples of block_steps, {self.block_steps}"
+                    f"steps has {steps}, but must have multiples of {setting('block_steps')}, {self.block_steps}"
                 )
         for batch_size in self.batch_sizes if self.microbatch_size else ():
             if batch_size % self.microbatch_size:  # type: ignore[operator]
                 raise ConfigurationError(
-                    f"batch_sizes has {batch_size}, but must have multiples of microbatch_size, {self.microbatch_size}"
+                    f"{setting('batch_sizes')} has {batch_size}, but must have multiples of "
+                    f"{setting('microbatch_size')}, {self.microbatch_size}"
                 )
         for examples in self.training_examples:
             if 0 < examples < max(self.batch_sizes):
                 raise ConfigurationError(
-                    f"training_examples has {examples}, but must not be below a batch size, {max(self.batch_sizes)}"
+                    f"{setting('training_examples')} has {examples}, but must not be below a batch size, "
+                    f"{max(self.batch_sizes)}"
                 )

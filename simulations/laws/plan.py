@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.noise_table import Batches, NoiseTable, make_noise_table
 from fedlm.simulations.laws.configurations import INSIDE, NEAR, Configurations, Doubled, doubled, sizes_between
 from fedlm.simulations.laws.surface import LossSurface
@@ -163,7 +163,7 @@ def make_plan(planner: Planner, budget: Budget, near: float = NEAR) -> Plan:
     """
     for name, value in budget._asdict().items():
         if not value > 0 or (name != "epsilon" and not math.isfinite(value)):
-            raise ConfigurationError(f"{name} is {value:g}, but must be positive and finite")
+            raise ConfigurationError(f"{setting(name)} is {value:g}, but must be positive and finite")
     found = planner.configurations(budget)
     best = found.best()
     if best is None:

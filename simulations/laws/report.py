@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.simulations.laws.figures.figure import Evidence, LawFigure
 from fedlm.simulations.laws.figures.registry import FIGURES
 from fedlm.simulations.laws.figures.saturating import SHOWN, saturating_table, shown_cell
@@ -56,7 +56,7 @@ def write_laws_report(laws: Laws, evidence: Evidence, out: Path, command: str, p
       ConfigurationError: the file's name does not end in .html.
     """
     if out.suffix.lower() != ".html":
-        raise ConfigurationError(f"out is {str(out)!r}, but must be a file name that ends in .html")
+        raise ConfigurationError(f"{setting('out')} is {str(out)!r}, but must be a file name that ends in .html")
     figures, left_out = _draw_all(evidence, progress)
     with progress("findings") as told:
         findings = judge_findings(evidence, told) if evidence.search else []

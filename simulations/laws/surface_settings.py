@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, CountOrZero, NotNegative, Range, Seed
 from fedlm.simulations.laws.smoothing import Smoothing
 from fedlm.simulations.laws.surface import Interpolation, Method
@@ -50,7 +50,9 @@ class SurfaceSettings:
     def __post_init__(self) -> None:
         check_value_types(self)
         if self.dense_form is not None and self.method != "two-stage":
-            raise ConfigurationError(f"dense_form is {self.dense_form}, but is of the method two-stage alone")
+            raise ConfigurationError(
+                f"{setting('dense_form')} is {self.dense_form}, but is of the method two-stage alone"
+            )
 
 
 def amount(setting: float, whole: float) -> float:

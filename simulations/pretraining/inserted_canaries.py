@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.randomness import host_rng
 from fedlm.models.special_tokens import OOV_ID, OWN, PAD_ID, SpecialTokens
 from fedlm.simulations.pretraining.privacy_units import Units
@@ -35,13 +35,14 @@ class InsertedCanaries:
 
     def __post_init__(self) -> None:
         if self.number < 1:
-            raise ConfigurationError(f"canaries is {self.number}, but must be at least 1")
+            raise ConfigurationError(f"{setting('canaries')} is {self.number}, but must be at least 1")
         if not self.repeats or min(self.repeats) < 1 or len(set(self.repeats)) < len(self.repeats):
             raise ConfigurationError(
-                f"canary_repeats is {self.repeats}, but must have at least one number, each only once and at least 1"
+                f"{setting('canary_repeats')} is {self.repeats}, but must have at least one number, each only once "
+                "and at least 1"
             )
         if self.length < 2:
-            raise ConfigurationError(f"length is {self.length}, but canaries need at least 2")
+            raise ConfigurationError(f"{setting('length')} is {self.length}, but canaries need at least 2")
 
     @property
     def possible_bits(self) -> float:

@@ -5,7 +5,7 @@ from typing import Literal
 
 import optax
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 OptimizerName = Literal["sgd", "adam", "adamw"]
 ScheduleName = Literal["constant", "linear", "cosine", "exponential"]
@@ -29,17 +29,21 @@ def learning_rates(
     step, or the schedule does not fall to such a rate."""
     if not 0 <= final < peak:
         raise ConfigurationError(
-            f"final_learning_rate is {final}, but must be at least 0 and below the learning rate, {peak}"
+            f"{setting('final_learning_rate')} is {final}, but must be at least 0 and below the learning rate, {peak}"
         )
     if schedule == "constant" and final:
-        raise ConfigurationError("final_learning_rate does nothing with the schedule constant; leave it out")
+        raise ConfigurationError(
+            f"{setting('final_learning_rate')} does nothing with the schedule constant; leave it out"
+        )
     if schedule == "exponential" and not final:
         raise ConfigurationError(
-            "the schedule exponential needs a final_learning_rate above 0, for by the same factor in every step no "
-            "rate falls to 0"
+            f"the schedule exponential needs a {setting('final_learning_rate')} above 0, for by the same factor in "
+            "every step no rate falls to 0"
         )
     if not 0 <= warmup_steps < steps:
-        raise ConfigurationError(f"warmup_steps is {warmup_steps}, but must lie between 0 and steps - 1, {steps - 1}")
+        raise ConfigurationError(
+            f"{setting('warmup_steps')} is {warmup_steps}, but must lie between 0 and steps - 1, {steps - 1}"
+        )
     after = steps - warmup_steps
     decays = {
         "constant": optax.constant_schedule(peak),

@@ -8,7 +8,7 @@ import grain
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.models.special_tokens import PAD_ID
 from fedlm.simulations.pretraining.privacy_units import Units
 from fedlm.simulations.pretraining.sampling import Batches
@@ -161,7 +161,7 @@ def _padded_sequences(units: Units, indices: NDArray[np.int64]) -> tuple[NDArray
 def _check(numbers: dict[str, tuple[int, int]], physical_batch: int, process_index: int, process_count: int) -> None:
     for name, (value, least) in numbers.items():
         if value < least:
-            raise ConfigurationError(f"{name} is {value}, but must be at least {least}")
+            raise ConfigurationError(f"{setting(name)} is {value}, but must be at least {least}")
     if not 0 <= process_index < process_count:
         raise ConfigurationError(f"process_index is {process_index}, but must lie between 0 and {process_count - 1}")
     if physical_batch % process_count:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedlm.fl_core.clipping.methods import Clipping, method_for
 from fedlm.fl_core.composed_settings import settings_as_json
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.ancestry import Phase
 from fedlm.fl_core.privacy.delta import check_delta, default_delta, large_delta
 from fedlm.fl_core.privacy.plan import PrivacyPlan
@@ -142,7 +142,9 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
     if canaries := canaries_of(settings_as_json(settings), store.vocabulary_size, store.special_tokens):
         units = with_canaries(units, canaries)
     if settings.batch_size > units.count:
-        raise ConfigurationError(f"batch_size is {settings.batch_size}, but there are only {units.count} units")
+        raise ConfigurationError(
+            f"{setting('batch_size')} is {settings.batch_size}, but there are only {units.count} units"
+        )
     delta = default_delta(units.count) if settings.delta is None else settings.delta
     private = settings.privacy != "none"
     if private:
@@ -245,8 +247,9 @@ def _clipping(settings: Pretraining, model: Model, adapters: Adapters | None) ->
     microbatch_size = settings.microbatch_size or default_microbatch_size()
     if microbatch_size > MOST_UNITS_AT_ONCE:
         raise ConfigurationError(
-            f"microbatch_size is {microbatch_size}, but with privacy at most {MOST_UNITS_AT_ONCE} units may be summed "
-            f"in 32-bit floating point at once, whose rounding is accounted for; give {MOST_UNITS_AT_ONCE} or less"
+            f"{setting('microbatch_size')} is {microbatch_size}, but with privacy at most {MOST_UNITS_AT_ONCE} units "
+            "may be summed in 32-bit floating point at once, whose rounding is accounted for; give "
+            f"{MOST_UNITS_AT_ONCE} or less"
         )
     trained, frozen = model, ()
     if adapters is not None:

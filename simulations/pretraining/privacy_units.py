@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.client_examples import cut_of_prompts
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.plan import UNRECORDED
 from fedlm.fl_core.privacy.vocabulary_origin import PACKED
 from fedlm.fl_core.randomness import host_rng
@@ -56,16 +56,16 @@ def open_units(
     """
     for name, value, choices in (("unit", unit, ("example", "user")), ("packing", packing, ("none", "packed"))):
         if value not in choices:
-            raise ConfigurationError(f"{name} is {value!r}, but must be one of {', '.join(choices)}")
+            raise ConfigurationError(f"{setting(name)} is {value!r}, but must be one of {', '.join(choices)}")
     for name, number in (("length", length), ("sequences_per_unit", sequences_per_unit)):
         if number < 1:
-            raise ConfigurationError(f"{name} is {number}, but must be at least 1")
+            raise ConfigurationError(f"{setting(name)} is {number}, but must be at least 1")
     if seed < 0:
-        raise ConfigurationError(f"seed is {seed}, but must not be negative")
+        raise ConfigurationError(f"{setting('seed')} is {seed}, but must not be negative")
     if unit == "example" and sequences_per_unit != 1:
         raise ConfigurationError(
-            f"sequences_per_unit is {sequences_per_unit}, but must be 1 where the unit is an example. "
-            "Choose the unit user, or leave sequences_per_unit away"
+            f"{setting('sequences_per_unit')} is {sequences_per_unit}, but must be 1 where the unit is an example. "
+            f"Choose the unit user, or leave {setting('sequences_per_unit')} away"
         )
     if packing == "packed" and store.has_completions:
         raise ConfigurationError(

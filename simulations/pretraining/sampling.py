@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.randomness import host_rng
 from fedlm.simulations.pretraining.privacy_units import Units
 
@@ -36,11 +36,11 @@ class SeededBatches:
     def __post_init__(self) -> None:
         if not 1 <= self.batch_size <= self.units.count:
             raise ConfigurationError(
-                f"batch_size is {self.batch_size}, but must lie between 1 and the number of units, {self.units.count} "
-                f"({self.units.unit})"
+                f"{setting('batch_size')} is {self.batch_size}, but must lie between 1 and the number of units, "
+                f"{self.units.count} ({self.units.unit})"
             )
         if isinstance(self.seed, int) and self.seed < 0:
-            raise ConfigurationError(f"seed is {self.seed}, but must not be negative")
+            raise ConfigurationError(f"{setting('seed')} is {self.seed}, but must not be negative")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +80,8 @@ class TruncatedPoissonBatches(PoissonBatches):
         super().__post_init__()
         if self.truncated_batch_size < self.batch_size:
             raise ConfigurationError(
-                f"truncated_batch_size is {self.truncated_batch_size}, but must not be below batch_size, "
-                f"{self.batch_size}"
+                f"{setting('truncated_batch_size')} is {self.truncated_batch_size}, but must not be below "
+                f"{setting('batch_size')}, {self.batch_size}"
             )
 
     def draw(self, step: int) -> NDArray[np.int64]:

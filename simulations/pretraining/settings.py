@@ -10,7 +10,7 @@ import optax
 from fedlm.fl_core.clipping.clip_functions import ClipName
 from fedlm.fl_core.clipping.methods import Clipping, MethodName
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.lora_settings import LoraSettings
 from fedlm.fl_core.number_ranges import Count, CountOrZero, Decay, NotNegative, Positive, Seed
 from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
@@ -203,7 +203,9 @@ class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, Reattent
         unused = {"sgd": (*of_adam, "weight_decay"), "adam": ("momentum", "weight_decay"), "adamw": ("momentum",)}
         for name in unused[self.optimizer]:
             if getattr(self, name) != defaults[name]:
-                raise ConfigurationError(f"{name} does nothing with the optimizer {self.optimizer}; leave it out")
+                raise ConfigurationError(
+                    f"{setting(name)} does nothing with the optimizer {self.optimizer}; leave it out"
+                )
 
     def _check_privacy(self) -> None:
         given = [name for name in _OF_PRIVACY if getattr(self, name) is not None]
@@ -217,15 +219,17 @@ class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, Reattent
         targets = [name for name in _TARGETS if name in given]
         if len(targets) != 1:
             raise ConfigurationError(
-                f"give exactly one of epsilon, noise_multiplier and noise_batch_ratio, not "
+                f"give exactly one of epsilon, {setting('noise_multiplier')} and {setting('noise_batch_ratio')}, not "
                 f"{' and '.join(targets) or 'none'}; or privacy none, for a run that is NOT PRIVATE"
             )
         if self.truncated_batch_size is not None and self.sampling == "poisson":
-            raise ConfigurationError("truncated_batch_size does nothing with the sampling poisson; leave it out")
+            raise ConfigurationError(
+                f"{setting('truncated_batch_size')} does nothing with the sampling poisson; leave it out"
+            )
         if self.bands is not None and self.mechanism == "gaussian":
-            raise ConfigurationError("bands does nothing with the mechanism gaussian; leave it out")
+            raise ConfigurationError(f"{setting('bands')} does nothing with the mechanism gaussian; leave it out")
         if self.mechanism == "banded" and self.bands is None and targets != ["epsilon"]:
             raise ConfigurationError(
-                "mechanism is banded, but bands is not given, and can only be chosen for an epsilon; give bands, or "
-                f"epsilon in place of {targets[0]}"
+                f"{setting('mechanism')} is banded, but bands is not given, and can only be chosen for an epsilon; "
+                f"give bands, or epsilon in place of {targets[0]}"
             )

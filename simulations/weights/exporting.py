@@ -213,10 +213,10 @@ def _check_shape(entry: ModelEntry, batch_size: int, length: int) -> None:
     for name, number in (("batch_size", batch_size), ("length", length)):
         if not 1 <= number <= LARGEST_SIZE:
             most = "at least 1" if number < 1 else f"at most {LARGEST_SIZE}"
-            raise ConfigurationError(f"{name} is {number}, but must be {most}")
+            raise ConfigurationError(f"{setting(name)} is {number}, but must be {most}")
     longest = getattr(entry.config, "max_length", length)
     if length > longest:
-        raise ConfigurationError(f"length is {length}, but this model is for at most {longest} tokens")
+        raise ConfigurationError(f"{setting('length')} is {length}, but this model is for at most {longest} tokens")
 
 
 def _dtypes(stored: StoredModel, dtype: Dtype) -> dict[str, str]:
@@ -234,8 +234,8 @@ def _as(name: str, array: NDArray[Any], dtype: str) -> NDArray[Any]:
     lost = np.isfinite(array) & ~np.isfinite(rounded)
     if lost.any():
         raise ConfigurationError(
-            f"dtype is {dtype}, in which {lost.sum():,} numbers of the tensor {name} would be infinite; give bfloat16 "
-            "or float32"
+            f"{setting('dtype')} is {dtype}, in which {lost.sum():,} numbers of the tensor {name} would be infinite; "
+            "give bfloat16 or float32"
         )
     return rounded
 

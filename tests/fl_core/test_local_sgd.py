@@ -125,7 +125,7 @@ def test_batches_may_run_across_the_ends_of_epochs():
 
 
 def test_a_cap_without_an_effect_is_refused():
-    with pytest.raises(ConfigurationError, match="does nothing without max_examples"):
+    with pytest.raises(ConfigurationError, match="does nothing without client_max_examples"):
         LocalTraining(cap_order="cap_then_shuffle")
     with pytest.raises(ConfigurationError, match="cap_order is 'first'"):
         LocalTraining(max_examples=3, cap_order="first")

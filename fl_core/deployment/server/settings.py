@@ -12,7 +12,7 @@ from fedlm.fl_core.deployment.protocol.names import LONGEST_POPULATION
 from fedlm.fl_core.deployment.protocol.update_bytes import DownloadEncoding
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustName, RobustRule
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import AtLeastOne, Count, NotNegative, Positive, Range, Seed
 from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.participation import BoundedParticipation
@@ -123,13 +123,14 @@ class Deployment(_Travel, _Selection, _Model):
         check_initial_data(self.init_from, self.initial_data)
         if not 1 <= self.fewest_reports <= self.cohort_size:
             raise ConfigurationError(
-                f"minimum_reports is {self.minimum_reports}, but must lie between 1 and cohort_size, {self.cohort_size}"
+                f"{setting('minimum_reports')} is {self.minimum_reports}, but must lie between 1 and "
+                f"{setting('cohort_size')}, {self.cohort_size}"
             )
         _ = self.participation
         if not (self.population.isprintable() and 1 <= len(self.population) <= LONGEST_POPULATION):
             raise ConfigurationError(
-                f"population is {self.population!r}, but must have 1 to {LONGEST_POPULATION} characters that can be "
-                "printed"
+                f"{setting('population')} is {self.population!r}, but must have 1 to {LONGEST_POPULATION} characters "
+                "that can be printed"
             )
         self._check_aggregation()
         training = self.training
@@ -137,20 +138,22 @@ class Deployment(_Travel, _Selection, _Model):
         training.algorithm.check_privacy(self.privacy.is_private)
         if self.privacy.is_private and self.privacy.delta is None:
             raise ConfigurationError(
-                "privacy needs delta in a deployment, since it is not known how many clients there will be; give one "
-                "well below 1 / the number of clients"
+                f"{setting('privacy')} needs delta in a deployment, since it is not known how many clients there will "
+                "be; give one well below 1 / the number of clients"
             )
 
     def _check_aggregation(self) -> None:
         rule = self.robust_rule()
         if rule.name != "trimmed_mean" and self.trimmed_part != RobustRule().trimmed_part:
-            raise ConfigurationError(f"trimmed_part does nothing with the aggregation {rule.name}; leave it out")
+            raise ConfigurationError(
+                f"{setting('trimmed_part')} does nothing with the aggregation {rule.name}; leave it out"
+            )
         if rule.name == "mean":
             return
         if self.privacy.is_private:
             raise ConfigurationError(
-                f"aggregation is {rule.name}, but privacy is {self.privacy.privacy}, whose guarantee is for sums; "
-                "leave one out"
+                f"{setting('aggregation')} is {rule.name}, but privacy is {self.privacy.privacy}, whose guarantee is "
+                "for sums; leave one out"
             )
         if self.training.weighting == "examples":
             raise ConfigurationError(

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.transport.http_connections import Head, ServedCall
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 _FIRST = "index.html"
 _KINDS = {
@@ -52,11 +52,11 @@ class Page:
             files = [path for path in sorted(folder.iterdir()) if path.suffix in _KINDS]
             self._files = {f"/{path.name}": (_KINDS[path.suffix], path.read_bytes()) for path in files}
         except OSError as error:
-            raise ConfigurationError(f"page is {folder}, which cannot be read ({error})") from error
+            raise ConfigurationError(f"{setting('page')} is {folder}, which cannot be read ({error})") from error
         if f"/{_FIRST}" not in self._files or sum(len(content) for _, content in self._files.values()) > _MOST_BYTES:
             raise ConfigurationError(
-                f"page is {folder}, which has no {_FIRST}, or more than {_MOST_BYTES:,} bytes; `npm run build` in "
-                "clients/javascript makes build/page"
+                f"{setting('page')} is {folder}, which has no {_FIRST}, or more than {_MOST_BYTES:,} bytes; `npm run "
+                "build` in clients/javascript makes build/page"
             )
         self._files["/"] = self._files[f"/{_FIRST}"]
 

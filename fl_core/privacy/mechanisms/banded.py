@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count
 from fedlm.fl_core.privacy.mechanisms.interface import NoisePlan
 from fedlm.fl_core.privacy.mechanisms.toeplitz import Buffers, ToeplitzMechanism, ToeplitzNoise
@@ -67,7 +67,7 @@ class Banded(ToeplitzMechanism):
         limit, of = _most_bands(rounds, participation)
         bands = min(_DEFAULT_BANDS, limit) if options.bands is None else options.bands
         if not 1 <= bands <= limit:
-            raise ConfigurationError(f"bands is {bands}, but must lie between 1 and {limit}, the {of}")
+            raise ConfigurationError(f"{setting('bands')} is {bands}, but must lie between 1 and {limit}, the {of}")
         with jax.enable_x64(True):
             found = np.asarray(toeplitz.optimize_banded_toeplitz(rounds, bands), np.float32)
         return tuple(map(float, found))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.noise_source import Draw
 from fedlm.fl_core.privacy.participation import Participation
 from fedlm.models.base import Params
@@ -146,10 +146,10 @@ class Mechanism(ABC):
     def check_rounds(self, rounds: int) -> None:
         """Refuse, by a ConfigurationError, numbers of rounds that there is no plan for."""
         if rounds < 1:
-            raise ConfigurationError(f"rounds is {rounds}, but must be at least 1")
+            raise ConfigurationError(f"{setting('rounds')} is {rounds}, but must be at least 1")
         if self.most_rounds is not None and rounds > self.most_rounds:
             raise ConfigurationError(
-                f"rounds is {rounds}, but the mechanism {self.name} takes at most {self.most_rounds}"
+                f"{setting('rounds')} is {rounds}, but the mechanism {self.name} takes at most {self.most_rounds}"
             )
 
     def check_plan(self, plan: NoisePlan) -> None:

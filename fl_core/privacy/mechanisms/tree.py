@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count
 from fedlm.fl_core.privacy.mechanisms.interface import (
     Generations,
@@ -136,9 +136,12 @@ class Tree(Mechanism):
 
     def check_plan(self, plan: NoisePlan) -> None:
         if plan.restart_every is not None and plan.restart_every < 1:
-            raise ConfigurationError(f"restart_every is {plan.restart_every}, but must be at least 1")
+            raise ConfigurationError(f"{setting('restart_every')} is {plan.restart_every}, but must be at least 1")
         if plan.complete_trees and plan.restart_every is None:
-            raise ConfigurationError("complete_trees does nothing without restart_every, since no tree comes after one")
+            raise ConfigurationError(
+                f"{setting('complete_trees')} does nothing without {setting('restart_every')}, since no tree comes "
+                "after one"
+            )
         self.check_coefficients(plan)
 
     def clip_norm_moves_every(self, plan: NoisePlan) -> int | None:

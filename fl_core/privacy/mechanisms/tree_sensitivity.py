@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 _IMPOSSIBLE = np.int64(-(1 << 60))
 
@@ -54,7 +54,7 @@ def tree_sensitivity_squared(
     """
     for name, value in (("min_separation", min_separation), ("max_participations", max_participations)):
         if value is not None and value < 1:
-            raise ConfigurationError(f"{name} is {value}, but must be at least 1")
+            raise ConfigurationError(f"{setting(name)} is {value}, but must be at least 1")
     if any(rounds < 1 for rounds in tree_rounds):
         raise ConfigurationError(f"trees of {list(tree_rounds)} rounds: each must have at least 1")
     total = sum(tree_rounds)

@@ -43,7 +43,7 @@ def export_store(
     ConfigurationError where there is no such form, the settings do not fit it, or another process exports to `out`.
     """
     if name not in EXPORTS:
-        raise ConfigurationError(f"format is {name!r}, expected one of: {', '.join(EXPORTS)}")
+        raise ConfigurationError(f"{setting('format')} is {name!r}, expected one of: {', '.join(EXPORTS)}")
     export, settings = EXPORTS[name](), settings or ExportSettings()
     refuse_completions(store, "an export")
     out = Path(os.path.abspath(out))

@@ -89,17 +89,17 @@ class RecommendationSettings(VocabularyPrivacySettings):
         super().__post_init__()
         if self.catalogue is not None and self.vocabulary_epsilon is not None:
             raise ConfigurationError(
-                "vocabulary_epsilon makes a catalogue, and catalogue gives one; leave one of them out"
+                f"{setting('vocabulary_epsilon')} makes a catalogue, and catalogue gives one; leave one of them out"
             )
         if self.catalogue is None and self.vocabulary_origin is not None:
             raise ConfigurationError(
-                f"vocabulary_origin is {self.vocabulary_origin!r}, but no catalogue is given; leave it out, or give "
-                f"one with {setting('catalogue')}"
+                f"{setting('vocabulary_origin')} is {self.vocabulary_origin!r}, but no catalogue is given; leave it "
+                f"out, or give one with {setting('catalogue')}"
             )
         if self.filter in ("iterated", "once") and self.has_catalogue:
             raise ConfigurationError(
-                f"filter is {self.filter!r}, which leaves items out by what all users did, but the catalogue says "
-                "which items there are; leave filter out"
+                f"{setting('filter')} is {self.filter!r}, which leaves items out by what all users did, but the "
+                "catalogue says which items there are; leave filter out"
             )
 
     @property
@@ -138,7 +138,7 @@ def import_recommendation(
     """
     settings = settings or RecommendationSettings()
     if workers is not None and workers < 1:
-        raise ConfigurationError(f"workers is {workers}, but must be at least 1")
+        raise ConfigurationError(f"{setting('workers')} is {workers}, but must be at least 1")
     out = Path(os.path.abspath(out))
     StoreWriter.check(out, overwrite)
     given = None if settings.catalogue is None else _given_catalogue(settings.catalogue)
@@ -211,7 +211,7 @@ def _private_catalogue(found: _Interactions, plan: PrivateVocabulary, workspace:
     ranked = [item for item in sorted(kept, key=lambda item: (-kept[item], item)) if item not in SPECIAL_TOKENS]
     if not ranked:
         raise DataError(
-            f"with vocabulary_epsilon {plan.epsilon:g} no item has enough users to be chosen: some "
+            f"with {setting('vocabulary_epsilon')} {plan.epsilon:g} no item has enough users to be chosen: some "
             f"{plan.threshold * plan.words_per_client**0.5:,.0f} of {plan.words_per_client} items each. Give a larger "
             f"{setting('vocabulary_epsilon')}, fewer {setting('vocabulary_words_per_client')}, or a public "
             f"{setting('catalogue')}."

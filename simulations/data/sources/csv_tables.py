@@ -42,7 +42,8 @@ class CsvTables(RowSettings):
         super().__post_init__()
         if len(self.separator) != 1 or not self.separator.isascii() or self.separator in '"\r\n':
             raise ConfigurationError(
-                f"delimiter is {self.delimiter!r}, but must be one ASCII character, not a quotation mark or newline"
+                f"{setting('delimiter')} is {self.delimiter!r}, but must be one ASCII character, not a quotation mark "
+                "or newline"
             )
 
     @property

@@ -56,7 +56,7 @@ class Interactions:
                 "choose; leave it out"
             )
         if self.format != "csv" and self.delimiter is not None:
-            raise ConfigurationError(f"delimiter does nothing with the format {self.format}; leave it out")
+            raise ConfigurationError(f"{setting('delimiter')} does nothing with the format {self.format}; leave it out")
 
     def files(self) -> list[Path]:
         if self.format == "parquet":

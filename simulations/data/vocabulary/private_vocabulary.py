@@ -78,10 +78,10 @@ def train_privately(
     words = noisy_words(counts, plan)
     if not words and settings.tokenizer == "words":
         raise DataError(
-            f"tokenizer: with vocabulary_epsilon {plan.epsilon:g} no word is frequent enough: in this little text none "
-            f"of {plan.words_per_client} words of a client is left unless some {_needed_clients(plan):,} clients have "
-            f"it. Give a larger {setting('vocabulary_epsilon')}, fewer {setting('vocabulary_words_per_client')}, or a "
-            f"public {setting('vocabulary')}."
+            f"tokenizer: with {setting('vocabulary_epsilon')} {plan.epsilon:g} no word is frequent enough: in this "
+            f"little text none of {plan.words_per_client} words of a client is left unless some "
+            f"{_needed_clients(plan):,} clients have it. Give a larger {setting('vocabulary_epsilon')}, fewer "
+            f"{setting('vocabulary_words_per_client')}, or a public {setting('vocabulary')}."
         )
     characters = PUBLIC_CHARACTERS.lower() if settings.lowercase else PUBLIC_CHARACTERS
     return Tokenizer.train(words, settings, words_are_separated, "".join(sorted(set(characters))))

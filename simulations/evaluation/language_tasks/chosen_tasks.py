@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 
 
 def choose_tasks(names: Sequence[str], folder: Path | None) -> dict[str, Any]:
@@ -25,7 +25,9 @@ def choose_tasks(names: Sequence[str], folder: Path | None) -> dict[str, Any]:
     """
     names = [name.strip() for name in names if name.strip()]
     if not names:
-        raise ConfigurationError("tasks names none; give names separated by commas, such as arc_easy,piqa")
+        raise ConfigurationError(
+            f"{setting('tasks')} names none; give names separated by commas, such as arc_easy,piqa"
+        )
     manager = _manager(names, folder)
     for name in names:
         if name not in manager.task_index:
@@ -37,7 +39,9 @@ def choose_tasks(names: Sequence[str], folder: Path | None) -> dict[str, Any]:
     try:
         chosen = manager.load(built)
     except ValueError as error:
-        raise ConfigurationError(f"tasks are {', '.join(names)}, but must not overlap ({error})") from error
+        raise ConfigurationError(
+            f"{setting('tasks')} are {', '.join(names)}, but must not overlap ({error})"
+        ) from error
     for name, task in chosen["tasks"].items():
         if getattr(task, "UNSAFE_CODE", False):
             raise ConfigurationError(_unsafe(name))

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.number_ranges import Count, CountOrZero
 from fedlm.fl_core.privacy.ancestry import settings_in
 from fedlm.fl_core.runs.checkpoints import parameters_digest
@@ -57,7 +57,7 @@ class TaskSettings:
         for name, least in (("num_fewshot", 0), ("limit", 1), ("batch_size", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
-                raise ConfigurationError(f"{name} is {value}, but must be at least {least}")
+                raise ConfigurationError(f"{setting(name)} is {value}, but must be at least {least}")
 
 
 def measure_tasks(run: Path, settings: TaskSettings, observe: Observer = lambda done, total: None) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def _made(adapter: Any) -> Iterator[None]:
             raise
         raise DataError(
             f"the tasks' questions cannot be made ({type(error).__name__}: {error}); see that their data has the "
-            "fields that their YAML names, and at least as many examples as num_fewshot"
+            f"fields that their YAML names, and at least as many examples as {setting('num_fewshot')}"
         ) from error
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.number_ranges import Count, Seed
 from fedlm.models.precision import precision_scope
 from fedlm.simulations.data.describing.description import count_split
@@ -43,7 +43,7 @@ class RankingSettings:
     def __post_init__(self) -> None:
         check_value_types(self)
         if self.top_k == ():
-            raise ConfigurationError("top_k is empty; leave it out, or give numbers")
+            raise ConfigurationError(f"{setting('top_k')} is empty; leave it out, or give numbers")
 
     @property
     def cut_offs(self) -> tuple[int, ...]:

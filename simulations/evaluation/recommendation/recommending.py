@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.text_encodings import utf8_text
 from fedlm.models.precision import precision_scope
 from fedlm.models.special_tokens import OOV_ID, PAD_ID
@@ -41,7 +41,7 @@ def recommend(
             f"{run.store.path}: has no items to recommend; give a run on data of `fedlm data import recommendation`"
         )
     if top < 1:
-        raise ConfigurationError(f"top is {top}, but must be at least 1")
+        raise ConfigurationError(f"{setting('top')} is {top}, but must be at least 1")
     tokens = [_tokens(run.store, history, number) for number, history in enumerate(histories, start=1)]
     length, size = run.settings["length"], run.store.vocabulary_size
     rows, found = rows_at_once(size), []

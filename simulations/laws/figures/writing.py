@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.simulations.laws.figures.figure import LawFigure
 from fedlm.simulations.laws.figures.tables import Table
 from fedlm.simulations.plot_style import settle, to_png
@@ -36,4 +36,4 @@ def write_law_figure(figure: LawFigure, table: Table, out: Path, data: DataForma
 def check_picture_name(out: Path) -> None:
     """Refuse a file name that does not end in .png, as a ConfigurationError."""
     if out.suffix.lower() != ".png":
-        raise ConfigurationError(f"out is {str(out)!r}, but must be a file name that ends in .png")
+        raise ConfigurationError(f"{setting('out')} is {str(out)!r}, but must be a file name that ends in .png")

@@ -236,7 +236,7 @@ PLOT = ["plot", "--rounds", "8", "--epsilon", "1", "--delta", "1e-6", "--out"]
             "give --epsilon",
         ),
         (["tree", *BOUNDED, "--noise-multiplier", "0", "--delta", "1e-6"], "--noise-multiplier is 0.0"),
-        (["tree", *BOUNDED, *NOISE, "--complete"], "complete_trees does nothing without --restart-every"),
+        (["tree", *BOUNDED, *NOISE, "--complete"], "--complete-trees does nothing without --restart-every"),
         (["tree", "--rounds", "8", *NOISE, "--max-participations", "0"], "--max-participations is 0"),
         (["banded", *BOUNDED, *NOISE, "--bands", "2"], "bands is 2"),
         *(([kind, "--rounds", "0", *NOISE], "rounds is 0") for kind in FEDERATED),

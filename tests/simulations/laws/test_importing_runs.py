@@ -82,7 +82,7 @@ def test_the_command_writes_measurements_that_keep_their_task(tmp_path, capsys):
     assert task_of(out, read_measurements(out))["privacy"] == "tree"
     for words, message in (
         ([str(tmp_path / "runs"), "--length", "8"], "length does nothing with federated runs"),
-        (["table.csv", "--block-rounds", "8"], "block_rounds does nothing with a table"),
+        (["table.csv", "--block-rounds", "8"], "--block-rounds does nothing with a table"),
         (["table.csv", str(tmp_path / "runs")], "but must be one table, or folders of runs"),
     ):
         assert main(["laws", "import", *words, "--out", str(out)]) == 2

@@ -22,7 +22,7 @@ from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, add_agg
 from fedlm.fl_core.compression.compressors import Compressor, decompress_update
 from fedlm.fl_core.deployment.protocol.update_bytes import unpack_update
 from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum, SumSettings
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.local_sgd import TrainingSums
 from fedlm.models.base import Params
 
@@ -39,9 +39,13 @@ class RobustRule:
 
     def __post_init__(self) -> None:
         if self.name not in get_args(RobustName):
-            raise ConfigurationError(f"aggregation is {self.name!r}, but must be one of {get_args(RobustName)}")
+            raise ConfigurationError(
+                f"{setting('aggregation')} is {self.name!r}, but must be one of {get_args(RobustName)}"
+            )
         if not 0 < self.trimmed_part < 0.5:
-            raise ConfigurationError(f"trimmed_part is {self.trimmed_part}, but must lie between 0 and 0.5")
+            raise ConfigurationError(
+                f"{setting('trimmed_part')} is {self.trimmed_part}, but must lie between 0 and 0.5"
+            )
 
 
 class RobustSum(StreamingSum):

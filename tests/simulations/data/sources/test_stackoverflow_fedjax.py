@@ -123,7 +123,7 @@ def test_snippets_are_kept_as_they_are(tmp_path):
 def test_the_feature_can_be_named(tmp_path):
     path = write_database(tmp_path / "x.sqlite", feature="body")
     assert read(StackOverflowFedjax((path,), feature="body"))[0] == texts_of(CLIENTS, None)
-    assert_refused(path, "client '1'", "body, score", "tokens or snippets", "--feature")
+    assert_refused(path, "client '1'", "body, score", "tokens or snippets", "with feature.")
     assert_refused(path, "client '1'", "body, score", "expected tokens", feature="tokens")
     assert_refused(path, "client '1'", "score is [0 1 2]", "expected a list of texts", feature="score")
 

@@ -211,10 +211,13 @@ def test_the_feature_can_be_named(tmp_path):
     source = StackOverflowTff((path,), feature="title")
     assert not source.words_are_separated
     assert sorted_texts(source)[1] == ClientText("00000001", ["a title"] * 3, "train")
-    assert_refused(path, "client '00000001'", "row 1", "score is [-3]", "--feature", feature="score")
+    assert_refused(path, "client '00000001'", "row 1", "score is [-3]", "with feature.", feature="score")
     assert_refused(path, "client '00000001'", "score, title, tokens", "expected body", feature="body")
     assert_refused(
-        write_database(tmp_path / "y.sqlite", feature="body"), "body, score, title", "tokens or snippets", "--feature"
+        write_database(tmp_path / "y.sqlite", feature="body"),
+        "body, score, title",
+        "tokens or snippets",
+        "with feature.",
     )
 
 

@@ -270,7 +270,7 @@ def test_what_was_measured_is_printed_where_it_cannot_be_kept(evaluate, tmp_path
 def test_options_of_tasks_need_tasks(workplace, fedlm_here):
     typed = fedlm_here("evaluate", workplace[0] / "run", "--num-fewshot=1")
     assert typed.returncode == 2
-    assert "num_fewshot does nothing without tasks; leave it out" in typed.stderr
+    assert "--num-fewshot does nothing without tasks; leave it out" in typed.stderr
 
 
 def test_without_the_library_the_command_says_how_to_get_it(tmp_path, fedlm_here, monkeypatch):
