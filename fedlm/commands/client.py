@@ -10,7 +10,7 @@ from fedlm.clients.settings import LARGEST_DOWNLOAD
 from fedlm.commands.options import read_options
 from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.number_ranges import Count, Positive
+from fedlm.fl_core.number_ranges import Count, LargeCount, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class ClientCommand:
     """Names of the models to train; any registered one where none is given."""
     client_algorithms: tuple[str, ...] = ()
     """Names of the client algorithms to train with; any registered one where none is given."""
-    largest_download: int = LARGEST_DOWNLOAD
+    largest_download: LargeCount = LARGEST_DOWNLOAD
     """Bytes of the largest model, or tokenizer, to download."""
     proxy: str | None = None
     """Host and port of a proxy for --transport http, which carries what is encrypted and hears nothing of it. None that

@@ -200,7 +200,7 @@ def test_what_first_parameters_went_through_is_part_of_what_is_stated(tmp_path):
     assert "`fedlm serve`" in found["of public"]["privacy"]
     assert found["of public"]["privacy"].startswith("NOT PRIVATE")
     alone = found["said to be public"]["privacy_guarantee"]["epsilon"]
-    assert "public text" in found["said to be public"]["privacy"]
+    assert "public data" in found["said to be public"]["privacy"]
     assert alone < found["second"]["privacy_guarantee"]["epsilon"] < 2 * alone
     with pytest.raises(CheckpointError, match="initial_data was same and is now public"):
         go_on(tmp_path / "of public", small.deployment(**private, init_from=tmp_path / "public", initial_data="public"))
