@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -12,7 +13,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from fedlm.simulations.data.sources.registry import SOURCES
 from tests.support.processes import type_script
@@ -42,12 +45,26 @@ def type_line(workplace, fedlm_here):
         name, *words = shlex.split(line)
         if words[0] != "compare" and words[:2] != ["laws", "run"]:
             assert name == "fedlm"
-            return fedlm_here(*words, cwd=workplace)
+            typed = fedlm_here(*words, cwd=workplace)
+            assert typed.returncode != 0 or trained_as_typed(words, workplace)
+            return typed
         return subprocess.run(
             [name, *words], cwd=workplace, env=environment, capture_output=True, text=True, timeout=600
         )
 
     return type_line
+
+
+def trained_as_typed(words, folder):
+    """Whether a run that a command trains came to its end, with as many steps and as little epsilon as it says."""
+    if words[0] not in ("simulate", "pretrain") or "--out" not in words or "--plan-devices" in words:
+        return True
+    given = {name: value for name, value in itertools.pairwise(words) if name.startswith("--")}
+    summary = json.loads((folder / given["--out"] / "summary.json").read_text())
+    steps = given.get("--rounds", given.get("--steps"))
+    finished = summary["status"] == "finished" and summary["test_loss"] > 0
+    kept = "--epsilon" not in given or 0 < summary["privacy_guarantee"]["epsilon"] <= float(given["--epsilon"])
+    return finished and kept and steps in (None, str(summary.get("rounds", summary.get("steps"))))
 
 
 @pytest.mark.long
@@ -57,8 +74,8 @@ def test_my_own_model_runs_as_it_is_written(workplace):
     result = subprocess.run([sys.executable, script], cwd=workplace, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     perplexity, accuracy = map(float, result.stdout.split())
-    assert 1 < perplexity < 120
-    assert 0 < accuracy < 1
+    assert 1 < perplexity < 40, "a guess among all tokens has 120"
+    assert 0.2 < accuracy < 1
 
 
 @pytest.mark.long
@@ -73,7 +90,16 @@ def test_my_own_algorithm_runs_as_it_is_written(workplace, type_line):
     script.write_text("\n".join(scripts))
     result = subprocess.run([sys.executable, script], cwd=workplace, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
-    assert [1 < float(perplexity) < 4096 for perplexity in result.stdout.split()] == [True, True]
+    pulled, with_momentum = map(float, result.stdout.split())
+    named = json.loads((workplace / "runs/pull/summary.json").read_text())["test_perplexity"]
+    assert pulled == named, "by object it is what it is by name"
+    registered = "fedlm simulate --data runs/stdlib --model cifg_tiny --rounds 2 --cohort-size 5"
+    typed = type_line(f"{registered} --client-algorithm fedprox --fedprox-mu 0.05 --out runs/fedprox")
+    assert typed.returncode == 0, typed.stderr
+    fedprox = json.loads((workplace / "runs/fedprox/summary.json").read_text())["test_perplexity"]
+    assert pulled == pytest.approx(fedprox, rel=1e-4), "it is FedProx, but for rounding; SGD is 0.5 % away"
+    assert with_momentum < 100
+    assert abs(with_momentum - pulled) > 1e-3 * pulled
 
 
 @pytest.mark.long
@@ -117,6 +143,13 @@ def test_the_page_on_weights_works_as_it_is_written(workplace, type_line):
     (script,) = blocks("docs/models.md", "python")
     result = subprocess.run([sys.executable, "-c", script], cwd=workplace, capture_output=True, text=True, timeout=300)
     assert result.stdout == "cifg (120, 64)\n"
+    (before, after) = (load_file(workplace / folder / "model.safetensors") for folder in ("exported", "program"))
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    again = type_line("fedlm model export runs/again --format safetensors --out exported_again")
+    assert again.returncode == 0, again.stderr
+    after = load_file(workplace / "exported_again" / "model.safetensors")
+    assert all(np.array_equal(before[name], after[name]) for name in before), "an import has the bits of the export"
 
 
 @pytest.mark.long
@@ -272,7 +305,7 @@ def run_python(page, workplace):
 @pytest.mark.long
 def test_the_front_page_of_the_site_works(workplace):
     perplexity, privacy = run_python("docs/index.md", workplace).split(maxsplit=1)
-    assert 1 < float(perplexity) < 60
+    assert 1 < float(perplexity) < 1.6, "all users write the same two lines"
     assert privacy == "NOT PRIVATE\n"
 
 
