@@ -64,7 +64,7 @@ def test_a_fleet_trains_on_a_store(tmp_path, small_store, capsys):
     assert summary["over"]
     assert (summary["clients"], summary["rounds"]) == (24, 4)
     assert summary["answers"]["accepted"] >= sum(row["clients"] for row in rows)
-    assert summary["selected"] > summary["answers"]["accepted"]
+    assert summary["selected"] >= summary["answers"]["accepted"]
     assert summary["dropped"] > 0
     assert summary["bytes_up"] >= sum(row["bytes_up"] for row in rows)
 
