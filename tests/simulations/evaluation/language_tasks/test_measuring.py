@@ -233,7 +233,7 @@ def test_a_group_has_the_mean_of_its_tasks(evaluate):
         ("gone", [], "task 'gone': cannot be read"),
         ("silent", [], "task 'silent': no document can be scored: of document 0 '  ' is 0 tokens of this"),
         ("words", ["--num-fewshot=3"], "the tasks' questions cannot be made"),
-        ("words", ["--num-fewshot=-1"], "num_fewshot is -1"),
+        ("words", ["--num-fewshot=-1"], "--num-fewshot is -1"),
         ("words", ["--limit=0"], "limit is 0"),
         ("words", ["--task-folder=/nowhere"], "/nowhere: there is no such folder"),
         ("words", ["--split=heldout"], "split is about clients, and does nothing with tasks"),
@@ -270,7 +270,7 @@ def test_what_was_measured_is_printed_where_it_cannot_be_kept(evaluate, tmp_path
 def test_options_of_tasks_need_tasks(workplace, fedlm_here):
     typed = fedlm_here("evaluate", workplace[0] / "run", "--num-fewshot=1")
     assert typed.returncode == 2
-    assert "--num-fewshot does nothing without tasks; leave it out" in typed.stderr
+    assert "--num-fewshot does nothing without --tasks; leave it out" in typed.stderr
 
 
 def test_without_the_library_the_command_says_how_to_get_it(tmp_path, fedlm_here, monkeypatch):
