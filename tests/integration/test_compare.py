@@ -87,7 +87,7 @@ def test_a_folder_of_another_comparison_is_refused(compared, small_store, fedlm_
         (["--models", "cifg_tiny", "nothing"], "unknown model 'nothing'"),
         (["--preset", "huge"], "unknown preset 'huge'"),
         (["--seeds", "1", "1"], "seeds is (1, 1)"),
-        (["--cohort-size", "5000"], "cohort_size is 5000"),
+        (["--cohort-size", "5000"], "--cohort-size is 5000"),
     ],
 )
 def test_a_mistake_is_one_clear_message_and_status_2(small_store, tmp_path, fedlm_here, more, message):

@@ -58,9 +58,9 @@ def test_personalizing_shows_before_and_after(finished, fedlm_here):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--client-learning-rate=0.1"], "client_learning_rate does nothing without personalize"),
-        (["--personalize", "--client-learning-rate=0"], "client_learning_rate is 0.0"),
-        (["--max-clients=0"], "max_clients is 0"),
+        (["--client-learning-rate=0.1"], "--client-learning-rate does nothing without --personalize"),
+        (["--personalize", "--client-learning-rate=0"], "--client-learning-rate is 0.0"),
+        (["--max-clients=0"], "--max-clients is 0"),
         (["--data=/nowhere"], "/nowhere"),
         (["--split=validation"], "split"),
     ],

@@ -199,21 +199,21 @@ def test_a_private_run_says_what_it_spent_and_starts_a_simulation(small_store, t
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"noise_multiplier": None}, "exactly one of epsilon, noise_multiplier and noise_batch_ratio"),
-        ({"schedule": "exponential"}, "needs a final_learning_rate above 0"),
+        ({"noise_multiplier": None}, "exactly one of epsilon, --noise-multiplier and --noise-batch-ratio"),
+        ({"schedule": "exponential"}, "needs a --final-learning-rate above 0"),
         ({"final_learning_rate": 1e-4}, "does nothing with the schedule constant"),
-        ({"privacy": "none"}, "privacy is none, but noise_multiplier is set"),
+        ({"privacy": "none"}, "privacy is none, but --noise-multiplier is set"),
         ({"batch_size": 10**6}, "units"),
         ({"bands": 2}, "bands does nothing with the mechanism gaussian"),
         ({"mechanism": "banded"}, "can only be chosen for an epsilon"),
         ({"mechanism": "banded", "bands": 7}, "between 1 and 6"),
         ({"mechanism": "banded", "bands": 2, "sampling": "truncated_poisson"}, "give the adjacency zero_out"),
-        ({"mechanism": "banded", "privacy": "none", "noise_multiplier": None}, "but mechanism is banded"),
+        ({"mechanism": "banded", "privacy": "none", "noise_multiplier": None}, "but --mechanism is banded"),
         ({"truncated_batch_size": 20}, "does nothing with the sampling poisson"),
         ({"weight_decay": 0.5}, "does nothing with the optimizer adam"),
-        ({"warmup_steps": 6}, "warmup_steps is 6"),
+        ({"warmup_steps": 6}, "--warmup-steps is 6"),
         ({"model": "bert_tiny", "length": 600}, "length 600"),
-        ({"sequences_per_unit": 3}, "sequences_per_unit"),
+        ({"sequences_per_unit": 3}, "--sequences-per-unit"),
     ],
 )
 def test_mistakes_are_one_line(small_store, tmp_path, fedlm_here, changes, expected):

@@ -194,7 +194,7 @@ def test_processes_with_other_settings_or_data_all_end_with_a_message(small_stor
     header["splits"]["train"]["tokens"] += 1
     (other / "store.json").write_text(json.dumps(header))
     message = refusal(small_store, tmp_path / "out", ["--seed=4", "--upload-bits=4", f"--data={other}"])
-    assert "upload_bits is 8 in process 0 and 4 there" in message
+    assert "upload-bits is 8 in process 0 and 4 there" in message
     assert "seed is 3 in process 0 and 4 there" in message
     assert "content of data is" in message
 

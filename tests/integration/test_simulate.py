@@ -178,7 +178,7 @@ def test_a_run_with_other_settings_is_not_overwritten(finished, small_store, fed
     before = (out / "summary.json").read_bytes()
     result = fedlm_here(*options(small_store, out, **{"client-learning-rate": 0.7}))
     assert result.returncode == 2
-    assert "client_learning_rate was 0.5 and is now 0.7" in result.stderr
+    assert "--client-learning-rate was 0.5 and is now 0.7" in result.stderr
     assert (out / "summary.json").read_bytes() == before
 
 
@@ -198,9 +198,9 @@ def test_a_diverging_run_ends_early_and_says_so(small_store, tmp_path, fedlm_her
     ("changes", "message"),
     [
         ({"model": "cifg_tinny"}, "did you mean cifg_tiny"),
-        ({"cohort-size": 100_000}, "cohort_size is 100000"),
+        ({"cohort-size": 100_000}, "--cohort-size is 100000"),
         ({"rounds": 0}, "rounds is 0"),
-        ({"client-learning-rate": "nan"}, "client_learning_rate is nan"),
+        ({"client-learning-rate": "nan"}, "--client-learning-rate is nan"),
         ({"upload-bits": 3}, "upload-bits"),
         ({"data": "/nowhere"}, "/nowhere"),
         ({"config": "/nowhere.toml"}, "/nowhere.toml"),
