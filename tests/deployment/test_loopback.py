@@ -1,6 +1,7 @@
 """A deployment on loopback comes to what the plain loop over clients comes to."""
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 
@@ -15,6 +16,7 @@ from fedlm.fl_core.deployment.state.state import SeenClient
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler
+from fedlm.fl_core.runs.run_folder import RunFolder
 from tests.deployment import small_deployment as small
 from tests.deployment.plain_loop import final_parameters, simulate
 
@@ -23,10 +25,8 @@ OWN_ALGORITHM = "tests.support.own_algorithms:REMEMBERING"
 
 def register_clients(out):
     """Give the clients the numbers that the simulation knows them by."""
-    out.mkdir()
-    state = SqlState(sqlite_url(out / DATABASE_FILE))
-    state.record_check_ins([SeenClient(one, f"client{one}", "", 1, 0.0) for one in range(small.CLIENTS)])
-    state.close()
+    with RunFolder(out), contextlib.closing(SqlState(sqlite_url(out / DATABASE_FILE))) as state:
+        state.record_check_ins([SeenClient(one, f"client{one}", "", 1, 0.0) for one in range(small.CLIENTS)])
 
 
 async def deploy(settings, sampler, out, folder, transport):
