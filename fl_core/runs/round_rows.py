@@ -77,12 +77,13 @@ def find_lost_score(rows: list[dict[str, Any]]) -> Divergence | None:
 
 
 def find_worse_than_guess(rows: list[dict[str, Any]], vocabulary_size: int) -> Divergence | None:
-    """Decide of a run that is over whether it ended worse than it could have begun: with a newest held-out loss above
-    that of a uniform guess. Returns None where it did not, nothing was held out, or no client answered."""
+    """Decide of a run that is over whether it ended worse than it could have begun: with a newest held-out loss more
+    than half a nat above that of a uniform guess. A model that hardly trained is close to that guess, on either side.
+    Returns None where it did not, nothing was held out, or no client answered."""
     heldout = next((row["heldout_loss"] for row in reversed(rows) if "heldout_loss" in row), None)
-    if heldout is None or heldout <= math.log(vocabulary_size) or not was_answered(rows):
+    if heldout is None or heldout <= math.log(vocabulary_size) + 0.5 or not was_answered(rows):
         return None
-    return Divergence(rows[-1]["round"], "the held-out loss ended above that of a uniform guess")
+    return Divergence(rows[-1]["round"], "the held-out loss ended more than half a nat above that of a uniform guess")
 
 
 def was_answered(rows: list[dict[str, Any]]) -> bool:

@@ -251,8 +251,8 @@ class DataInMemory:
 
         Args:
           clients: from a client's id to int32 [examples, width]; the width is the same for all.
-          vocabulary_size: what the model is to be built with; a run that ends above the loss of a uniform guess among
-            so many counts as diverged, so for a classifier it is the number of classes.
+          vocabulary_size: what the model is to be built with; a run that ends more than half a nat above the loss
+            of a uniform guess among so many counts as diverged, so for a classifier it is the number of classes.
           heldout: as for `from_texts`, and so are `test`, `vocabulary_origin` and `seed`.
 
         Raises:

@@ -37,7 +37,7 @@ def test_a_simulation_without_an_answer_has_its_own_status_and_a_summary(small_s
 @pytest.mark.long
 def test_a_deployment_ends_by_the_rule_of_simulations_with_its_held_out_loss(tmp_path):
     settings = small.deployment(rounds=2, evaluate_every=1)
-    loss = math.log(small.VOCABULARY) + 0.1
+    loss = math.log(small.VOCABULARY) + 0.6
     task = dataclasses.replace(small.task(settings), score=lambda params: {"heldout_loss": loss})
 
     async def deploy():
@@ -50,12 +50,12 @@ def test_a_deployment_ends_by_the_rule_of_simulations_with_its_held_out_loss(tmp
     asyncio.run(deploy())
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["status"], summary["diverged_at_round"], summary["heldout_loss"]) == (DIVERGED, 1, loss)
-    assert summary["diverged_because"] == "the held-out loss ended above that of a uniform guess"
+    assert summary["diverged_because"] == "the held-out loss ended more than half a nat above that of a uniform guess"
     assert exit_status_in(tmp_path / "run") == NO_GOOD
 
 
 def test_a_held_out_loss_is_measured_by_a_uniform_guess():
-    rows = [{"round": 0, "heldout_loss": 9.0}, {"round": 1, "heldout_loss": math.log(50)}, {"round": 2}]
+    rows = [{"round": 0, "heldout_loss": 9.0}, {"round": 1, "heldout_loss": math.log(50) + 0.5}, {"round": 2}]
     assert find_worse_than_guess(rows, 50) is None
     assert find_worse_than_guess(rows, 49).round_number == 2
     assert find_worse_than_guess([{"round": 0}], 50) is None
