@@ -182,8 +182,8 @@ class AvailabilitySampler:
     def _nobody(self, round_number: int) -> ConfigurationError:
         return ConfigurationError(
             f"no client is available in round {round_number}, which begins at hour {self.hour_of(round_number):.4g} of "
-            f"a cycle of {self.availability.cycle_hours:g} hours; add clients to the trace, or change round_minutes "
-            f"({self.round_minutes:g}) or availability_cycle_hours"
+            f"a cycle of {self.availability.cycle_hours:g} hours; add clients to the trace, or change "
+            f"{setting('round_minutes')} ({self.round_minutes:g}) or {setting('availability_cycle_hours')}"
         )
 
 

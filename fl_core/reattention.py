@@ -40,7 +40,8 @@ class ReattentionSettings:
         check_value_types(self)
         if self.permute_relevance and self.relevance is None:
             raise ConfigurationError(
-                f"{setting('permute_relevance')} does nothing without relevance; give that too, or leave it out"
+                f"{setting('permute_relevance')} does nothing without {setting('relevance')}; give that too, or leave "
+                "it out"
             )
 
 

@@ -109,8 +109,8 @@ class TrainingSettings:
         named = name if bits is None else COMPRESSION_OF_BITS[bits]
         if name not in (None, named):
             raise ConfigurationError(
-                f"{setting('upload_bits')} is {bits}, which is the compression {named}, but compression is {name}; "
-                "leave one of them out, or give it as None"
+                f"{setting('upload_bits')} is {bits}, which is the compression {named}, but {setting('compression')} "
+                f"is {name}; leave one of them out, or give it as None"
             )
         assert named is not None
         return make_compressor(named, self.upload_rotation)

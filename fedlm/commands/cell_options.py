@@ -51,7 +51,8 @@ class CellOptions:
             _parse_share(self.share)
             if self.executor != "local":
                 raise ConfigurationError(
-                    f"{setting('share')} is {self.share}, but executor is {self.executor}; a share runs local"
+                    f"{setting('share')} is {self.share}, but {setting('executor')} is {self.executor}; a share runs "
+                    "local"
                 )
             return
         idle = {"ray": ("ray_address",), "slurm": ("slurm_tasks", "slurm_options", "slurm_submit")}

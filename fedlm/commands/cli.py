@@ -12,9 +12,7 @@ import traceback
 from functools import partial
 from types import ModuleType
 
-from fedlm.commands.command_tree import options_read_by
 from fedlm.commands.compiled_programs import keep_compiled_programs
-from fedlm.commands.option_names import named_as_options
 from fedlm.commands.processes import has_joined, leave_processes, missing_platform
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ProcessLostError, UserError
@@ -103,7 +101,7 @@ def _run(command: str, argv: list[str]) -> int:
         sys.stdout.flush()
         return status
     except UserError as error:
-        return _complain(prog, named_as_options(error.for_command_line(), options_read_by(_imported(name).main)))
+        return _complain(prog, error.for_command_line())
     except ProcessLostError as error:
         return _complain(prog, error, _FAILED)
     except BrokenPipeError:

@@ -99,7 +99,7 @@ def _identity(command: ClientCommand) -> str:
     if command.insecure:
         loopback_only(command.server)
         if command.name is None or command.credentials is not None:
-            raise ConfigurationError(f"{setting('insecure')} needs a name, and does without credentials")
+            raise ConfigurationError(f"{setting('insecure')} needs a name, and does without {setting('credentials')}")
         return command.name
     if command.credentials is None:
         raise ConfigurationError(

@@ -52,13 +52,17 @@ class RelevanceCommand:
     def __post_init__(self) -> None:
         if (self.epsilon is None) != (self.delta is None):
             missing = "epsilon" if self.epsilon is None else "delta"
-            raise ConfigurationError(f"{missing} is not given: a private count needs both an epsilon and a delta")
+            raise ConfigurationError(
+                f"{setting(missing)} is not given: a private count needs both an epsilon and a delta"
+            )
         if self.epsilon is not None and self.origin is not None:
             raise ConfigurationError(
                 f"{setting('epsilon')} is given for text that is said to be public; leave one of them out"
             )
         if self.epsilon is None and self.tokens_per_unit != type(self).tokens_per_unit:
-            raise ConfigurationError(f"{setting('tokens_per_unit')} does nothing without epsilon; leave it out")
+            raise ConfigurationError(
+                f"{setting('tokens_per_unit')} does nothing without {setting('epsilon')}; leave it out"
+            )
 
 
 def main(argv: list[str]) -> int:

@@ -72,7 +72,7 @@ class EvaluateCommand:
         self._refuse_what_does_nothing()
         if self.client_learning_rate is not None and not self.personalize:
             raise ConfigurationError(
-                f"{setting('client_learning_rate')} does nothing without personalize; leave it out"
+                f"{setting('client_learning_rate')} does nothing without {setting('personalize')}; leave it out"
             )
         if self.out is not None and self.out.is_dir():
             raise ConfigurationError(f"{setting('out')} is {self.out}, which is a folder; give a file")
@@ -87,7 +87,7 @@ class EvaluateCommand:
         tasks = self.task_settings
         if tasks.tasks is None:
             given = [name for name in of_tasks if getattr(tasks, name) is not None]
-            why = "does nothing without tasks"
+            why = f"does nothing without {setting('tasks')}"
         else:
             defaults = {field.name: field.default for field in dataclasses.fields(self)}
             given = [name for name in of_clients if getattr(self, name) != defaults[name]] + self._of_ranking()
@@ -107,7 +107,7 @@ class EvaluateCommand:
             why = "does nothing for data of recommendation"
         else:
             given = self._of_ranking() + [name for name in ("json", "out") if getattr(self, name)]
-            why = "does nothing without tasks, or data of recommendation"
+            why = f"does nothing without {setting('tasks')}, or data of recommendation"
         if given:
             raise ConfigurationError(f"{setting(given[0])} {why}; leave it out")
 

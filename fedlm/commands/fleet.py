@@ -17,7 +17,7 @@ from fedlm.clients.fleet.population import Population
 from fedlm.commands.options import read_options
 from fedlm.commands.run_endings import NO_GOOD
 from fedlm.fl_core.deployment.protocol.names import TransportName
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, Positive, Range
 from fedlm.fl_core.privacy.ancestry import BUDGET_FILE
@@ -147,7 +147,7 @@ def _dialling(command: FleetCommand) -> Callable[[int], Any]:
     dial = TRANSPORTS[command.transport].dial
     if command.insecure:
         if command.keys is not None:
-            raise ConfigurationError("insecure does without keys; leave one of them out")
+            raise ConfigurationError(f"{setting('insecure')} does without {setting('keys')}; leave one of them out")
         loopback_only(command.server)
         dial_as = dial(command.server, None)
         return lambda number: dial_as(_name(number))

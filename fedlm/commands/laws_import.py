@@ -52,7 +52,8 @@ class LawsImportCommand:
         of_runs = bool(self.source) and all(path.is_dir() for path in self.source)
         if not of_runs and len(self.source) != 1:
             raise ConfigurationError(
-                f"source is {' '.join(map(str, self.source)) or 'not given'}, but must be one table, or folders of runs"
+                f"{setting('source')} is {' '.join(map(str, self.source)) or 'not given'}, but must be one table, or "
+                "folders of runs"
             )
         for name in ("batch_size", "length", "steps") if of_runs else ("block_rounds",):
             if getattr(self, name) != getattr(type(self), name):

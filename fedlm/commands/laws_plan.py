@@ -87,9 +87,13 @@ class LawsPlanCommand:
                 raise ConfigurationError(
                     "give --laws with --federated: those that come with fedlm are of central training"
                 )
-            self._check_unused("with federated; give people and client_trainings", self, _CENTRAL)
+            self._check_unused(
+                f"with federated; give {setting('people')} and {setting('client_trainings')}", self, _CENTRAL
+            )
             return
-        self._check_unused("without federated", self.of_federated, [one.name for one in fields(FederatedSettings)])
+        self._check_unused(
+            f"without {setting('federated')}", self.of_federated, [one.name for one in fields(FederatedSettings)]
+        )
         if self.compute is None:
             raise ConfigurationError("give --compute, which a plan of central training needs")
         if self.examples is None and self.data is None:

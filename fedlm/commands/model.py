@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from fedlm.commands.options import read_options
 from fedlm.commands.sub_commands import run_choice
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, Positive
 from fedlm.fl_core.privacy.delta import Delta
 
@@ -106,8 +106,8 @@ def _claim(command: ImportCommand) -> "PublisherClaim | None":
         return None
     if missing:
         raise ConfigurationError(
-            f"the publisher's claim has no {', '.join(missing)}; an epsilon says nothing without its delta, unit and "
-            "source: give all four, or none"
+            f"the publisher's claim has no {', '.join(map(setting, missing))}; an epsilon says nothing without its "
+            "delta, unit and source: give all four, or none"
         )
     return PublisherClaim(**given)
 

@@ -132,8 +132,8 @@ def _why_not_joined(group: ProcessGroup, error: Exception) -> str:
     reason = str(error).splitlines()[0]
     if group.coordinator == AUTOMATIC:
         return (
-            f"JAX does not find the processes of this cluster by itself ({reason}); give coordinator, num_processes "
-            "and process_id"
+            f"JAX does not find the processes of this cluster by itself ({reason}); give {setting('coordinator')}, "
+            f"{setting('num_processes')} and {setting('process_id')}"
         )
     return f"the processes cannot be joined at {group.coordinator} ({reason}); is the port of process 0 free?"
 

@@ -187,7 +187,7 @@ def _clean(argv: list[str]) -> int:
         others = [run for folder in beside for run in find_runs(folder) if run.directory.resolve() not in named]
         removals = whole_runs(runs, others, command.with_ledger)
     elif command.with_ledger:
-        raise ConfigurationError(f"{setting('with_ledger')} does nothing without whole; leave it out")
+        raise ConfigurationError(f"{setting('with_ledger')} does nothing without {setting('whole')}; leave it out")
     else:
         removals = [found for folder in command.folders for run in find_runs(folder) for found in removable(run)]
     console = Console()

@@ -162,7 +162,7 @@ def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
     options = ListenOptions(command.address, command.deployment.chunk_bytes, command.keys, shared, limits, command.page)
     if command.insecure:
         if command.keys is not None:
-            raise ConfigurationError("insecure does without keys; leave one of them out")
+            raise ConfigurationError(f"{setting('insecure')} does without {setting('keys')}; leave one of them out")
         loopback_only(command.address)
         return lambda handlers: listen(handlers, options)
     if command.keys is None:

@@ -28,7 +28,7 @@ from fedlm.fl_core.aggregation import (
     empty_aggregate,
 )
 from fedlm.fl_core.client_algorithms.interface import Broadcast
-from fedlm.fl_core.errors import ConfigurationError, UserError
+from fedlm.fl_core.errors import ConfigurationError, UserError, setting
 from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums, train_client
 from fedlm.fl_core.privacy.noise_source import fresh_secret
 from fedlm.fl_core.privacy.participation import BoundedParticipation
@@ -97,7 +97,9 @@ def make_client_app(
         params = jax.tree_util.tree_map(jnp.asarray, params_from_arrays(message.content[ARRAYS]))
         if jax.tree_util.tree_leaves(training.algorithm.init_server(params)):
             kind = type(training.algorithm).__name__
-            raise ConfigurationError(f"client_algorithm is {kind}, whose server remembers what does not travel here")
+            raise ConfigurationError(
+                f"{setting('client_algorithm')} is {kind}, whose server remembers what does not travel here"
+            )
         node = int(context.node_config.get("partition-id", context.node_id))
         plan = RoundPlan(int(message.content[CONFIG]["server-round"]) - 1, np.array([node]), seed, learning_rate)
         examples = examples_of(context)

@@ -200,8 +200,8 @@ def check_private(algorithm: ClientAlgorithm, params: Params) -> None:
     if _kinds(sent_by_client(algorithm, params)) != _kinds(params):
         raise ConfigurationError(
             f"with the client algorithm {type(algorithm).__name__} a client sends more than its update, or something "
-            "else, and the clipping and noise of privacy are made for the update alone; take another client algorithm, "
-            "or leave privacy out"
+            "else, and the clipping and noise of privacy are made for the update alone; take another client "
+            f"algorithm, or leave {setting('privacy')} out"
         )
 
 

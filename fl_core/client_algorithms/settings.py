@@ -65,9 +65,9 @@ class ClientAlgorithmSettings(_Constants, _Choice):
                 value = getattr(self, f"{name}_{field.name}")
                 if name != self.client_algorithm and value != field.default:
                     raise ConfigurationError(
-                        f"{name}_{field.name} is {value}, which does nothing with the {setting('client_algorithm')} "
-                        f"{self.client_algorithm}; give {setting('client_algorithm')} {name}, or leave "
-                        f"{name}_{field.name} out"
+                        f"{setting(f'{name}_{field.name}')} is {value}, which does nothing with the "
+                        f"{setting('client_algorithm')} {self.client_algorithm}; give "
+                        f"{setting('client_algorithm', name)}, or leave {setting(f'{name}_{field.name}')} out"
                     )
         return make_algorithm(self.client_algorithm, self.constants())
 

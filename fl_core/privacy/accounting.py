@@ -18,7 +18,7 @@ from typing import Any
 
 import scipy
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting_library import accounting_library
 from fedlm.fl_core.privacy.composition import Event, GaussianEvent, delta_above, epsilon_above, epsilon_bounds
 from fedlm.fl_core.privacy.delta import check_delta
@@ -248,7 +248,9 @@ def calibrate(
             noise = _rounded_up(noise * (1 + 1e-7))
         return with_noise(noise)
     if rho is not None:
-        raise ConfigurationError("Poisson sampling amplifies privacy in a way that rho does not express; give epsilon")
+        raise ConfigurationError(
+            f"Poisson sampling amplifies privacy in a way that rho does not express; give {setting('epsilon')}"
+        )
     return with_noise(least_noise(lambda noise: epsilon_above(events_of(with_noise(noise)), delta), target))
 
 

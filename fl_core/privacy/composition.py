@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import scipy
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy import little_noise
 from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_epsilon_above
@@ -76,10 +76,12 @@ class GaussianEvent:
           ConfigurationError: one does not.
         """
         if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
-            raise ConfigurationError(f"noise_multiplier is {self.noise_multiplier}, but must be positive and finite")
+            raise ConfigurationError(
+                f"{setting('noise_multiplier')} is {self.noise_multiplier}, but must be positive and finite"
+            )
         if not 0 <= self.sampling_probability <= 1:
             raise ConfigurationError(
-                f"sampling_probability is {self.sampling_probability}, but must lie between 0 and 1"
+                f"{setting('sampling_probability')} is {self.sampling_probability}, but must lie between 0 and 1"
             )
         _check_count(self.count)
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.interpolate import RectBivariateSpline
 from threadpoolctl import threadpool_limits
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting import MOST_LOSS
 from fedlm.fl_core.privacy.delta import check_delta
 from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_noise_multiplier
@@ -100,7 +100,8 @@ def make_noise_table(
     check_delta(delta)
     if not LEAST_EPSILON <= epsilon <= MOST_LOSS:
         raise ConfigurationError(
-            f"epsilon is {epsilon:g}, but must be from {LEAST_EPSILON:g} to {MOST_LOSS:g} to be planned for"
+            f"{setting('epsilon')} is {epsilon:g}, but must be from {LEAST_EPSILON:g} to {MOST_LOSS:g} to be planned "
+            "for"
         )
     most_passes = max(most_passes, 1.0)
     low, high = math.log(steps[0]), max(math.log(steps[1]), math.log(steps[0]) + 1.0)

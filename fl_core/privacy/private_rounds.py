@@ -45,7 +45,9 @@ class AdaptiveClipping:
             raise ConfigurationError(f"{setting('clip_quantile')} is {self.quantile}, but must lie between 0 and 1")
         for name in ("rate", "count_noise"):
             if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
-                raise ConfigurationError(f"clip_{name} is {getattr(self, name)}, but must be positive and finite")
+                raise ConfigurationError(
+                    f"{setting(f'clip_{name}')} is {getattr(self, name)}, but must be positive and finite"
+                )
 
     def sum_noise(self, noise_multiplier: float) -> float:
         """Compute the multiplier for the sum from the plan's.

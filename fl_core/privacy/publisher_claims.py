@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.ancestry import MODEL_IMPORT, Phase
 
 CLAIMS_FIELD = "publisher_claims"
@@ -50,17 +50,19 @@ class PublisherClaim:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < high:
                 raise ConfigurationError(
-                    f"publisher_{name} is {value!r}, but must be at least {low:g} and below {high:g}"
+                    f"{setting(f'publisher_{name}')} is {value!r}, but must be at least {low:g} and below {high:g}"
                 )
         for name in ("unit", "source"):
             text = getattr(self, name)
             if not isinstance(text, str) or not text.strip() or len(text) > _MOST_CHARACTERS:
-                raise ConfigurationError(f"publisher_{name} must be a text of 1 to {_MOST_CHARACTERS} characters")
+                raise ConfigurationError(
+                    f"{setting(f'publisher_{name}')} must be a text of 1 to {_MOST_CHARACTERS} characters"
+                )
             if not _PLAIN.fullmatch(text):
                 odd = next(character for character in text if not _PLAIN.fullmatch(character))
                 raise ConfigurationError(
-                    f"publisher_{name} has the character {odd!a}, but it is quoted within a statement, and may have "
-                    "ASCII letters, digits, spaces and ,.:()/_%+&=?#~@- alone"
+                    f"{setting(f'publisher_{name}')} has the character {odd!a}, but it is quoted within a statement, "
+                    "and may have ASCII letters, digits, spaces and ,.:()/_%+&=?#~@- alone"
                 )
 
     def words(self) -> str:

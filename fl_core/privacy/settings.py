@@ -110,12 +110,15 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
         if self.privacy == "none":
             kept = ("privacy", "delta") if audited else ("privacy",)
             self._refuse_without_effect(
-                [field.name for field in fields(PrivacySettings) if field.name not in kept], "without privacy"
+                [field.name for field in fields(PrivacySettings) if field.name not in kept],
+                f"without {setting('privacy')}",
             )
             return
         self._refuse_settings_of_others([self.privacy], f"with the privacy mechanism {self.privacy}")
         if self.clip_quantile is None:
-            self._refuse_without_effect(("clip_quantile_rate", "clip_count_noise"), "without clip_quantile")
+            self._refuse_without_effect(
+                ("clip_quantile_rate", "clip_count_noise"), f"without {setting('clip_quantile')}"
+            )
         if broken := list(self._broken(sampler, clip_norm, weighting)):
             raise ConfigurationError("\n".join(broken))
 
@@ -123,27 +126,31 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
         """Say of each setting that breaks the guarantee, or that it lacks, how."""
         if sampler not in PRIVATE_SAMPLERS:
             yield (
-                f"cohort_sampler is {sampler}, for which there is no sound analysis: it neither bounds how often a "
-                f"client takes part, nor draws every client independently. Give one of {', '.join(PRIVATE_SAMPLERS)}"
+                f"{setting('cohort_sampler')} is {sampler}, for which there is no sound analysis: it neither bounds "
+                "how often a client takes part, nor draws every client independently. Give one of "
+                f"{', '.join(PRIVATE_SAMPLERS)}"
             )
         if clip_norm is None:
-            yield "privacy needs update_clip_norm: without it one client could move the sum at will"
+            yield (
+                f"{setting('privacy')} needs {setting('update_clip_norm')}: without it one client could move the sum "
+                "at will"
+            )
         if weighting == "examples":
             yield (
-                "weighting is examples, but with privacy all clients must weigh the same, since nothing bounds "
-                "what one says that it has; give weighting uniform, or leave it out"
+                f"{setting('weighting')} is examples, but with privacy all clients must weigh the same, since nothing "
+                "bounds what one says that it has; give weighting uniform, or leave it out"
             )
         if sampler == "poisson" and not MECHANISMS[self.privacy].independent_rounds:
             yield (
-                f"privacy is {self.privacy}, but the cohort_sampler is poisson: no sound analysis of the two together "
-                f"is implemented. Give privacy {' or '.join(independent_mechanisms())}, or the cohort_sampler "
-                "min_separation or shuffled_epochs"
+                f"{setting('privacy')} is {self.privacy}, but the {setting('cohort_sampler')} is poisson: no sound "
+                f"analysis of the two together is implemented. Give privacy {' or '.join(independent_mechanisms())}, "
+                f"or the {setting('cohort_sampler')} min_separation or shuffled_epochs"
             )
         given = [name for name in TARGETS if getattr(self, name) is not None]
         if len(given) != 1:
             yield (
-                "privacy needs exactly one of noise_multiplier, target_epsilon and target_rho, but "
-                f"{' and '.join(given) or 'none'} is given"
+                f"{setting('privacy')} needs exactly one of {setting('noise_multiplier')}, {setting('target_epsilon')} "
+                f"and {setting('target_rho')}, but {' and '.join(map(setting, given)) or 'none'} is given"
             )
 
     def with_mechanism(self, mechanism: PrivacyName, epsilon: float | None) -> "PrivacySettings":
@@ -170,7 +177,8 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
             if mechanism not in private:
                 hint = "; give epsilons with inf among them to compare with runs without noise"
                 raise ConfigurationError(
-                    f"mechanisms has {mechanism!r}, but each must be one of {private}{hint * (mechanism == 'none')}"
+                    f"{setting('mechanisms')} has {mechanism!r}, but each must be one of "
+                    f"{private}{hint * (mechanism == 'none')}"
                 )
         if mechanisms and self.privacy != "none":
             raise ConfigurationError(
@@ -179,8 +187,8 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
             )
         if not mechanisms and self.privacy == "none":
             raise ConfigurationError(
-                f"{setting('epsilons')} is {epsilons}, but privacy is none; give privacy or mechanisms, one of "
-                f"{private}"
+                f"{setting('epsilons')} is {epsilons}, but {setting('privacy')} is none; give {setting('privacy')} or "
+                f"{setting('mechanisms')}, one of {private}"
             )
         if epsilons:
             self._refuse_without_effect(TARGETS, "beside epsilons")

@@ -229,7 +229,7 @@ def budget_of(data: Path, private: bool) -> DataBudget | None:
     if not private:
         raise BudgetError(
             f"{data / BUDGET_FILE}: the data set has a privacy budget, so that only private runs with secret noise may "
-            "use it; give privacy, or another data set"
+            f"use it; give {setting('privacy')}, or another data set"
         )
     return DataBudget(data)
 

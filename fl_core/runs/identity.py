@@ -90,7 +90,7 @@ class RunIdentity:
         old, new = self.complete(found[self.kind]), self.settings
         changed = [name for name in new if name not in self.paths + self.may_change and old.get(name) != new[name]]
         if changed:
-            what = "; ".join(f"{name} was {old.get(name)} and is now {new[name]}" for name in changed)
+            what = "; ".join(f"{setting(name)} was {old.get(name)} and is now {new[name]}" for name in changed)
             raise CheckpointError(
                 f"{directory}: holds a run with other settings: {what}. Give the same settings to go on with it, or "
                 f"another {setting('out')} to begin a new one"
@@ -144,7 +144,9 @@ class RunIdentity:
             different = [name for name in first if found.get(name) != first[name]]
             if different:
                 what = "; ".join(
-                    f"{name} is {first[name]} in process 0 and {found.get(name)} there" for name in different
+                    f"{setting(name) if name in self.settings else name} is {first[name]} in process 0 and "
+                    f"{found.get(name)} there"
+                    for name in different
                 )
                 raise ConfigurationError(f"process {process} differs from process 0: {what}. Start all with the same")
 

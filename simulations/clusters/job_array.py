@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 SCRIPT_FILE, _LOGS = "slurm.sh", "slurm_logs"
 MOST_TASKS = 1000
@@ -60,15 +60,20 @@ class JobArray:
 
     def __post_init__(self) -> None:
         if not 1 <= self.tasks <= MOST_TASKS:
-            raise ConfigurationError(f"slurm_tasks is {self.tasks}, but must lie between 1 and {MOST_TASKS}")
+            raise ConfigurationError(
+                f"{setting('slurm_tasks')} is {self.tasks}, but must lie between 1 and {MOST_TASKS}"
+            )
         for option in self.options:
             if not _OPTION.fullmatch(option):
                 raise ConfigurationError(
-                    f"slurm_options has {option!r}, but each must be NAME=VALUE or NAME, a long option of sbatch "
-                    "without its dashes, such as partition=gpu"
+                    f"{setting('slurm_options')} has {option!r}, but each must be NAME=VALUE or NAME, a long option of "
+                    "sbatch without its dashes, such as partition=gpu"
                 )
             if option.partition("=")[0] == "array":
-                raise ConfigurationError("slurm_options has array, which slurm_tasks sets; give slurm_tasks")
+                raise ConfigurationError(
+                    f"{setting('slurm_options')} has array, which {setting('slurm_tasks')} sets; give "
+                    f"{setting('slurm_tasks')}"
+                )
 
     def script(self, folder: Path, out: Path) -> str:
         """Write the script.

@@ -184,8 +184,9 @@ def _accelerators_of_cell(ray: Any, cores: int) -> int:
         return accelerators
     most = max((int(node.get("CPU", 0)) for node in nodes), default=0)
     raise ConfigurationError(
-        f"cores is {cores}, but no node of the Ray cluster has so many CPUs to give, at most {most}"
-        f"{', or none has them beside an accelerator' * accelerators}; give fewer, or start nodes with more --num-cpus"
+        f"{setting('cores')} is {cores}, but no node of the Ray cluster has so many CPUs to give, at most "
+        f"{most}{', or none has them beside an accelerator' * accelerators}; give fewer, or start nodes with more "
+        "--num-cpus"
     )
 
 
@@ -232,7 +233,9 @@ def _refuse_silent(address: str) -> None:
     if address == AUTOMATIC:
         return
     if not port.isdecimal() or not 0 < int(port) < 2**16 or not host or "/" in host:
-        raise ConfigurationError(f"ray_address is {address!r}, but must be HOST:PORT of the cluster's head, or auto")
+        raise ConfigurationError(
+            f"{setting('ray_address')} is {address!r}, but must be HOST:PORT of the cluster's head, or auto"
+        )
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECTING_SECONDS).close()
     except OSError as error:

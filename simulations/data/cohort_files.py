@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple, NoReturn
 import numpy as np
 
 from fedlm.fl_core.cohorts import Availability
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import DataError, setting
 from fedlm.fl_core.text_encodings import refuse_other_encodings
 
 _LONGEST_LINE = 1 << 16
@@ -89,7 +89,11 @@ def _check_interval(path: Path, line: int, first: float, last: float, cycle_hour
     for name, value in (("start", first), ("end", last)):
         if not 0 <= value <= cycle_hours:
             expected = f"expected hours between 0 and the length of the cycle, {cycle_hours:g}"
-            _bad(path, line, f"{name} is {value:g}, {expected}; correct it, or give another availability_cycle_hours")
+            _bad(
+                path,
+                line,
+                f"{name} is {value:g}, {expected}; correct it, or give another {setting('availability_cycle_hours')}",
+            )
     if first == last:
         advice = f"remove the row, or give 0 and {cycle_hours:g} for a client that is always available"
         _bad(path, line, f"start and end are both {first:g}, expected them to differ; {advice}")

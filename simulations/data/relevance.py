@@ -56,7 +56,9 @@ def count_relevance(
     apart = store.has_completions or store.item_sequences
     if packing == "packed" and apart:
         what = "sequences of items" if store.item_sequences else "prompts and completions"
-        raise ConfigurationError(f"packing is packed, but {store.path} has {what}, which are never; give none")
+        raise ConfigurationError(
+            f"{setting('packing')} is packed, but {store.path} has {what}, which are never; give none"
+        )
     packing = packing or ("none" if apart else "packed")
     # A user of items has one example, which is all that is theirs: one count is for every run, whichever unit it names.
     unit = "client" if store.item_sequences else unit

@@ -180,5 +180,5 @@ def unknown_settings(directory: Path, error: Exception) -> CheckpointError:
 def _no_checkpoint(directory: Path) -> CheckpointError:
     return CheckpointError(
         f"{directory}: has no checkpoint; give the folder of a run of `fedlm simulate` or `fedlm pretrain`, or of a "
-        "cell of a comparison, that has gone on for at least checkpoint_every rounds"
+        f"cell of a comparison, that has gone on for at least {setting('checkpoint_every')} rounds"
     )

@@ -192,7 +192,7 @@ def changed_settings(recorded: dict[str, Any], settings: dict[str, Any], may_gro
     before = default_settings(SelectionSettings) | with_defaults(recorded)
     shared = settings.keys() - set(may_grow) - set(MAY_MOVE)
     changed = [name for name in settings if name in shared and before.get(name) != settings[name]]
-    return "; ".join(f"{name} was {before.get(name)} and is now {settings[name]}" for name in changed)
+    return "; ".join(f"{setting(name)} was {before.get(name)} and is now {settings[name]}" for name in changed)
 
 
 def read_result(cell: Cell, failure: str | None = None) -> CellResult:

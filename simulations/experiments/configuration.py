@@ -218,7 +218,7 @@ class Comparison(RunSettings):
                 )
         if not self.privacy.is_private or self.privacy.noise_seed != "entropy":
             raise ConfigurationError(
-                f"{setting('private_selection')} needs runs that are private: give privacy, and no "
+                f"{setting('private_selection')} needs runs that are private: give {setting('privacy')}, and no "
                 f"{setting('noise_seed')}, or leave it out"
             )
         if self.privacy.target_rho is not None:

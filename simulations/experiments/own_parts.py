@@ -142,22 +142,23 @@ def build_model(model: OwnModel, vocabulary_size: int, special_tokens: SpecialTo
         built = model if isinstance(model, Model) or not callable(model) else model(vocabulary_size)
     if not isinstance(built, Model):
         raise ConfigurationError(
-            f"model is a {type(built).__name__}, but must be a Model, a ModelEntry, a function that makes a Model of "
-            "the size of the vocabulary, or a name"
+            f"{setting('model')} is a {type(built).__name__}, but must be a Model, a ModelEntry, a function that makes "
+            "a Model of the size of the vocabulary, or a name"
         )
     if built.vocabulary_size != vocabulary_size:
         raise ConfigurationError(
-            f"model has a vocabulary of {built.vocabulary_size}, but the data's has {vocabulary_size}; build it with "
-            "that, or give a function that makes a Model of the size of the vocabulary"
+            f"{setting('model')} has a vocabulary of {built.vocabulary_size}, but the data's has {vocabulary_size}; "
+            "build it with that, or give a function that makes a Model of the size of the vocabulary"
         )
     if built.special_tokens != special_tokens:
         raise ConfigurationError(
-            f"model has the special tokens {', '.join(built.special_tokens.names)}, but the data's are "
+            f"{setting('model')} has the special tokens {', '.join(built.special_tokens.names)}, but the data's are "
             f"{', '.join(special_tokens.names)}; build it with those, which language_model takes"
         )
     if built.objective != "causal":
         raise ConfigurationError(
-            f"model has the {built.objective} objective, and federated runs train models to predict the next token"
+            f"{setting('model')} has the {built.objective} objective, and federated runs train models to predict the "
+            "next token"
         )
     return built
 

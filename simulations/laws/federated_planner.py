@@ -166,7 +166,8 @@ def planner_of(laws: Laws, settings: FederatedSettings, budget: FederatedBudget)
         for name in ("cohort_sampler", "min_separation", "max_participations"):
             if getattr(settings, name) is not None:
                 raise ConfigurationError(
-                    f"{setting(name)} is {getattr(settings, name)}, which does nothing without privacy; leave it out"
+                    f"{setting(name)} is {getattr(settings, name)}, which does nothing without {setting('privacy')}; "
+                    "leave it out"
                 )
         return FederatedPlanner(laws.surface, mechanism, None, "uniform", settings)
     if mechanism == "none":

@@ -125,7 +125,8 @@ class Grid(_Measuring, _Training, _Task, _Axes):
         for steps in self.steps:
             if steps % self.block_steps:
                 raise ConfigurationError(
-                    f"steps has {steps}, but must have multiples of {setting('block_steps')}, {self.block_steps}"
+                    f"{setting('steps')} has {steps}, but must have multiples of {setting('block_steps')}, "
+                    f"{self.block_steps}"
                 )
         for batch_size in self.batch_sizes if self.microbatch_size else ():
             if batch_size % self.microbatch_size:  # type: ignore[operator]

@@ -199,9 +199,9 @@ def _outside(planner: Planner, budget: Budget, found: Configurations) -> str:
     sizes = f"models of {surface.parameters[0]:.3g} to {surface.parameters[-1]:.3g} parameters"
     if not len(found.loss):
         return (
-            f"compute is {budget.compute:g}, but no training of {sizes}, {surface.steps[0]:g} to {surface.steps[-1]:g} "
-            f"steps and at most {budget.examples:g} examples of {planner.length} tokens in a step spends it; give "
-            "another compute, or laws of other sizes"
+            f"{setting('compute')} is {budget.compute:g}, but no training of {sizes}, {surface.steps[0]:g} to "
+            f"{surface.steps[-1]:g} steps and at most {budget.examples:g} examples of {planner.length} tokens in a "
+            "step spends it; give another compute, or laws of other sizes"
         )
     ratios = f"{surface.noise_batch_ratios[0]:.3g} to {surface.noise_batch_ratios[-1]:.3g}"
     least, most = found.noise_batch_ratio.min(), found.noise_batch_ratio.max()

@@ -225,10 +225,10 @@ def _claim(grid: Grid, store: TokenStore, out: Path) -> None:
                 f"{path}: not the settings of a grid ({error}); give another {setting('out')}"
             ) from error
         if changed:
-            what = "; ".join(f"{name} was {before.get(name)} and is now {settings[name]}" for name in changed)
+            what = "; ".join(f"{setting(name)} was {before.get(name)} and is now {settings[name]}" for name in changed)
             raise CheckpointError(
                 f"{out} holds another grid: {what}. Give the same settings to go on with it (values of "
-                f"{', '.join(AXES)} may be added), or another {setting('out')}"
+                f"{', '.join(map(setting, AXES))} may be added), or another {setting('out')}"
             )
         settings |= {axis: _added(recorded[axis], settings[axis]) for axis in AXES}
     write_atomically(path, json_text(settings, indent=2) + "\n")

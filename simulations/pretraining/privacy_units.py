@@ -69,13 +69,13 @@ def open_units(
         )
     if packing == "packed" and store.has_completions:
         raise ConfigurationError(
-            f"packing is packed, but {store.path} has prompts and completions, each pair a sequence of its own; leave "
-            "packing out, or give none"
+            f"{setting('packing')} is packed, but {store.path} has prompts and completions, each pair a sequence of "
+            f"its own; leave {setting('packing')} out, or give none"
         )
     if packing == "packed" and store.item_sequences:
         raise ConfigurationError(
-            f"packing is packed, but {store.path} has sequences of items, each of which is one by itself; leave "
-            "packing out, or give none"
+            f"{setting('packing')} is packed, but {store.path} has sequences of items, each of which is one by itself; "
+            f"leave {setting('packing')} out, or give none"
         )
     stream = open_stream(store, split, cache, check)
     return Units(stream, split, length, unit, packing, sequences_per_unit, seed, store.without_users)

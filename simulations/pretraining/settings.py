@@ -211,9 +211,13 @@ class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, Reattent
         given = [name for name in _OF_PRIVACY if getattr(self, name) is not None]
         if self.privacy == "none":
             if given:
-                raise ConfigurationError(f"privacy is none, but {', '.join(given)} is set; leave it out")
+                raise ConfigurationError(
+                    f"{setting('privacy')} is none, but {', '.join(map(setting, given))} is set; leave it out"
+                )
             if self.mechanism != "gaussian":
-                raise ConfigurationError(f"privacy is none, but mechanism is {self.mechanism}; leave it out")
+                raise ConfigurationError(
+                    f"{setting('privacy')} is none, but {setting('mechanism')} is {self.mechanism}; leave it out"
+                )
             return
         Clipping(self.clipping, self.clip_norm, self.clip_function)
         targets = [name for name in _TARGETS if name in given]
@@ -230,6 +234,6 @@ class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, Reattent
             raise ConfigurationError(f"{setting('bands')} does nothing with the mechanism gaussian; leave it out")
         if self.mechanism == "banded" and self.bands is None and targets != ["epsilon"]:
             raise ConfigurationError(
-                f"{setting('mechanism')} is banded, but bands is not given, and can only be chosen for an epsilon; "
-                f"give bands, or epsilon in place of {targets[0]}"
+                f"{setting('mechanism')} is banded, but {setting('bands')} is not given, and can only be chosen for an "
+                f"epsilon; give {setting('bands')}, or epsilon in place of {targets[0]}"
             )

@@ -74,5 +74,5 @@ def test_an_epsilon_can_be_added_and_other_cells_are_kept(compared, small_store)
 def test_a_mistake_is_one_clear_message_and_status_2(small_store, tmp_path, fedlm_here):
     result = fedlm_here("compare", *options(small_store, tmp_path / "out", "--epsilons", "30"))
     assert result.returncode == 2
-    assert "epsilons is (30.0,), but privacy is none; give privacy or mechanisms" in result.stderr
+    assert "--epsilons is (30.0,), but --privacy is none; give --privacy or --mechanisms" in result.stderr
     assert "Traceback" not in result.stderr

@@ -152,13 +152,13 @@ class Deployment(_Travel, _Selection, _Model):
             return
         if self.privacy.is_private:
             raise ConfigurationError(
-                f"{setting('aggregation')} is {rule.name}, but privacy is {self.privacy.privacy}, whose guarantee is "
-                "for sums; leave one out"
+                f"{setting('aggregation')} is {rule.name}, but {setting('privacy')} is {self.privacy.privacy}, whose "
+                "guarantee is for sums; leave one out"
             )
         if self.training.weighting == "examples":
             raise ConfigurationError(
-                f"weighting is examples, but with the aggregation {rule.name} all clients count the same, since "
-                "nothing bounds what one says that it has; give weighting uniform, or leave it out"
+                f"{setting('weighting')} is examples, but with the aggregation {rule.name} all clients count the same, "
+                "since nothing bounds what one says that it has; give weighting uniform, or leave it out"
             )
 
     def robust_rule(self) -> RobustRule:

@@ -33,7 +33,7 @@ from fedlm.fl_core.deployment.transport.http_names import (
     UPLOAD,
     UPLOAD_HEADER,
 )
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 _ANSWER_SECONDS = 30.0
 _AT_ONCE, _LONGEST_MESSAGE = 1 << 18, 1 << 22
@@ -59,7 +59,9 @@ class HttpChannel:
           ConfigurationError: an address is none, the name is not printable ASCII, or plain text would go to a proxy.
         """
         if proxy is not None and tls is None:
-            raise ConfigurationError("a proxy would hear and could change plain text; give credentials, or no proxy")
+            raise ConfigurationError(
+                f"a proxy would hear and could change plain text; give {setting('credentials')}, or no proxy"
+            )
         try:
             self._host, self._port = read_address(server)
             self._proxy = None if proxy is None else read_address(proxy)

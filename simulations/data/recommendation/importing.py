@@ -99,7 +99,7 @@ class RecommendationSettings(VocabularyPrivacySettings):
         if self.filter in ("iterated", "once") and self.has_catalogue:
             raise ConfigurationError(
                 f"{setting('filter')} is {self.filter!r}, which leaves items out by what all users did, but the "
-                "catalogue says which items there are; leave filter out"
+                f"catalogue says which items there are; leave {setting('filter')} out"
             )
 
     @property

@@ -52,8 +52,8 @@ class Interactions:
         given = [name for name in ("user", "item", "time") if getattr(self, name) is not None]
         if self.format in ("pairs", "movielens") and given:
             raise ConfigurationError(
-                f"{given[0]} names the field of a table, and files of the format {self.format} have no names to "
-                "choose; leave it out"
+                f"{setting(given[0])} names the field of a table, and files of the format {self.format} have no names "
+                "to choose; leave it out"
             )
         if self.format != "csv" and self.delimiter is not None:
             raise ConfigurationError(f"{setting('delimiter')} does nothing with the format {self.format}; leave it out")

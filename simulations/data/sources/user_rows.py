@@ -70,11 +70,18 @@ class RowSettings:
 
     def __post_init__(self) -> None:
         if (self.prompt is None) != (self.completion is None):
-            raise ConfigurationError("prompt and completion go together; give both, or neither")
+            raise ConfigurationError(
+                f"{setting('prompt')} and {setting('completion')} go together; give both, or neither"
+            )
         if (self.messages is None) != (self.chat_template is None):
-            raise ConfigurationError("messages and chat_template go together; give both, or neither")
+            raise ConfigurationError(
+                f"{setting('messages')} and {setting('chat_template')} go together; give both, or neither"
+            )
         if self.messages is not None and self.prompt is not None:
-            raise ConfigurationError("messages stand in place of prompt and completion; leave out one of them")
+            raise ConfigurationError(
+                f"{setting('messages')} stand in place of {setting('prompt')} and {setting('completion')}; leave out "
+                "one of them"
+            )
         unused = [name for name, default in (("text", "text"), ("examples", None)) if getattr(self, name) != default]
         if self.has_completions and unused:
             raise ConfigurationError(f"{' and '.join(unused)} does nothing where a row has a completion; leave it out")

@@ -38,7 +38,9 @@ class VocabularyPrivacySettings:
     def __post_init__(self) -> None:
         if (self.vocabulary_epsilon is None) != (self.vocabulary_delta is None):
             missing = "vocabulary_epsilon" if self.vocabulary_epsilon is None else "vocabulary_delta"
-            raise ConfigurationError(f"{missing} is not given: a private vocabulary needs both an epsilon and a delta")
+            raise ConfigurationError(
+                f"{setting(missing)} is not given: a private vocabulary needs both an epsilon and a delta"
+            )
 
 
 def plan_of(settings: VocabularyPrivacySettings) -> PrivateVocabulary | None:

@@ -154,7 +154,9 @@ def choose_users(store: TokenStore, split: str, max_users: int | None) -> NDArra
     """Choose users of a split, or at most so many, at random but always the same: int64 [users], ascending. Raises
     DataError where there is none."""
     if split == "train":
-        raise ConfigurationError(f"split is train, but {store.path} has no held-out items there; give heldout or test")
+        raise ConfigurationError(
+            f"{setting('split')} is train, but {store.path} has no held-out items there; give heldout or test"
+        )
     number = store.split(split).num_clients
     if not number:
         raise DataError(f"{store.path}: split {split} has no user; choose another split")

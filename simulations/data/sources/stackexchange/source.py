@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import tyro
 
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.text_examples import split_sentences
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.base import PART_BYTES, Part, Progress, Reading
@@ -63,7 +63,9 @@ class StackExchange:
         except ValueError:
             valid = False
         if not valid:
-            raise ConfigurationError(f"split_date is {self.split_date!r}, but must be a date like 2018-01-01")
+            raise ConfigurationError(
+                f"{setting('split_date')} is {self.split_date!r}, but must be a date like 2018-01-01"
+            )
 
     def files(self) -> list[Path]:
         return list(dict.fromkeys(dump.path for dump in self._dumps()))
