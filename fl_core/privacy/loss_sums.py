@@ -196,7 +196,7 @@ def _computed(losses: Losses, window: Window, finer: int, below: bool) -> _Profi
     own, other = mass_above(losses, window.tail)
     sign = -1.0 if below else 1.0
     above = own * (1 + sign * _OF_TAILS), other * (1 + _OF_TAILS)
-    return _profile(parts, above, spacing, points, window, below)
+    return _profile(parts, above, spacing, points=points, window=window, below=below)
 
 
 def _points(window: Window, finer: int) -> int:
@@ -214,6 +214,7 @@ def _profile(
     parts: Sequence[tuple[int, GridMasses]],
     above: tuple[float, float],
     spacing: float,
+    *,
     points: int,
     window: Window,
     below: bool,

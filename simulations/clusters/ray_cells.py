@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.atomic_files import make_folder
+from fedlm.fl_core.deployment.host_and_port import AddressError, read_address
 from fedlm.fl_core.errors import ConfigurationError, UserError, setting
 from fedlm.simulations.experiments.cell_execution import MAX_ATTEMPTS, Observer, Task, await_release, execute_cell
 from fedlm.simulations.experiments.workers import refuse_more_cores, set_up_jax
@@ -229,15 +230,14 @@ def _connected(address: str) -> Iterator[Any]:
 def _refuse_silent(address: str) -> None:
     """Refuse an address at which nobody answers; Ray would try it for minutes."""
     address = os.environ.get("RAY_ADDRESS") or address if address == AUTOMATIC else address
-    host, _, port = address.rpartition(":")
     if address == AUTOMATIC:
         return
-    if not port.isdecimal() or not 0 < int(port) < 2**16 or not host or "/" in host:
-        raise ConfigurationError(
-            f"{setting('ray_address')} is {address!r}, but must be HOST:PORT of the cluster's head, or auto"
-        )
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECTING_SECONDS).close()
+        host, port = read_address(address)
+    except AddressError as error:
+        raise ConfigurationError(f"{setting('ray_address')}: {error}; or auto") from error
+    try:
+        socket.create_connection((host, port), _CONNECTING_SECONDS).close()
     except OSError as error:
         raise ConfigurationError(f"{_no_cluster(address)} ({error})") from error
 

@@ -116,7 +116,7 @@ def choose_training(laws: Laws, plan: Plan, data: TrainingData | None = None) ->
     allowed = round(budget.compute / (FLOPS * parameters * batch_size * plan.length))
     steps = max(1, min(allowed, math.floor(surface.steps[-1])))
     least_noise = batch_size * float(surface.with_measured_noise(0.0))
-    guarantee = _accounted(budget, batch_size, steps, least_noise, data)
+    guarantee = _accounted(budget, batch_size, steps, least_noise=least_noise, data=data)
     noise = 0.0 if guarantee is None else guarantee.noise_multiplier
     ratio = 0.0 if guarantee is None else float(surface.with_measured_noise(noise / batch_size))
     at = parameters, steps, ratio
@@ -171,7 +171,7 @@ def _repeated(budget: Budget, drawn: int) -> list[str]:
 
 
 def _accounted(
-    budget: Budget, batch_size: int, steps: int, least_noise: float, data: TrainingData | None
+    budget: Budget, batch_size: int, steps: int, *, least_noise: float, data: TrainingData | None
 ) -> Guarantee | None:
     """Find the noise by the accountant itself, no less than was measured, and state what it gives, as a run would."""
     if math.isinf(budget.epsilon):

@@ -116,15 +116,15 @@ def in_this_process(self, cells, observe, total):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--ray-address", "a:1"), "ray_address does nothing with executor local; leave it out"),
-        (("--slurm-tasks", "3"), "slurm_tasks does nothing with executor local"),
-        (("--executor", "ray", "--slurm-options", "partition=gpu"), "slurm_options does nothing with executor ray"),
-        (("--share", "3/2"), "share is '3/2', but must be K/N with K between 1 and N, such as 1/10"),
-        (("--share", "1/2", "--executor", "ray"), "share is 1/2, but executor is ray; a share runs local"),
-        (("--workers", "0"), "workers is 0, but must be at least 1"),
-        (("--cores", "0"), "cores is 0, but must be at least 1"),
-        (("--executor", "slurm", "--slurm-tasks", "0"), "slurm_tasks is 0, but must lie between 1 and 1000"),
-        (("--cores", "100000"), "cores is 100000, but "),
+        (("--ray-address", "a:1"), "--ray-address does nothing with executor local; leave it out"),
+        (("--slurm-tasks", "3"), "--slurm-tasks does nothing with executor local"),
+        (("--executor", "ray", "--slurm-options", "partition=gpu"), "--slurm-options does nothing with executor ray"),
+        (("--share", "3/2"), "--share is '3/2', but must be K/N with K between 1 and N, such as 1/10"),
+        (("--share", "1/2", "--executor", "ray"), "--share is 1/2, but --executor is ray; a share runs local"),
+        (("--workers", "0"), "--workers is 0, but must be at least 1"),
+        (("--cores", "0"), "--cores is 0, but must be at least 1"),
+        (("--executor", "slurm", "--slurm-tasks", "0"), "--slurm-tasks is 0, but must be at least 1"),
+        (("--cores", "100000"), "--cores is 100000, but "),
     ],
 )
 def test_what_does_not_fit_together_is_one_clear_message(small_store, tmp_path, fedlm_here, words, message):

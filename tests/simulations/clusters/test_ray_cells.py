@@ -158,8 +158,9 @@ def test_a_node_computes_in_the_environment_of_the_driver(on_node, tmp_path, mon
     ("address", "message"),
     [
         ("127.0.0.1:1", "no Ray cluster at 127.0.0.1:1 can be joined.*ray start --head"),
-        ("ray://127.0.0.1:10001", "ray_address is .*must be HOST:PORT of the cluster's head, or auto"),
-        ("nonsense", "ray_address is 'nonsense'"),
+        ("ray://127.0.0.1:10001", "ray_address: .*must be HOST:PORT.*; or auto"),
+        ("nonsense", "ray_address: the address is 'nonsense'"),
+        ("::1:10001", r"ray_address: .*\[::1\]:8470"),
     ],
 )
 def test_an_address_where_no_cluster_answers_is_told_at_once(tmp_path, monkeypatch, address, message):
