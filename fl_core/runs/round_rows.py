@@ -77,10 +77,14 @@ def find_lost_score(rows: list[dict[str, Any]]) -> Divergence | None:
 
 
 def find_worse_than_guess(rows: list[dict[str, Any]], vocabulary_size: int) -> Divergence | None:
-    """Decide of a run that is over whether it ended worse than it could have begun: with a newest held-out loss more
-    than half a nat above that of a uniform guess. A model that hardly trained is close to that guess, on either side.
-    Returns None where it did not, nothing was held out, or no client answered."""
-    heldout = next((row["heldout_loss"] for row in reversed(rows) if "heldout_loss" in row), None)
+    """Decide of a run that is over whether it ended worse than it could have begun: with a newest held-out loss that is
+    no number, which ends no private run before, or more than half a nat above that of a uniform guess. A model that
+    hardly trained is close to that guess, on either side. Returns None where it did not, nothing was held out, or no
+    client answered."""
+    scored = [row for row in rows if "heldout_loss" in row][-1:]
+    if (lost := find_lost_score(scored)) is not None:
+        return lost
+    heldout = scored[0]["heldout_loss"] if scored else None
     if heldout is None or heldout <= math.log(vocabulary_size) + 0.5 or not was_answered(rows):
         return None
     return Divergence(rows[-1]["round"], "the held-out loss ended more than half a nat above that of a uniform guess")

@@ -52,11 +52,11 @@ class RandomSums:
         return CohortResult(aggregate._replace(weight=one, clients=one, dropped=np.float32(0)), 1, 1, 1)
 
 
-def go_on(out, settings, drain_after=99, url=None, meanwhile=lambda row: None):
+def go_on(out, settings, drain_after=99, url=None, meanwhile=lambda row: None, score=None):
     """Run until the end or until drained, doing something after each round; returns which rounds were run."""
     with RunFolder(out) as folder, contextlib.closing(SqlState(url or sqlite_url(out / DATABASE_FILE))) as state:
         state.record_check_ins([SeenClient(one, f"client{one}", "", 1, 0.0) for one in range(20)])
-        training = DeployedTraining(settings, small.task(settings).model, "numbers", folder, state)
+        training = DeployedTraining(settings, small.task(settings).model, "numbers", folder, state, score)
         runner = RandomSums(state, drain_after, settings.aggregation_rules().exact)
         over = training.run(runner, meanwhile, lambda: False)
         assert over == (drain_after == 99)
@@ -69,6 +69,12 @@ def test_a_drained_run_loses_no_round(tmp_path):
     assert go_on(tmp_path, settings, drain_after=0) == []
     assert go_on(tmp_path, settings) == [3, 4, 5, 6]
     assert json.loads((tmp_path / "summary.json").read_text())["rounds"] == 7
+
+
+def test_no_score_of_people_who_may_be_trained_on_ends_a_private_run(tmp_path):
+    settings = small.deployment(**small.PRIVACY | {"noise_seed": "entropy"}, rounds=4, evaluate_every=1)
+    assert go_on(tmp_path, settings, score=lambda params: {"heldout_loss": None}) == [0, 1, 2, 3]
+    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "diverged", "it is said once it is over"
 
 
 @pytest.mark.parametrize("noise_seed", ["entropy", "experiment"])

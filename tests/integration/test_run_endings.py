@@ -58,6 +58,7 @@ def test_a_held_out_loss_is_measured_by_a_uniform_guess():
     rows = [{"round": 0, "heldout_loss": 9.0}, {"round": 1, "heldout_loss": math.log(50) + 0.5}, {"round": 2}]
     assert find_worse_than_guess(rows, 50) is None
     assert find_worse_than_guess(rows, 49).round_number == 2
+    assert find_worse_than_guess([{"round": 0, "heldout_loss": None}, {"round": 1}], 50).round_number == 0
     assert find_worse_than_guess([{"round": 0}], 50) is None
     assert find_worse_than_guess([{"round": 0, "heldout_loss": 9.0, "clients": 0}], 50) is None
 

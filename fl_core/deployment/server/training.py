@@ -27,7 +27,7 @@ from fedlm.fl_core.runs.driver import Observer, Run
 from fedlm.fl_core.runs.federated_training import FederatedTraining, Score
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.initial_parameters import read_parameters
-from fedlm.fl_core.runs.round_rows import find_divergence, find_lost_score, find_worse_than_guess
+from fedlm.fl_core.runs.round_rows import find_divergence, find_worse_than_guess
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training
 from fedlm.models.base import Model, Params
@@ -99,8 +99,9 @@ class DeployedTraining:
         state.claim(name)
         aggregation, terms = _privacy(deployment, folder, self._identity)
         steps, save_every = deployment.rounds, deployment.saved_every
-        # When a private run ends must follow from what was released alone, not from what clients sent.
-        diverged = find_divergence if terms is None else find_lost_score
+        # When a private run ends must follow from what was released alone: not from what clients sent, nor from scores
+        # on held-out text, which may be that of clients, since nobody knows who these are.
+        diverged = find_divergence if terms is None else lambda rows: None
         run = (folder, self._identity, steps, save_every, diverged, terms)
         self._run = Run(*run, common=_CommonState(state))
         params = model.init(device_key(deployment.seed, "init"))
