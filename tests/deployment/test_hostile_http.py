@@ -9,7 +9,12 @@ import pytest
 
 from fedlm.fl_core.composed_settings import with_changes
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.errors import (
+    RefusedError,
+    TransportError,
+    UnknownArtifactError,
+    WrongServerError,
+)
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
 from fedlm.fl_core.deployment.security.credentials import client_tls, read_credentials
@@ -210,7 +215,7 @@ def test_strangers_and_the_revoked_do_not_get_in(tmp_path, caplog):
         async with asyncio.timeout(60), server:
             address = f"127.0.0.1:{server.port}"
             for tls in strange():
-                with pytest.raises((TransportError, RefusedError)):
+                with pytest.raises((TransportError, RefusedError, WrongServerError)):
                     await HttpChannel(address, "ann", tls).check_in(READY)
             # The name is the certificate's, whatever the client calls itself.
             channel = HttpChannel(address, "somebody else", client_tls(ann))

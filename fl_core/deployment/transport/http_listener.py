@@ -43,6 +43,7 @@ _IDLE_SECONDS, _BODY_SECONDS, _STRANGERS_SECONDS = 900.0, 60.0, 10.0
 _RETRY_SECONDS = 0.5
 _WAITING_CONNECTIONS = 1024
 _TLS_BYTES = 1 << 15
+_UNSENT_BYTES = 1 << 18
 
 
 class HttpListener:
@@ -151,6 +152,9 @@ class HttpListener:
         """Make a connection of a socket; returns whether that came to anything."""
         tls = None if self._tls is None else self._tls()
         try:
+            if tls is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+                # The system would take megabytes at once, and a slow reader seem to stop. Plain text is for loopback.
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
                 accepted,

@@ -16,7 +16,8 @@ from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from tests.fl_core.deployment.transport.test_transports import Handlers
 
 SIZE, STALLED_SECONDS = 12 << 20, 1.0
-AT_ONCE, BYTES_A_SECOND = 1 << 16, 2e6
+AT_ONCE, BYTES_A_SECOND = 1 << 16, 4e6
+SLOWER, SLOWLY = 0.4e6, 1 << 21  # over TLS, of so many bytes, since a test should take no minute
 
 
 class Model(Handlers):
@@ -92,7 +93,8 @@ def test_a_reader_that_never_pauses_gets_all_however_long_it_takes(keys):
 
     def act(port, artifact):
         with contextlib.closing(begun(port, ann, "/artifacts/00")) as asking:
-            return read(asking, SIZE)
+            first = 0 if keys is None else read(asking, SLOWLY, AT_ONCE / SLOWER)
+            return first + read(asking, SIZE - first)
 
     assert served(keys, act) >= SIZE
 
