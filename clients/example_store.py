@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.atomic_files import disk_errors, write_atomically
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.text_examples import ExampleCut, Line, LineError, examples_of, is_time, is_unicode, read_lines
 
@@ -59,21 +59,23 @@ class ExampleStore:
 
         Raises:
           DataError: a text is not Unicode, or `now` is no such time.
+          DiskError: the file cannot be written.
         """
         added = time.time() if now is None else now
         if not is_time(added):
             raise DataError(f"{self._path}: the time is {added!r}, but must be seconds since 1970")
-        lines = [Line(text, added) for text in texts]
-        for place, line in enumerate(lines, start=1):
-            if not is_unicode(line.text):
+        texts = list(texts)
+        for place, text in enumerate(texts, start=1):
+            if not is_unicode(text):
                 raise DataError(
                     f"{self._path}: text {place} to add has half of a surrogate pair, and so is not Unicode; leave it "
                     "out, or cut it elsewhere"
                 )
-        with self._path.open("a+b") as file:
+        lines = "".join(json.dumps({"text": text, "added": added}, ensure_ascii=False) + "\n" for text in texts)
+        with disk_errors(self._path), self._path.open("a+b") as file:
             # A line that a crash cut off stays a line of its own, and is reported.
             whole = file.seek(0, os.SEEK_END) == 0 or os.pread(file.fileno(), 1, file.tell() - 1) == b"\n"
-            file.write(("" if whole else "\n").encode() + _written(lines).encode())
+            file.write(("" if whole else "\n").encode() + lines.encode())
         if self._retention != Retention():
             self.forget(added)
 
@@ -114,7 +116,7 @@ class ExampleStore:
 
     def _keep(self, lines: list[Line], before: int) -> int:
         if len(lines) < before:
-            write_atomically(self._path, _written(lines))
+            write_atomically(self._path, "".join(f"{line.written}\n" for line in lines))
         return before - len(lines)
 
     def _lines(self) -> list[Line]:
@@ -130,21 +132,14 @@ class ExampleStore:
             ) from error
         known, added = [], None
         for line in lines:
-            added = line.added if line.added is not None else added
-            known.append(line._replace(added=added))
+            if line.added is None and added is not None:
+                # All else of a line stays as it is: others may read it, and JSON has numbers that Python has not.
+                line = line._replace(added=added, written=f'{{"added": {json.dumps(added)}, {line.written[1:]}')
+            known.append(line)
+            added = line.added
         return known
 
     def _unreadable(self, error: OSError) -> DataError:
         return DataError(
             f"{self._path}: cannot be read ({error.strerror}); name the file of this device's text, which may be empty"
         )
-
-
-def _written(lines: Iterable[Line]) -> str:
-    """Write lines; what is not Unicode is escaped, since it has no bytes in UTF-8."""
-    found = []
-    for text, added, others in lines:
-        one = {"text": text, **({} if added is None else {"added": added}), **others}
-        written = json.dumps(one, ensure_ascii=False)
-        found.append((written if is_unicode(written) else json.dumps(one)) + "\n")
-    return "".join(found)

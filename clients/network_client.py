@@ -102,7 +102,7 @@ class Client:
           participation: what the device has taken part in; where None, it knows of this process alone.
         """
         self._dial, self._examples, self._read_vocabulary = dial, examples, read_vocabulary
-        self._conditions, self._limits, self._notice, self._workers = conditions, limits, notice, workers
+        self._conditions, self._limits, self._notice, self._workers = conditions, limits, _in_print(notice), workers
         self._participation = OwnParticipation() if participation is None else participation
         self._encoders: dict[bytes, Encode] = {}
         self._warm: _Warm | None = None
@@ -145,9 +145,9 @@ class Client:
                     await asyncio.wait_for(stop.wait(), wait)
             return False
         except RefusedError as error:
-            raise ConfigurationError(f"the server turns this client away: {error}") from error
+            raise ConfigurationError(_printable(f"the server turns this client away: {error}")) from error
         except WrongServerError as error:
-            raise ConfigurationError(str(error)) from error
+            raise ConfigurationError(_printable(str(error))) from error
         except (UnknownModelError, WireError) as error:
             raise ConfigurationError(f"the server asks for what this client cannot do: {error}") from error
         finally:
@@ -165,7 +165,7 @@ class Client:
                 models=self._limits.models,
                 algorithms=self._limits.algorithms or CLIENT_ALGORITHMS,
             )
-            reply = await channel.check_in(request)
+            reply = await _check_in(channel, request)
             _check_protocol(reply)
             self._answered = True
             if reply.WhichOneof("answer") == "come_back":
@@ -308,6 +308,22 @@ def _seconds_of(seconds: float) -> float:
     """Take seconds from a server, which may say anything, so that a device neither comes back at once without end nor
     trains without end."""
     return min(max(seconds, _SOONEST_SECONDS), _LATEST_SECONDS) if math.isfinite(seconds) else _LATEST_SECONDS
+
+
+async def _check_in(channel: Channel, request: messages.CheckInRequest) -> messages.CheckInReply:
+    try:
+        return await channel.check_in(request)
+    except UnknownArtifactError as error:
+        raise WrongServerError(f"what answers knows of no check-in ({error}); dial the address of a server") from error
+
+
+def _in_print(notice: Notice) -> Notice:
+    """Say what may be a server's words without what a terminal takes for commands, or a log for another line."""
+    return lambda words: notice(_printable(words))
+
+
+def _printable(words: str) -> str:
+    return "".join(one for one in words if one.isprintable())
 
 
 def _check_protocol(reply: messages.CheckInReply) -> None:

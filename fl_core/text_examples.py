@@ -7,7 +7,7 @@ this file by a link: it imports nothing but the standard library. docs/protocol.
 import json
 import re
 from collections.abc import Iterable, Sized
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 ExampleCut = Literal["sentences", "texts"]
 """What makes an example: each sentence of a text, or each text as a whole."""
@@ -33,7 +33,7 @@ class Line(NamedTuple):
 
     text: str
     added: float | None  # seconds since 1970, where the line says it
-    others: dict[str, Any] = {}  # noqa: RUF012, the line's other fields
+    written: str  # the line itself, which may have other fields
 
 
 def examples_of(text: str, cut: ExampleCut) -> list[str]:
@@ -100,7 +100,7 @@ def _line(number: int, line: str) -> Line:
         raise LineError(f"line {number} is no object with a text")
     if "added" in found and not is_time(found["added"]):
         raise LineError(f'line {number} has a time "added" that is no number of seconds since 1970')
-    return Line(found.pop("text"), found.pop("added", None), found)
+    return Line(found["text"], found.get("added"), line.strip(" \t"))
 
 
 def _refuse(name: str) -> float:

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from fedlm.clients.example_store import ExampleStore, Retention
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, DiskError
 
 DAY = 86_400.0
 
@@ -58,6 +58,20 @@ def test_lines_without_a_time_are_as_old_as_those_before_them(path):
     assert store.texts(now=2.5 * DAY) == ["given", "new too"]
     assert store.texts(now=3.5 * DAY) == ["given"]
     assert '"kind": "note"' in path.read_text()
+
+
+def test_all_else_of_a_line_stays_as_it_was_written(path):
+    kept = '{"id": 12345678901234567890.12345678901234567890, "far": 1e400,  "text": "\\u00e4"}'
+    path.write_text(f'\ufeff{{"text": "first", "added": 5}}\n  {kept}\t\r{{"text": "last", "added": 1e9}}\n')
+    store = ExampleStore(path, Retention(max_examples=2))
+    assert store.forget() == 1
+    assert store.texts() == ["ä", "last"]
+    assert path.read_text() == f'{{"added": 5, {kept[1:]}\n{{"text": "last", "added": 1e9}}\n'
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(DiskError, match=r"nowhere.*cannot be written"):
+        ExampleStore(tmp_path / "nowhere" / "mine.jsonl").append(["a"])
 
 
 def test_a_file_that_is_not_there_is_no_empty_store(path):

@@ -14,7 +14,12 @@ from fedlm.clients.settings import ClientLimits, Conditions
 from fedlm.commands.cli import main
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
-from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError, WrongServerError
+from fedlm.fl_core.deployment.protocol.errors import (
+    RefusedError,
+    TransportError,
+    UnknownArtifactError,
+    WrongServerError,
+)
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters, upload_bytes
@@ -130,6 +135,23 @@ def test_a_server_that_refuses_the_client_ends_it(tmp_path):
     server.faults["check_in"] = [RefusedError("revoked")]
     with pytest.raises(ConfigurationError, match="revoked"):
         run(server, tmp_path)
+
+
+def test_what_answers_that_it_knows_no_check_in_is_another_server(tmp_path):
+    server = FakeServer()
+    server.faults["check_in"] = [UnknownArtifactError("404 Not Found: a page")] * 3
+    with pytest.raises(ConfigurationError, match=r"knows of no check-in \(404 Not Found: a page\)"):
+        run(server, tmp_path)
+
+
+def test_words_of_a_server_command_no_terminal_and_are_one_line(tmp_path):
+    words, said = "no\x1b[31m\nfedlm client ann: round 7: ACCEPTED", []
+    server = FakeServer()
+    server.faults["check_in"] = [TransportError(words), RefusedError(words)]
+    with pytest.raises(ConfigurationError) as caught:
+        run(server, tmp_path, notice=said.append)
+    assert len(said) == 1
+    assert all(one.isprintable() for one in (said[0], str(caught.value)))
 
 
 def test_nothing_is_sent_while_the_device_may_not_train(tmp_path):

@@ -120,7 +120,10 @@ export class Client {
   private async once(): Promise<number | boolean> {
     try {
       const runtime = create(RuntimeSchema, { ...(this.settings.startLitert ? LITERT : { name: "fedlm-js", version: VERSION }), stablehlo: NEWEST_STABLEHLO });
-      const reply = await this.channel.checkIn(create(CheckInRequestSchema, { protocol: PROTOCOL, clientVersion: `fedlm-js-client ${VERSION}`, runtimes: [runtime] }));
+      const request = create(CheckInRequestSchema, { protocol: PROTOCOL, clientVersion: `fedlm-js-client ${VERSION}`, runtimes: [runtime] });
+      const reply = await this.channel.checkIn(request).catch((error: unknown) => {
+        throw error instanceof GoneError ? new WrongServerError(`what answers knows of no check-in (${error.message}); dial the address of a server`) : error;
+      });
       const spoken = reply.protocols.length ? reply.protocols : [1];
       if (!spoken.includes(PROTOCOL)) throw new ClientError(`the server speaks version ${spoken.join(", ")} of the protocol, and not ${PROTOCOL}; update one of the two`);
       this.answered = true;

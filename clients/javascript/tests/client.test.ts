@@ -9,7 +9,7 @@ import { create } from "@bufbuild/protobuf";
 
 import { Client, type Settings } from "../src/client.js";
 import { crc32 } from "../src/crc32.js";
-import { ClientError, PlanError, TransportError, WrongServerError } from "../src/errors.js";
+import { ClientError, GoneError, PlanError, TransportError, WrongServerError } from "../src/errors.js";
 import { LIMITS } from "../src/limits.js";
 import type { Manifest } from "../src/manifest.js";
 import { RoundConfigurationSchema, UploadHeader_Outcome as Outcome, type UploadReply, UploadReply_Status, UploadReplySchema } from "../src/messages_pb.js";
@@ -172,6 +172,7 @@ test("failures wait longer and longer, after a check-in too, and a server that i
   await run(faults(new MemoryServer(offer(honest), 0), "checkIn", 46, new TransportError("down")), undefined, undefined, { limits: LIMITS });
   assert.deepEqual([Math.max(...waits.slice(0, 40)), waits[45]], [3, 60]);
   await assert.rejects(run(faults(new MemoryServer(offer(honest)), "checkIn", 1, new WrongServerError("another authority"))), /another authority/);
+  await assert.rejects(run(faults(new MemoryServer(offer(honest)), "checkIn", 1, new GoneError("404"))), (error) => error instanceof WrongServerError && /knows of no check-in \(404\)/.test(error.message));
 });
 
 for (const one of hostile) {

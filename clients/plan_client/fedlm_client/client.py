@@ -121,11 +121,7 @@ class Client:
     def _once(self) -> float | bool:
         """Check in once, and take part if selected; returns how long to wait or, at the end, whether for everybody."""
         try:
-            reply = self._channel.check_in(
-                messages.CheckInRequest(
-                    protocol=PROTOCOL, client_version=f"fedlm-client {VERSION}", runtimes=[self._runtime]
-                )
-            )
+            reply = self._check_in()
             if PROTOCOL not in (list(reply.protocols) or [1]):
                 raise ClientError(
                     f"the server speaks other versions of the protocol than {PROTOCOL}; update one of the two"
@@ -152,6 +148,17 @@ class Client:
             return wait
         except GoneError:
             return self._backoff()
+
+    def _check_in(self) -> "messages.CheckInReply":
+        request = messages.CheckInRequest(
+            protocol=PROTOCOL, client_version=f"fedlm-client {VERSION}", runtimes=[self._runtime]
+        )
+        try:
+            return self._channel.check_in(request)
+        except GoneError as error:
+            raise WrongServerError(
+                f"what answers knows of no check-in ({error}); dial the address of a server"
+            ) from error
 
     def _backoff(self) -> float:
         limits = self._settings.limits

@@ -41,6 +41,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _FOR_GOOD = range(400, 408)
 _WRONG_NAME, _WRONG_TIME = (62, 63, 64), (9, 10)  # codes of OpenSSL
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
+_MOST_DIGITS = len(str(LARGEST_CHUNK))
 _LONGEST_HEAD, _CONNECTED = 1 << 14, re.compile(rb"HTTP/1\.[01] 200 ")
 
 _Answer = TypeVar("_Answer", bound=Message)
@@ -288,9 +289,9 @@ class _Connection:
 
 def _chunk_bytes(answer: h11.Response) -> int:
     field = dict(answer.headers).get(CHUNK_BYTES.encode("ascii"), b"")
-    size = int(field) if field.isdigit() else 0
+    size = int(field) if field.isdigit() and len(field) <= _MOST_DIGITS else 0
     if not 0 < size <= LARGEST_CHUNK:
-        raise TransportError(f"the server's chunks have {size} bytes, but this client takes 1 to {LARGEST_CHUNK}")
+        raise TransportError(f"the server's chunks have no size from 1 to {LARGEST_CHUNK} bytes")
     return size
 
 

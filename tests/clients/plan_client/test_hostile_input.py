@@ -384,6 +384,11 @@ def test_a_server_that_was_there_and_is_another_is_waited_for(tmp_path, monkeypa
     assert waits_of(Failing("selected", WrongServerError("another")), tmp_path, monkeypatch)[-1] == 60
 
 
+def test_what_answers_that_it_knows_no_check_in_is_another_server(tmp_path, monkeypatch):
+    with pytest.raises(WrongServerError, match=r"knows of no check-in \(404: a page\)"):
+        waits_of(Failing(*[GoneError("404: a page")] * 3), tmp_path, monkeypatch)
+
+
 def test_a_download_that_is_too_large_is_refused_for_good():
     described = messages.Artifact(size=1001, chunk_bytes=1000)
     with pytest.raises(ClientError, match=r"1,001 bytes, but this client takes 1,000 at most.*--largest-download"):

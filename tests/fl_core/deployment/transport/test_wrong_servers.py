@@ -16,6 +16,7 @@ from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.errors import TransportError, WrongServerError
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport.http_client import HttpChannel
+from fedlm.fl_core.deployment.transport.http_names import CHUNK_BYTES
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.fl_core.errors import ConfigurationError
@@ -93,6 +94,31 @@ def test_a_client_over_http_knows_a_server_that_is_not_its_own(keys, case):
                 await check_in_by_plans(server, credentials)
 
     asyncio.run(asyncio.wait_for(go(), 30))
+
+
+@pytest.mark.parametrize("size", ["0", "x", "9" * 5000])
+def test_chunks_of_a_size_that_is_none_are_refused(size):
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n{CHUNK_BYTES}: {size}\r\n\r\n?".encode()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 14)
+                connection.sendall(head)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+
+        async def go():
+            channel = HttpChannel(f"127.0.0.1:{server.getsockname()[1]}", "ann")
+            with pytest.raises(TransportError, match="chunks have no size"):
+                async for _ in channel.download(messages.DownloadRequest(digest=b"?")):
+                    pass
+            await channel.close()
+
+        asyncio.run(asyncio.wait_for(go(), 30))
+        thread.join()
 
 
 def test_a_client_in_plain_text_knows_an_alert_of_tls():
