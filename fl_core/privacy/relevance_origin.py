@@ -88,6 +88,13 @@ class RelevanceOrigin:
             return None
         return "the relevances of tokens that its attention is corrected by were counted in data without privacy"
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a promise rests on that counts what these relevances have spent, or that they have spent nothing."""
+        if self.private is not None:
+            return ASSUMPTIONS
+        return (self.sentence(),) if self.kind == "public" else ()
+
     def seen_from(self, training_data: Collection[str | None]) -> "RelevanceOrigin":
         """Take some that were called public for counted in the training data, where it is recorded that they were, of
         training clients with one of these fingerprints."""

@@ -32,7 +32,6 @@ from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.private_selection import composed_bounds
 from fedlm.fl_core.privacy.publisher_claims import claims_as_json, not_private_with_claims, quoted_claims
-from fedlm.fl_core.privacy.relevance_origin import ASSUMPTIONS as OF_RELEVANCES
 from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
 from fedlm.fl_core.privacy.relevance_spending import not_hidden
 from fedlm.fl_core.privacy.spending import (
@@ -391,9 +390,8 @@ def _assumed(ancestry: Sequence[Phase], tuning: Mapping[str, Any] | None = None)
 
 
 def _assumed_of(vocabularies: Sequence[VocabularyOrigin], relevances: Sequence[RelevanceOrigin]) -> list[str]:
-    """Say what has to hold of vocabularies, and of the relevances of tokens, whose spending is counted."""
-    lines = [line for origin in vocabularies for line in origin.assumptions]
-    return [*lines, *(OF_RELEVANCES if any(origin.private is not None for origin in relevances) else ())]
+    """Say what has to hold of vocabularies whose spending is counted, and of the relevances of tokens."""
+    return [line for origin in (*vocabularies, *relevances) for line in origin.assumptions]
 
 
 def _selection_words(law: TrialsLaw) -> str:

@@ -62,10 +62,14 @@ def test_what_is_private_for_each_client_promises_nothing_to_what_holds_text_of_
     assert state_plan(packed, DELTA, {RELEVANCE_FIELD: RelevanceOrigin("public", "count").as_json()}).total is not None
 
 
-def test_public_ones_spend_nothing_and_are_named():
-    found = stated(RelevanceOrigin("public", "count"))
-    assert found.total == account(PLAN, DELTA)
-    assert "the relevances of tokens are public, as their user has said" in found.sentence()
+def test_public_ones_spend_nothing_and_their_users_word_is_an_assumption(tmp_path):
+    public, word = RelevanceOrigin("public", "count"), "the relevances of tokens are public, as their user has said"
+    found, alone = stated(public), account(PLAN, DELTA)
+    assert found.total.epsilon == alone.epsilon
+    assert word in found.sentence()
+    ledgers = {name: ledger_of(tmp_path / name, public) for name in "ab"}
+    for assumptions in (found.total.assumptions, state_together(ledgers).assumptions):
+        assert [line.partition(":")[0] for line in assumptions if "relevance" in line] == [word]
 
 
 def test_without_reattention_nothing_is_said_of_it():
