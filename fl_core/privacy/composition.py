@@ -28,6 +28,11 @@ _WITHIN = 0.01
 """How far the two bounds on epsilon may be apart, of the upper, before finer grids are taken."""
 _FINER = (0, 1, 3, 4, 6)  # doublings of the grids' points that are tried
 
+_SMALL_SHIFT = 0.01
+_MOST_STATED = 1e4
+_LEAST_NOISE, _MOST_NOISE = 1e-8, 1e10
+"""Beyond these, float64 does not tell one loss from another."""
+
 LITTLE_NOISE = 0.02
 """Sampled releases with a multiplier below this have losses of thousands, which closed forms bound."""
 
@@ -75,9 +80,10 @@ class GaussianEvent:
         Raises:
           ConfigurationError: one does not.
         """
-        if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
+        if not _LEAST_NOISE <= self.noise_multiplier <= _MOST_NOISE:
             raise ConfigurationError(
-                f"{setting('noise_multiplier')} is {self.noise_multiplier}, but must be positive and finite"
+                f"{setting('noise_multiplier')} is {self.noise_multiplier}, but must lie between {_LEAST_NOISE:g} and "
+                f"{_MOST_NOISE:g}"
             )
         if not 0 <= self.sampling_probability <= 1:
             raise ConfigurationError(
@@ -115,8 +121,10 @@ class StatedEvent:
         Raises:
           ConfigurationError: one does not.
         """
-        if not 0 <= self.epsilon < math.inf:
-            raise ConfigurationError(f"the epsilon of an event is {self.epsilon}, but must be finite, and 0 at least")
+        if not 0 <= self.epsilon <= _MOST_STATED:
+            raise ConfigurationError(
+                f"the epsilon of an event is {self.epsilon}, but must lie between 0 and {_MOST_STATED:g}"
+            )
         if not 0 <= self.delta < 1:
             raise ConfigurationError(f"the delta of an event is {self.delta}, but must be at least 0 and below 1")
         _check_count(self.count)
@@ -168,6 +176,11 @@ def epsilon_above(events: Sequence[Event], delta: float) -> float:
       ConfigurationError: delta, or a number of an event, is out of range.
     """
     check_delta(delta)
+    return epsilon_of_others(events, delta)
+
+
+def epsilon_of_others(events: Sequence[Event], delta: float) -> float:
+    """Bound epsilon of a part of all events from above, at a part of delta, which may be less than may be asked for."""
     return max(_epsilon_above(_merged(case), delta) for case in _neighbours(events))
 
 
@@ -177,24 +190,40 @@ def delta_above(events: Sequence[Event], epsilon: float) -> float:
     Raises:
       ConfigurationError: a number of an event is out of range.
     """
+    if epsilon < 0:
+        # What one of the two data sets is to the other, the other is to it in the opposite direction.
+        return -math.expm1(epsilon) + math.exp(epsilon) * delta_above(events, -epsilon)
     return max(_delta_above(_merged(case), epsilon) for case in _neighbours(events))
 
 
 def _delta_above(events: tuple[Event, ...], epsilon: float) -> float:
+    if not events:
+        return 0.0
     gaussian = _only_gaussian(events)
     if gaussian is not None:
         return gaussian_delta(gaussian, epsilon) * (1 + 1e-9)
     if _has_little_noise(events):
         return _delta_of_little_noise(events, epsilon)
-    return max((upper_delta(_losses(events, direction), epsilon) for direction in DIRECTIONS), default=0.0)
+    return max(upper_delta(_losses(events, direction), epsilon) for direction in DIRECTIONS)
 
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
     """Compute delta of the Gaussian mechanism, exactly (Balle and Wang 2018)."""
     shift = 1 / noise_multiplier
-    high = scipy.special.log_ndtr(shift / 2 - epsilon / shift)
-    low = epsilon + scipy.special.log_ndtr(-shift / 2 - epsilon / shift)
-    return float(math.exp(high) * -math.expm1(min(low - high, 0.0)))
+    if shift > _SMALL_SHIFT:
+        high = scipy.special.log_ndtr(shift / 2 - epsilon / shift)
+        low = epsilon + scipy.special.log_ndtr(-shift / 2 - epsilon / shift)
+        return float(math.exp(high) * -math.expm1(min(low - high, 0.0)))
+    # The two agree in too many digits: the integral of their difference, over outcomes above where the loss is epsilon.
+    least = epsilon / shift - shift / 2
+    width = 1 / (1 + least)
+
+    def part(place: float) -> float:
+        outcome = place * width
+        return math.exp(-outcome * (least + outcome / 2)) * -math.expm1(-shift * outcome)
+
+    found, _ = scipy.integrate.quad(part, 0.0, 60.0, epsabs=0.0, epsrel=1e-12)
+    return float(found) * width * math.exp(-(least**2) / 2) / math.sqrt(2 * math.pi)
 
 
 @functools.lru_cache(maxsize=256)
@@ -235,11 +264,11 @@ def _checked_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
 
 @functools.lru_cache(maxsize=256)
 def _epsilon_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
+    upper = _epsilon_above(events, delta)
+    if not events or _only_gaussian(events) is not None:
+        return EpsilonBounds(upper, upper)
     if _has_little_noise(events):
         return not_crossed(_bounds_of_little_noise(events, delta), events, delta)
-    upper = _epsilon_above(events, delta)
-    if not events or math.isinf(upper) or _only_gaussian(events) is not None:
-        return EpsilonBounds(upper, upper)
     lower = 0.0
     directions = _both_directions(events)
     for finer in _FINER:
@@ -249,7 +278,7 @@ def _epsilon_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
             lower = max(lower, lower_epsilon(losses, delta, finer, near=upper))
             if lower >= upper * (1 - _WITHIN):
                 return not_crossed(EpsilonBounds(upper, lower), events, delta)
-    return EpsilonBounds(upper, lower)
+    return not_crossed(EpsilonBounds(upper, lower), events, delta)
 
 
 def not_crossed(bounds: EpsilonBounds, events: object, delta: float) -> EpsilonBounds:

@@ -4,9 +4,11 @@ them; epsilon is bounded from above."""
 import functools
 
 import numpy as np
+import scipy
 
 from fedlm.fl_core.privacy.accounting_library import accounting_library
 
+_HARDLY_ANY_NOISE = 1e-6
 _ROOT = 1e-30
 """Absolute error of the search for epsilon, so that the relative one of float64 decides."""
 _ROUNDING = 1e-14
@@ -20,6 +22,10 @@ def gaussian_epsilon_above(noise_multiplier: float, delta: float) -> float:
       noise_multiplier: standard deviation of the noise, in units of the sensitivity.
       delta: at which epsilon is stated.
     """
+    if noise_multiplier < _HARDLY_ANY_NOISE:
+        # The library's search is not that exact. The loss is above this with probability delta.
+        shift = 1 / noise_multiplier
+        return float(shift**2 / 2 - shift * scipy.special.ndtri(delta)) * (1 + 1e-12)
     # Two probabilities that are equal in float64 differ by less than any delta that is asked for.
     with np.errstate(divide="ignore"):
         found = float(accounting_library().get_epsilon_gaussian(noise_multiplier, delta, tol=_ROOT))

@@ -32,10 +32,12 @@ from fedlm.fl_core.privacy.loss_pairs import MixedLoss
 from fedlm.fl_core.privacy.loss_spectra import UNIT, Factor, masses_of_sums, transform
 from fedlm.fl_core.privacy.loss_windows import (
     FEWEST_POINTS,
+    OF_TAILS,
     Losses,
     Window,
     chernoff_delta,
     chernoff_epsilon,
+    largest_sum,
     log_peak,
     mass_above,
     total_variation,
@@ -50,9 +52,9 @@ _SMALL_ERROR = 1e-4  # of delta
 _SMALL_ROUNDING = 2e-3  # of epsilon
 _MANY_POINTS = 1 << 17  # for more, a cap is tried first
 _MOST_POINTS = 1 << 21
+_WIDEST = 100.0  # spacing
 _MOST_FINER_POINTS = 1 << 20  # where more than two times as many were wanted
 _GUESSES = 4  # of where epsilon is, each from the one before
-_OF_TAILS = 1e-12  # relative error of normal tails
 
 
 class _Profile(NamedTuple):
@@ -131,11 +133,13 @@ def lower_epsilon(losses: Losses, delta: float, finer: int = 0, near: float | No
 def upper_delta(losses: Losses, epsilon: float) -> float:
     """Bound delta at epsilon from above."""
     losses = with_cap_for_epsilon(losses, epsilon)
-    quick = chernoff_delta(losses, epsilon)
+    quick = min(1.0, chernoff_delta(losses, epsilon))
+    if largest_sum(losses) <= epsilon:
+        return quick
     window: Window | None = window_for_epsilon(losses, epsilon, max(quick, 1e-250))
     found = quick
     for _ in range(2):
-        if window is None:
+        if window is None or _is_too_wide(window):
             break
         profile = _computed(losses, window, 0, below=False)
         if epsilon <= profile.sums[-1]:
@@ -147,14 +151,15 @@ def upper_delta(losses: Losses, epsilon: float) -> float:
 
 
 def _epsilon(losses: Losses, delta: float, finer: int, below: bool, near: float | None) -> float:
-    if delta <= -math.expm1(sum(count * math.log1p(-loss.infinite) for count, loss in losses)):
+    infinite = -math.expm1(sum(count * math.log1p(-loss.infinite) for count, loss in losses))
+    if infinite and delta <= infinite * (1 - OF_TAILS if below else 1 + OF_TAILS):
         return math.inf
     better, found = (max, 0.0) if below else (min, math.inf)
 
     def is_close(window: Window) -> bool:
         """Better what is found, where the grid has not too many points; tell whether errors and rounding are small."""
         nonlocal found
-        if finer > 1 and _points(window, finer) > _MOST_FINER_POINTS:
+        if _is_too_wide(window) or (finer > 1 and _points(window, finer) > _MOST_FINER_POINTS):
             return False
         profile = _computed(losses, window, finer, below)
         here = _solve(profile, delta)
@@ -166,6 +171,8 @@ def _epsilon(losses: Losses, delta: float, finer: int, below: bool, near: float 
 
     releases = sum(count for count, _ in losses)
     left = delta - mass_above(losses, 0.0)[0]
+    if left <= 0:
+        return found
     window = window_for_delta(losses, left)
     tried = _points(window, finer) <= _MANY_POINTS
     if tried and is_close(window):
@@ -195,8 +202,13 @@ def _computed(losses: Losses, window: Window, finer: int, below: bool) -> _Profi
     parts = [(count, _on_grid(loss, spacing, window.tail, points, below)) for count, loss in losses]
     own, other = mass_above(losses, window.tail)
     sign = -1.0 if below else 1.0
-    above = own * (1 + sign * _OF_TAILS), other * (1 + _OF_TAILS)
+    above = own * (1 + sign * OF_TAILS), other * (1 + OF_TAILS)
     return _profile(parts, above, spacing, points=points, window=window, below=below)
+
+
+def _is_too_wide(window: Window) -> bool:
+    """Whether even the finest grid is so coarse that exponentials of its spacing are beyond float64."""
+    return (window.high - window.low) / _MOST_POINTS > _WIDEST
 
 
 def _points(window: Window, finer: int) -> int:

@@ -21,11 +21,13 @@ LEFT_OUT = 1e-5
 """Part of delta that is cut off at the ends of single losses, and the most that sums without a jump may have."""
 _LOG_OUTSIDE = math.log(1e-14)  # of the tilted mass, outside the window
 _ROUNDING = 2e-4  # of epsilon, about what grids may add
+OF_TAILS = 1e-12  # relative error of normal tails, and of what is made of them
 _SMALLEST = 1e-40  # what quick bounds on delta leave out
 _ONE_SUM = 1e-4  # the deviation of sums that are as good as one, over their mean
 _LOG_TILTS = (-10.0, 14.0)  # between which tilts are found
 _LOG_MOST = math.log(1e4)  # of the tilt times the largest loss, where that allows more
 FEWEST_POINTS = 1 << 10
+_LEAST_LEFT = 1e-6  # of all mass, below a cap
 _LEAST_CAP, _NEXT_CAP = 1e-9, 0.6  # the latter of the cap before
 _IN_A_GAP = 2e-3  # of delta, at most between a cap and the one before
 _BETTER = 0.98  # of the quick bound before, for a lower cap to be worth it
@@ -79,26 +81,42 @@ def chernoff_delta(losses: Losses, epsilon: float) -> float:
 
     def log_delta(log_tilt: float) -> float:
         tilt = math.exp(log_tilt)
-        return _cumulants(nodes, tilt)[0] - tilt * epsilon + log_peak(tilt)
+        total = _cumulants(nodes, tilt)[0]
+        return total - tilt * epsilon + log_peak(tilt) + _rounding(total, tilt * epsilon) + error
 
+    error = _error_of_moments(nodes)
     found = scipy.optimize.minimize_scalar(log_delta, bounds=_log_tilts(nodes), method="bounded")
-    return math.exp(min(0.0, float(found.fun))) * (1 + 1e-6) + mass_above(losses, _SMALLEST)[0] + _SMALLEST
+    return (
+        math.exp(min(0.0, float(found.fun))) * (1 + 1e-6)
+        + mass_above(losses, _SMALLEST)[0] * (1 + OF_TAILS)
+        + _SMALLEST
+    )
 
 
 def chernoff_epsilon(losses: Losses, delta: float) -> float:
     """Bound epsilon at delta in little time, where it may be several times too large."""
-    left = delta - mass_above(losses, _SMALLEST)[0] - _SMALLEST
+    left = delta - mass_above(losses, _SMALLEST)[0] * (1 + OF_TAILS) - _SMALLEST
     if left <= 0:
         return math.inf
     nodes = _nodes_of(losses, _SMALLEST)
-    error = 1e-13 * (1 + sum(part.count for part in nodes))
+    error = _error_of_moments(nodes)
 
     def epsilon(log_tilt: float) -> float:
         tilt = math.exp(log_tilt)
-        return (_cumulants(nodes, tilt)[0] + error - math.log(left) + log_peak(tilt)) / tilt
+        total = _cumulants(nodes, tilt)[0]
+        return (total + error + _rounding(total, 0.0) - math.log(left) + log_peak(tilt)) / tilt
 
     found = scipy.optimize.minimize_scalar(epsilon, bounds=_log_tilts(nodes), method="bounded")
     return max(0.0, float(found.fun) * (1 + 1e-6))
+
+
+def _error_of_moments(nodes: Sequence[_Nodes]) -> float:
+    """Bound the error of the logarithm of moments, but for the rounding of its parts."""
+    return 1e-13 * (1 + sum(part.count for part in nodes))
+
+
+def _rounding(total: float, other: float) -> float:
+    return 8 * 2.0**-53 * (abs(total) + abs(other))
 
 
 def log_peak(tilt: float) -> float:
@@ -125,7 +143,9 @@ def with_cap_for_delta(losses: Losses, delta: float) -> Losses:
 def with_cap_for_epsilon(losses: Losses, epsilon: float) -> Losses:
     """Cap losses as suits delta at epsilon; see `_with_cap`."""
     # Of what is above this cap, delta has all but a part of exp(-12).
-    near = [(count, replace(loss, cap=epsilon + 12)) for count, loss in losses]
+    near: Losses = [(count, replace(loss, cap=epsilon + 12)) for count, loss in losses]
+    if mass_above(near, 0.0)[0] >= 1 - _LEAST_LEFT:
+        near = losses
     return _with_cap(near, lambda capped: chernoff_delta(capped, epsilon), lambda _, delta: delta)
 
 
@@ -140,13 +160,18 @@ def _with_cap(losses: Losses, quick: Callable[[Losses], float], delta_left: Call
     while cap > _LEAST_CAP:
         cap *= _NEXT_CAP
         capped = [(count, replace(loss, cap=cap)) for count, loss in losses]
-        mass, found = mass_above(capped, 0.0)[0], quick(capped)
-        if found == math.inf or mass >= 1:
+        mass = mass_above(capped, 0.0)[0]
+        if mass >= 1 - _LEAST_LEFT or (found := quick(capped)) == math.inf:
             break
         if found < _BETTER * least and mass - before <= _IN_A_GAP * delta_left(mass, found):
             best, least = capped, found
         before = mass
     return best
+
+
+def largest_sum(losses: Losses) -> float:
+    """The largest sum that is computed, but for what quick bounds leave out."""
+    return sum(part.count * float(part.loss.max()) for part in _nodes_of(losses, _SMALLEST))
 
 
 def total_variation(losses: Losses) -> float:
@@ -304,7 +329,7 @@ def _window(
     highs = [(_cumulants(nodes, tilt + change)[0] - total - log_outside) / change for change in changes]
     lows = [(_cumulants(nodes, tilt - change)[0] - total - log_outside) / change for change in changes]
     top, bottom = int(np.argmin(highs)), int(np.argmin(lows))
-    most, least = highs[top], min(-lows[bottom], 0.0)
+    most, least = max(highs[top], wanted, 0.0), min(-lows[bottom], 0.0)
     # Rounding adds at most spacing^2 / 4 to a loss's variance, which moves epsilon by half of that times the tilt.
     epsilon = max(wanted or mean, 1e-3 * (most - least))
     spacing = math.sqrt(_ROUNDING * 8 * epsilon / (releases * (tilt + 1)))

@@ -20,6 +20,7 @@ from fedlm.fl_core.privacy.composition import (
     StatedEvent,
     epsilon_above,
     epsilon_bounds,
+    epsilon_of_others,
     not_crossed,
 )
 from fedlm.fl_core.privacy.delta import check_delta
@@ -102,10 +103,10 @@ def _by_divergences(plain: tuple[Event, ...], selections: tuple[SelectionEvent, 
     known = [event for event in plain if isinstance(event, GaussianEvent) and event.most is None]
     others = [event for event in plain if event not in known]
     share = sum(event.delta * event.count for event in others if isinstance(event, StatedEvent))
-    epsilon_of_others = 0.0
+    beside = 0.0
     if any(isinstance(event, GaussianEvent) or event.epsilon for event in others) and share < delta:
         share += (delta - share) / 2
-        epsilon_of_others = epsilon_above(others, share)
+        beside = epsilon_of_others(others, share)
     if share >= delta:
         return math.inf
     gaussians = [*known, *(one for event in selections for one in event.trial)]
@@ -115,7 +116,7 @@ def _by_divergences(plain: tuple[Event, ...], selections: tuple[SelectionEvent, 
     for selection in selections:
         law, trial = selection.law, _as_dp_event(selection.trial)
         accountant.compose(dp_accounting.dp_event.RepeatAndSelectDpEvent(trial, law.expected_trials, law.shape))
-    return epsilon_of_others + (1 + _ROUNDING) * float(accountant.get_epsilon(delta - share))
+    return beside + (1 + _ROUNDING) * float(accountant.get_epsilon(delta - share))
 
 
 def _as_dp_event(events: Sequence[GaussianEvent]) -> "DpEvent":

@@ -3,12 +3,14 @@
 import math
 from dataclasses import replace
 
+import mpmath
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy import composition
-from fedlm.fl_core.privacy.composition import AccountingError, GaussianEvent, StatedEvent, epsilon_bounds
+from fedlm.fl_core.privacy.composition import AccountingError, GaussianEvent, StatedEvent, delta_above, epsilon_bounds
 from fedlm.fl_core.privacy.loss_pairs import DIRECTIONS
 from fedlm.fl_core.privacy.loss_sums import lower_epsilon, upper_epsilon
 from tests.fl_core.privacy.test_loss_sums import laplace_delta
@@ -145,6 +147,70 @@ def test_a_sum_that_is_as_good_as_certain():
     upper, lower = epsilon_bounds([StatedEvent(6.77, count=5), StatedEvent(1.85)], 6.4e-11)
     assert upper * 0.9999 <= lower <= upper
     assert upper == pytest.approx(5 * 6.77 + 1.85, rel=1e-4)
+
+
+def test_sums_that_are_hardly_ever_smaller_than_the_largest():
+    """Chernoff's inequality is an equation there, so that rounding decides."""
+    event = StatedEvent(30.0, 0.0, 3000)
+    below = 1e-5  # the largest sum
+    exact = math.exp(-3000 * math.log1p(math.exp(-30))) * -math.expm1(-below)
+    assert exact <= delta_above([event], 90_000 - below) <= exact * 1.001
+
+
+@pytest.mark.parametrize(("epsilon", "exact"), [(-1.0, 0.6321967862), (-0.1, 0.1118923749)])
+def test_delta_below_epsilon_0(epsilon, exact):
+    """What P has beyond Q in one direction, Q has in the other."""
+    assert delta_above([GaussianEvent(1.0, 1, 0.1)], epsilon) == pytest.approx(exact, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("noise", "epsilon"), [(5.01e5, 1.3e-5), (8e6, 1e-6), (1e8, 3e-8), (120.0, 0.02), (99.0, 0.05), (101.0, 0.0)]
+)
+def test_delta_of_much_noise_with_fifty_digits(noise, epsilon):
+    with mpmath.workdps(50):
+        shift, at = 1 / mpmath.mpf(noise), mpmath.mpf(epsilon)
+        exact = mpmath.ncdf(shift / 2 - at / shift) - mpmath.exp(at) * mpmath.ncdf(-shift / 2 - at / shift)
+        assert 0 <= delta_above([GaussianEvent(noise)], epsilon) / exact - 1 <= 1e-8
+
+
+@pytest.mark.parametrize(
+    ("events", "epsilon", "exact"),
+    [
+        ([], 1.0, 0.0),
+        ([GaussianEvent(1.0, 10, 0.0)], 1.0, 0.0),
+        ([GaussianEvent(0.03, 1, 0.467)], 100.0, 0.467),
+        ([GaussianEvent(0.03, 10, 0.01)], 0.0, 1 - 0.99**10),
+        ([StatedEvent(20.0)], 0.0, math.tanh(10.0)),
+        ([StatedEvent(13.0), GaussianEvent(1.0, 10, 0.01)], 0.5, 1 / (1 + math.exp(-13))),
+        ([StatedEvent(1000.0), GaussianEvent(1.0, 10, 0.01)], 500.0, 1.0),
+    ],
+)
+def test_delta_where_hardly_anything_is_between_nothing_and_everything(events, epsilon, exact):
+    assert exact * (1 - 1e-5) <= delta_above(events, epsilon) <= exact * (1 + 1e-5)
+
+
+def test_delta_that_is_the_probability_of_giving_everything_away():
+    """A float more or less of it decides whether epsilon is infinite, so that no lower bound may be."""
+    event = StatedEvent(0.2, 5.462735454767605e-06, 3)
+    upper, lower = epsilon_bounds([event], -math.expm1(3 * math.log1p(-event.delta)))
+    assert lower <= 0.6 + 1e-9
+    assert upper > 0.6
+
+
+@pytest.mark.parametrize("noise", [1e-8, 1e-7, 9.99e-7, 1.01e-6, 1e-3])
+def test_epsilon_of_hardly_any_noise(noise):
+    upper, lower = epsilon_bounds([GaussianEvent(noise, 4)], 1e-6)
+    with mpmath.workdps(50):
+        shift, at = 2 / mpmath.mpf(noise), mpmath.mpf(upper)
+        exact = mpmath.ncdf(shift / 2 - at / shift) - mpmath.exp(at) * mpmath.ncdf(-shift / 2 - at / shift)
+    assert 0.9e-6 <= exact <= 1e-6 * (1 + 1e-6)
+    assert lower <= upper
+
+
+@pytest.mark.parametrize("event", [GaussianEvent(1e-9), GaussianEvent(1e11), StatedEvent(1e5)])
+def test_numbers_beyond_what_floats_can_tell_apart_are_refused(event):
+    with pytest.raises(ConfigurationError, match="but must lie between"):
+        epsilon_bounds([event], 1e-6)
 
 
 def test_bounds_that_contradict_each_other_are_a_defect(monkeypatch):
