@@ -14,7 +14,7 @@ from fedlm.commands.described_options import Option, documentation, option_group
 from fedlm.commands.option_help import HELP, HELP_ALL, print_help
 from fedlm.commands.suggestions import meant_options
 from fedlm.commands.typed_words import checked, unread
-from fedlm.fl_core.composed_settings import fitting_value, value_types
+from fedlm.fl_core.composed_settings import fitting_value, value_hints, value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.text_encodings import utf8_text
 
@@ -91,16 +91,25 @@ def _refuse_unknown(argv: list[str], command: type) -> None:
     """Refuse what looks like an option and is none of the command's, and say what may have been meant."""
     kinds = value_types(command)
     known = {*kinds, *(f"no_{name}" for name, kind in kinds.items() if kind is bool)}
+    nameless = _nameless(command)
     unknown = {}
     for word in argv:
         flag = word.partition("=")[0]
         name = flag.lstrip(_DASHES).replace("-", "_")
         an_option = word.startswith(tuple(_DASHES)) and name[:1].isalpha() and not _is_number(word)
+        if an_option and name in nameless:
+            raise ConfigurationError(f"{flag} is no option: {name.upper()} is given without a name; leave {flag} out")
         if an_option and not (flag.startswith("--") and name in known):
             unknown[flag] = name
     if unknown:
         hint = meant_options(list(unknown.values()), kinds)
         raise ConfigurationError(f"there is no option {', '.join(unknown)}; {hint}")
+
+
+def _nameless(command: type) -> set[str]:
+    """Find the fields of a command that are given without their names."""
+    hints = value_hints(command)
+    return {name for name, hint in hints.items() if tyro.conf.Positional in getattr(hint, "__metadata__", ())}
 
 
 def _is_number(word: str) -> bool:

@@ -38,7 +38,7 @@ def meant_options(unknown: Collection[str], options: Collection[str], written: s
     """
 
     def flag(name: str) -> str:
-        return written + (name.replace("_", "-") if written else name)
+        return written + name.replace("_", "-") if written else repr(name)
 
     hints = []
     for name in unknown:

@@ -7,7 +7,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import tyro
 
@@ -68,6 +68,8 @@ def _of_words(hint: Any) -> Any:
     if origin is tuple:
         one: Any = _of_words(parts[0])
         return tuple[one, ...]
+    if origin is Literal:
+        return str if any(type(part) in _NUMBERS for part in parts) else hint
     return str if hint in _NUMBERS else hint
 
 
@@ -83,6 +85,8 @@ def _read(value: Any, kind: Any) -> Any:
         kind = next((part for part in get_args(kind) if part is not types.NoneType), kind)
     if isinstance(value, tuple) and get_origin(kind) is tuple:
         return tuple(_read(one, get_args(kind)[0]) for one in value)
+    if get_origin(kind) is Literal:
+        return next((part for part in get_args(kind) if str(part) == value), value)
     if kind not in _NUMBERS or not isinstance(value, str):
         return value
     try:

@@ -292,7 +292,7 @@ def _in_splits(clients: Any, heldout: Any, test: Any, seed: int) -> dict[str, di
     splits: dict[str, dict[str, Any]] = {name: {} for name in SPLITS}
     for found in (clients, heldout or {}, test or {}):
         if odd := [client for client in found if not isinstance(client, str)]:
-            raise DataError(f"client {odd[0]!r}: found a {type(odd[0]).__name__} as id, expected a str")
+            raise DataError(f"client {odd[0]!r}: found an id of type {type(odd[0]).__name__}, expected a str")
     given = {"train": clients, "heldout": heldout or {}, "test": test or {}}
     for name, found in given.items():
         for client in sorted(found, key=client_digest):

@@ -223,8 +223,9 @@ class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, Reattent
         targets = [name for name in _TARGETS if name in given]
         if len(targets) != 1:
             raise ConfigurationError(
-                f"give exactly one of epsilon, {setting('noise_multiplier')} and {setting('noise_batch_ratio')}, not "
-                f"{' and '.join(targets) or 'none'}; or privacy none, for a run that is NOT PRIVATE"
+                f"give exactly one of {setting('epsilon')}, {setting('noise_multiplier')} and "
+                f"{setting('noise_batch_ratio')}, not {' and '.join(map(setting, targets)) or 'none'}; or "
+                f"{setting('privacy', 'none')}, for a run that is NOT PRIVATE"
             )
         if self.truncated_batch_size is not None and self.sampling == "poisson":
             raise ConfigurationError(
@@ -235,5 +236,5 @@ class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, Reattent
         if self.mechanism == "banded" and self.bands is None and targets != ["epsilon"]:
             raise ConfigurationError(
                 f"{setting('mechanism')} is banded, but {setting('bands')} is not given, and can only be chosen for an "
-                f"epsilon; give {setting('bands')}, or epsilon in place of {targets[0]}"
+                f"epsilon; give {setting('bands')}, or {setting('epsilon')} in place of {setting(targets[0])}"
             )

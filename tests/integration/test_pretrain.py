@@ -199,7 +199,10 @@ def test_a_private_run_says_what_it_spent_and_starts_a_simulation(small_store, t
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"noise_multiplier": None}, "exactly one of epsilon, --noise-multiplier and --noise-batch-ratio"),
+        (
+            {"noise_multiplier": None},
+            "exactly one of --epsilon, --noise-multiplier and --noise-batch-ratio, not none; or --privacy none",
+        ),
         ({"schedule": "exponential"}, "needs a --final-learning-rate above 0"),
         ({"final_learning_rate": 1e-4}, "does nothing with the schedule constant"),
         ({"privacy": "none"}, "privacy is none, but --noise-multiplier is set"),

@@ -165,7 +165,7 @@ def row_text(
     if settings.user is not None:
         user = row[settings.user]
         if _is_missing(user):
-            skipped.add("row without user", place=place)
+            skipped.add("row without a user", place=place)
             return
         client_id = _name(user, settings.user, place)
     read = _pair if settings.has_completions else _text_name if settings.texts_are_names else _sentences
@@ -216,7 +216,7 @@ def _sentences(row: Mapping[str, Any], settings: RowSettings, place: str, skippe
 def _text_name(row: Mapping[str, Any], settings: RowSettings, place: str, skipped: SkippedCounts) -> _Content | None:
     """Return a row's text that is a name, or count why there is none."""
     if _is_missing(row[settings.text]):
-        skipped.add(f"row without {settings.text}", place=place)
+        skipped.add(f"row without '{settings.text}'", place=place)
         return None
     name = _name(row[settings.text], settings.text, place)
     return _Content([name], [name])

@@ -257,9 +257,12 @@ def test_a_file_holds_what_the_line_would(line, expected, file):
         ("sampler = ['uniform']", "must be one of uniform, weighted"),
         ("[rate]\nvalue = 1", "rate is {'value': 1}, but must be a number"),
         ("[local]\nrate = 0.1", "sets local, which is no option of this command; settings are in no table"),
-        ("bnads = 1", r"sets bnads, which is no option of this command; did you mean bands\?"),
-        ("lokal = 1\nraet = 2", r"sets lokal, raet, which is no option of this command; did you mean rate by raet\?"),
-        ("workers = 1", "sets workers, .*; workers is an option of `fedlm data import`, `fedlm compare`"),
+        ("bnads = 1", r"sets bnads, which is no option of this command; did you mean 'bands'\?"),
+        (
+            "lokal = 1\nraet = 2",
+            r"sets lokal, raet, which is no option of this command; did you mean 'rate' by 'raet'\?",
+        ),
+        ("workers = 1", "sets workers, .*; 'workers' is an option of `fedlm data import`, `fedlm compare`"),
         ("rate = ", "not a TOML file"),
     ],
 )
@@ -274,6 +277,42 @@ def test_a_record_is_checked_when_it_is_whole(file):
     assert (
         read("--config", file("multiplier = -1"), "--preset", "small", "--multiplier", "1").local.noise.multiplier == 1
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upload:
+    """Upload something."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    bits: Literal[2, 8] | None = None
+    """Bits a value."""
+    rate: float = 1
+    """Learning rate."""
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_choice_of_numbers_is_read_as_numbers_everywhere(file):
+    presets = {"coarse": {"bits": 2}}
+
+    def bits(*words):
+        return read_options(Upload, ["runs", *words], "upload", presets).bits
+
+    assert bits() is None
+    for given in (("--bits", "8"), ("--config", file("bits = 8")), ("--bits", "8", "--preset", "coarse")):
+        assert type(bits(*given)) is int
+        assert bits(*given) == 8
+    assert bits("--preset", "coarse") == 2
+    assert bits("--bits", "None", "--preset", "coarse") is None
+    expected = "bits is '3', but must be one of 2, 8\nrate is 'fast', but must be a number"
+    with pytest.raises(ConfigurationError, match=expected):
+        bits("--bits", "3", "--rate", "fast")
+
+
+@pytest.mark.parametrize("words", [["--run", "a"], ["--run=a"]])
+def test_what_is_given_without_a_name_is_no_option(words):
+    with pytest.raises(ConfigurationError, match="--run is no option: RUN is given without a name; leave --run out"):
+        read_options(Upload, words, "upload")
 
 
 @pytest.mark.parametrize("words", [["--preset", "tiny"], ["--preset="], ["--preset", "None"]])

@@ -60,7 +60,7 @@ def test_data_in_memory_say_where_their_vocabulary_comes_from(texts, data, tmp_p
     [
         (lambda texts: fedlm.DataInMemory.from_texts({"ann": "a text"}), "'ann': found one text"),
         (lambda texts: fedlm.DataInMemory.from_texts({"ann": [3]}), "other things than texts"),
-        (lambda texts: fedlm.DataInMemory.from_texts({1: ["a"]}), "found a int as id"),
+        (lambda texts: fedlm.DataInMemory.from_texts({1: ["a"]}), "found an id of type int, expected a str"),
         (lambda texts: fedlm.DataInMemory.from_texts({"ann": ["\ud800"]}), "not Unicode"),
         (lambda texts: fedlm.DataInMemory.from_texts(texts, heldout=texts), "one of the two"),
         (

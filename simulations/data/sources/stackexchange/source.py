@@ -122,7 +122,7 @@ def _row_text(settings: StackExchange, content: DumpPart, row: Mapping[str, str]
         return "post that is neither question nor answer"
     user = row.get("OwnerUserId" if posts else "UserId")
     if not user:
-        return "row without user"
+        return "row without a user"
     if user == _COMMUNITY_USER:
         return "row of the Community user"
     if not (user.isascii() and user.isdecimal()):

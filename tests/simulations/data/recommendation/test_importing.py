@@ -318,7 +318,7 @@ def test_settings_that_contradict_each_other_are_refused(settings, message):
         ("user\titem\trating\ttime\n1\t2\t3\t4\n", {"format": "movielens"}, "line 1: found a header, 'user.titem"),
         ("userId,movieId,rating,timestamp\n1,2,3,4\n", {"format": "movielens"}, "found a header.*or read a table"),
         ("who,item\n1,2\n", {"format": "csv"}, "has no field 'user'.*user, item and time"),
-        ("user,item\n1,\n", {"format": "csv"}, "found no interaction to import. Left out: 1 times row without item"),
+        ("user,item\n1,\n", {"format": "csv"}, "found no interaction to import. Left out: 1 times row without 'item'"),
         ('{"user": 1, "item": [2]}\n', {"format": "jsonl"}, "'item' is .2., expected a string or a whole number"),
         ("a x\na y\n", {"format": "pairs"}, "no user and no item has 5 interactions"),
     ],

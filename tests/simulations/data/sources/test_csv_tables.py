@@ -76,9 +76,9 @@ def test_what_is_left_out_is_counted(tmp_path):
     data = HEADER + b'1,,"Some\n\ntext."\n2,a,\n\n3,a,"\xff\n"\n4,\xe9,Some text.\n5,a,"\0"\n6,"a", \n'
     (text,), skipped = read_bytes(tmp_path, data)
     assert text.sentences == ["\0"]
-    assert skipped.as_dict() == {"bytes that are not UTF-8": 2, "empty text": 2, "row without user": 1}
+    assert skipped.as_dict() == {"bytes that are not UTF-8": 2, "empty text": 2, "row without a user": 1}
     places = {reason: place.rpartition(", ")[2] for reason, place in skipped.first_places().items()}
-    assert places == {"bytes that are not UTF-8": "line 7", "empty text": "line 5", "row without user": "line 2"}
+    assert places == {"bytes that are not UTF-8": "line 7", "empty text": "line 5", "row without a user": "line 2"}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,6 @@ def test_what_is_left_out_is_counted(tmp_path):
         (HEADER.replace(b",", b";"), "has no field 'user', only 'id;user;text'"),
         (b"user,text,user\n", "found 2 columns 'user', expected one"),
         (b"user,text,\xff\n", "found bytes that are not UTF-8, expected a header"),
-        ("user,text\n".encode("utf-16"), "found bytes that are not UTF-8, expected a header"),
         (b"user,text\ra,b\r", "found no row of a table"),
         (b'user,"text\n' * 3, "found a quotation mark that is not closed"),
     ],
@@ -98,6 +97,11 @@ def test_what_is_left_out_is_counted(tmp_path):
 def test_a_wrong_header_is_named(tmp_path, data, message):
     with pytest.raises(DataError, match=f"rows.csv, line 1: {message}"):
         read_bytes(tmp_path, data)
+
+
+def test_a_table_in_utf_16_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"rows.csv: is in UTF-16, expected UTF-8. Save it as UTF-8, or convert it"):
+        read_bytes(tmp_path, "user,text\n".encode("utf-16"))
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,9 @@ def test_what_is_left_out_is_counted(tmp_path):
     data = b'{"user": "a", "text": "\xff"}\n' + GOOD + b"\n".join(json.dumps(row).encode() for row in rows)
     texts, skipped = read_bytes(tmp_path, data)
     assert len(texts) == 1
-    assert skipped.as_dict() == {"bytes that are not UTF-8": 1, "empty text": 4, "row without user": 3}
+    assert skipped.as_dict() == {"bytes that are not UTF-8": 1, "empty text": 4, "row without a user": 3}
     places = {reason: place.rpartition(", ")[2] for reason, place in skipped.first_places().items()}
-    assert places == {"bytes that are not UTF-8": "line 1", "empty text": "line 6", "row without user": "line 3"}
+    assert places == {"bytes that are not UTF-8": "line 1", "empty text": "line 6", "row without a user": "line 3"}
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,8 @@ def test_columns_of_many_types(tmp_path, user, type_):
     text = pa.array(["One. Two.", None, "Three.", "Four."]).cast(type_)
     texts, skipped = read_table(tmp_path, {"user": user, "text": text, "more": [[1], [2], [3], [4]]})
     assert texts == [ClientText("7", ["One.", "Two."])]
-    assert skipped.as_dict() == {"empty text": 1, "row without user": 2}
-    assert skipped.first_places()["row without user"].endswith("rows.parquet, row 3")
+    assert skipped.as_dict() == {"empty text": 1, "row without a user": 2}
+    assert skipped.first_places()["row without a user"].endswith("rows.parquet, row 3")
 
 
 @pytest.mark.parametrize(

@@ -63,14 +63,14 @@ def test_what_is_left_out_is_counted(tmp_path):
         "bytes that are not UTF-8": 1,
         "empty text": 2,
         "row of the Community user": 1,
-        "row without user": 1,
+        "row without a user": 1,
     }
     assert skipped.first_places() == {
         NEITHER: f"{path}, line 3",
         "bytes that are not UTF-8": f"{path}, line 8",
         "empty text": f"{path}, line 11",
         "row of the Community user": f"{path}, line 10",
-        "row without user": f"{path}, line 9",
+        "row without a user": f"{path}, line 9",
     }
 
 
@@ -301,7 +301,7 @@ def test_real_dumps_have_their_counts(name, kind):
     site = path.name.rsplit(".", 2)[0]
     assert {text.client_id for text in texts} <= {f"{site}/{user}" for user in users}
     assert len({text.client_id for text in texts}) >= len(set(users)) - empty
-    assert skipped.as_dict().get("row without user", 0) == sum(row.get(owner) is None for row in wanted)
+    assert skipped.as_dict().get("row without a user", 0) == sum(row.get(owner) is None for row in wanted)
     assert sum(skipped.as_dict().values()) + len(texts) == len(rows)
     words = sum(len(sentence.split()) for text in texts for sentence in text.sentences)
     assert words > 10 * len(texts)
