@@ -391,7 +391,8 @@ def _assumed(ancestry: Sequence[Phase], tuning: Mapping[str, Any] | None = None)
 
 def _assumed_of(vocabularies: Sequence[VocabularyOrigin], relevances: Sequence[RelevanceOrigin]) -> list[str]:
     """Say what has to hold of vocabularies whose spending is counted, and of the relevances of tokens."""
-    return [line for origin in (*vocabularies, *relevances) for line in origin.assumptions]
+    counted = (*(origin.assumptions for origin in vocabularies), *(origin.assumptions for origin in relevances))
+    return [line for assumptions in counted for line in assumptions]
 
 
 def _selection_words(law: TrialsLaw) -> str:
