@@ -84,7 +84,7 @@ def test_nothing_is_promised_where_nothing_was(phase, why):
     assert "epsilon" not in found.sentence()
     for name, value in found.as_terms().items():
         assert value is None or not name.startswith(("epsilon", "rho"))
-    for people, words in (("public", "public text"), ("disjoint", "other people")):
+    for people, words in (("public", "public data"), ("disjoint", "other people")):
         said = stated(FEDERATED, phase_of(FEDERATED), phase._replace(people=people, training_data_sha256="other"))
         assert said.total.epsilon == stated(FEDERATED, phase_of(FEDERATED)).total.epsilon
         assert words in said.sentence()
