@@ -81,14 +81,16 @@ def _privacy_of(key: PrivacyKey, results: Sequence[CellResult]) -> RunPrivacy:
     reasons = {reason for summary in ended for reason in summary["not_private_because"]}
     if any(result.cell.experiment.privacy.noise_seed != "entropy" for result in results):
         reasons.add(REPEATABLE)
+    if not ended:
+        reasons.add("no run came to its end and stated what it promises")
     if reasons:
         # What such a run says may go on with the epsilon that secret noise would have had.
         told = tuple(sorted(reasons))
         statement = f"{NOT_PRIVATE}: {'; '.join(told)}"
         return RunPrivacy(*key, False, None, noise, (statement,), len(results), told)
     stated = [guarantee["epsilon"] for guarantee in guarantees]
-    most = math.inf if None in stated else max(stated, default=math.inf)
-    within = key.target_epsilon is not None and (most <= key.target_epsilon or not stated)
+    most = math.inf if None in stated else max(stated)
+    within = key.target_epsilon is not None and most <= key.target_epsilon
     epsilon = key.target_epsilon if within else (most if math.isfinite(most) else None)
     statements = {summary["privacy"] for summary in ended}
     return RunPrivacy(*key, True, epsilon, noise, tuple(sorted(statements)), len(results))

@@ -117,6 +117,12 @@ def test_runs_that_were_lost_are_counted_and_not_listed_one_by_one():
     assert (row.scores[0].perplexity, row.scores[0].note) == ("\N{EN DASH}", "1 of 1 seed diverged")
 
 
+def test_no_epsilon_is_told_where_no_run_stated_one():
+    models = model_results([make_private_result(epsilon=5.0, status="failed"), make_private_result(epsilon=20.0)])
+    assert privacy_marks(models)[0] == "each run alone differentially private: epsilon 20"
+    assert dict(privacy_statements(models))["tree, NOT PRIVATE"].startswith("NOT PRIVATE: no run came to its end")
+
+
 def test_marks_and_statements_say_what_is_private_and_what_is_not():
     models = model_results(grid())
     assert privacy_marks(models) == [
