@@ -29,18 +29,6 @@ def find_commands() -> dict[str, type]:
     return found
 
 
-def options_read_by(main: Callable[[list[str]], int]) -> list[type]:
-    """Find the dataclasses of options of a command, or of all its sub-commands."""
-    found: dict[str, type] = {}
-    token = _found.set(found)
-    try:
-        with contextlib.suppress(_NotedError):
-            main([])
-    finally:
-        _found.reset(token)
-    return list(found.values())
-
-
 def run_each_if_looking(choices: Iterable[Callable[[list[str]], int]]) -> bool:
     """Run all sub-commands of a command, if that is how commands are being looked for; returns whether they are."""
     if _found.get() is None:

@@ -1,7 +1,5 @@
 """`fedlm data describe`: show what is in a token store."""
 
-import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from rich.table import Column, Table
 
 from fedlm.commands.options import read_options
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.simulations.data.describing.description import count_store, describe
 from fedlm.simulations.data.store.token_store import TokenStore
@@ -46,8 +45,7 @@ def main(argv: list[str]) -> int:
 
         write_plot(command.plot, store, counts)
     if command.json:
-        json.dump(description, sys.stdout, indent=1)
-        print()
+        print(json_text(description, indent=1))
         return 0
     _print_description(description)
     if command.plot is not None:

@@ -7,7 +7,6 @@ crowd provokes, and how many there were of each client is not forgotten when lin
 import contextlib
 import copy
 import fcntl
-import json
 import logging
 import os
 import re
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.json_text import json_text
 
 _log = logging.getLogger("fedlm.serving")
 _STDERR = "stderr"
@@ -56,7 +56,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return json_text(line, default=str)
 
 
 _Cause = tuple[str, str]
