@@ -176,7 +176,7 @@ def test_a_control_permutes_them(settings_of, files):
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({}, "give --relevance, a file that `fedlm data relevance"),
+        ({}, "give relevance, a file that `fedlm data relevance"),
         ({"relevance": "public-client"}, "was counted by client"),
         ({"relevance": "public", "length": 7}, "count with `fedlm data relevance --unit example --length 7"),
         ({"relevance": "public", "packing": "packed"}, "--packing packed"),
