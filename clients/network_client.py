@@ -34,7 +34,7 @@ from fedlm.fl_core.deployment.protocol.errors import (
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, Channel
 from fedlm.fl_core.deployment.protocol.training_program import read_cut
 from fedlm.fl_core.deployment.protocol.update_bytes import WireError, unpack_parameters
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, UserError
 from fedlm.models.precision import precision_scope, resolve_precision
 from fedlm.models.registry import UnknownModelError
 
@@ -236,8 +236,11 @@ class Client:
 
     async def _read_tokenizer(self, channel: Channel, description: messages.Artifact) -> None:
         if description.digest not in self._encoders:
-            content = await self._fetch(channel, description)
-            self._encoders = {description.digest: self._read_vocabulary(bytes(content))}
+            content = bytes(await self._fetch(channel, description))
+            try:
+                self._encoders = {description.digest: self._read_vocabulary(content)}
+            except (UserError, ValueError, RecursionError) as error:
+                raise WireError("its tokenizer cannot be read, or is of another version of this software") from error
 
     async def _fetch(self, channel: Channel, description: messages.Artifact) -> bytearray:
         """Download, going on where the last try broke off."""

@@ -22,6 +22,8 @@ from fedlm.models.dropout import check_dropout, with_dropout
 from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.models.registry import create_model
 
+_LONGEST = 1 << 20
+
 Encode = Callable[[Sequence[Any]], list[np.ndarray]]
 """From examples to the token ids of each, int [tokens], without special tokens other than OOV."""
 
@@ -46,6 +48,10 @@ def program_of(message: messages.TrainingProgram, limits: ClientLimits) -> Clien
     training = read_local_training(message)
     training = dataclasses.replace(training, max_batches=min(training.max_batches, limits.max_batches))
     check_dropout(message.dropout)
+    if not 1 <= message.length <= _LONGEST:
+        raise ConfigurationError(
+            f"the server asks for examples of {message.length} tokens, but they have 1 to {_LONGEST}"
+        )
     model = _model(message.model, message.vocabulary_size, message.precision, message.dropout)
     return ClientProgram(model, training, read_compressor(message, model, training.algorithm))
 

@@ -12,6 +12,7 @@ from fedlm.clients.example_store import ExampleStore
 from fedlm.clients.network_client import Client
 from fedlm.clients.settings import ClientLimits, Conditions
 from fedlm.commands.cli import main
+from fedlm.commands.client import _read_vocabulary
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.protocol.errors import (
@@ -152,6 +153,22 @@ def test_words_of_a_server_command_no_terminal_and_are_one_line(tmp_path):
         run(server, tmp_path, notice=said.append)
     assert len(said) == 1
     assert all(one.isprintable() for one in (said[0], str(caught.value)))
+
+
+@pytest.mark.parametrize("content", [b"{", b"3", b"{}", b"\xff", b"[" * 100_000, b"9" * 5000])
+def test_a_tokenizer_that_is_none_ends_the_client_with_one_sentence(tmp_path, content):
+    server = FakeServer()
+    server.vocabulary = ServedArtifact([content], "tokenizer", 4096)
+    client = Client(lambda: server, small.store_of(tmp_path, 3), _read_vocabulary, limits=QUICK)
+    with pytest.raises(ConfigurationError, match="its tokenizer cannot be read"):
+        client.run()
+    assert not server.headers
+
+
+@pytest.mark.parametrize("length", [0, 2**31 - 1])
+def test_examples_of_no_length_or_of_one_that_fills_the_memory_are_refused(tmp_path, length):
+    with pytest.raises(ConfigurationError, match=f"examples of {length} tokens"):
+        run(FakeServer(length=length), tmp_path)
 
 
 def test_nothing_is_sent_while_the_device_may_not_train(tmp_path):
