@@ -22,7 +22,7 @@ _CONTENTS = {COMPARISON_FILE: COMPARISON, GRID_FILE: GRID, "store.json": DATA_SE
 )
 
 _BEGUN_WITH = {RUN: (LOCK_FILE, "checkpoints"), COMPARISON: (COMPARISON_FILE,), GRID: (GRID_FILE, "cells")}
-"""Of which each folder has one before it has anything else."""
+"""Each folder has one of these before it has anything else."""
 _OWN = {RUN: {"error.txt"}, AGGREGATOR: {TRANSFERS_FOLDER}, REPORT: {"report.html", "runs.csv", "plots"}}
 """What may lie in a folder that has none of these: the error of a run that could not begin; an earlier report."""
 
