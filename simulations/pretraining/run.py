@@ -39,7 +39,7 @@ from fedlm.simulations.pretraining.settings import Pretraining
 from fedlm.simulations.pretraining.trainer import StepReport, TrainState
 
 _COUNTED_UNITS = 1000
-"""Of which the mean length of all is taken."""
+"""The mean length of all sequences is reckoned from so many."""
 _QUANTILES = {"gradient_norm_p10": 0.1, "gradient_norm_p50": 0.5, "gradient_norm_p90": 0.9}
 
 

@@ -253,7 +253,7 @@ def test_first_parameters_bring_the_release_that_they_were_trained_with(behind, 
 
 @pytest.mark.parametrize("people", ["public", "disjoint"])
 def test_other_peoples_training_brings_a_vocabulary_that_was_taken_from_elsewhere(people, tmp_path):
-    """Of which nobody has said whose text it was made of."""
+    """Nobody has said whose text it was made of."""
     taken = dataclasses.replace(AGAIN, of_another=True, of_users=True)
     of_theirs = behind_with(tmp_path / "theirs", AGAIN, people, "theirs")
     of_nobody_knows_whose = behind_with(tmp_path / "taken", taken, people, "theirs")
