@@ -175,7 +175,12 @@ def test_the_page_on_tasks_works_as_it_is_written(workplace):
 def test_the_recommendation_page_works_as_it_is_written(workplace):
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for script in blocks("docs/recommendation.md", "sh"):
-        type_script(script, workplace, environment)
+        # Five users say little of the items that are held out.
+        statuses = (0, NO_GOOD) if script.rstrip().endswith("runs/corrected_films") else (0,)
+        type_script(script, workplace, environment, statuses=statuses)
+    corrected = json.loads((workplace / "runs/corrected_films/summary.json").read_text())
+    assert corrected["rounds"] == 3
+    assert corrected["privacy_guarantee"]["epsilon"] > 0
     found = json.loads((workplace / "runs/private_films/evaluation_test.json").read_text())
     assert set(found["scores"]) == {f"{name}@{k}" for name in ("hit", "ndcg", "coverage") for k in (1, 3)}
     assert "the vocabulary is public" in found["privacy"]

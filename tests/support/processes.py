@@ -31,8 +31,8 @@ def finish(process):
     return process.returncode, output, errors
 
 
-def type_script(script, folder, environment, seconds=300):
-    """Run a script of a shell, whose processes end with it; it has so many seconds. Returns its errors."""
+def type_script(script, folder, environment, seconds=300, statuses=(0,)):
+    """Run a script of a shell, whose processes end with it, with one of these statuses. Returns its errors."""
     process = subprocess.Popen(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
@@ -51,7 +51,7 @@ def type_script(script, folder, environment, seconds=300):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     logs = "".join(path.read_text() for path in Path(folder).glob("*.log"))
-    assert process.returncode == 0, f"{process.returncode}: {script}\n{errors}\n{logs}"
+    assert process.returncode in statuses, f"{process.returncode}: {script}\n{errors}\n{logs}"
     return errors
 
 
