@@ -58,7 +58,7 @@ class FileCheckpoints:
     """What `Checkpoints` does, without orbax, which takes a hundred times as long."""
 
     def __init__(self, recorder: Recorder, directory: Path, keep: int = 2):
-        self._recorder, self._directory, self._keep = recorder, directory, keep
+        self._recorder, self.directory, self._keep = recorder, directory, keep
         directory.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> "FileCheckpoints":
@@ -68,7 +68,7 @@ class FileCheckpoints:
         pass
 
     def all_rounds(self) -> list[int]:
-        return sorted(int(path.name) for path in self._directory.iterdir() if path.name.isdecimal())
+        return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdecimal())
 
     def latest_round(self) -> int:
         return max(self.all_rounds(), default=0)
@@ -79,28 +79,28 @@ class FileCheckpoints:
     def save(self, rounds: int, state: Any, about: dict[str, Any]) -> None:
         if rounds in self.all_rounds():
             return
-        made = self._directory / f"{rounds}.unfinished"
+        made = self.directory / f"{rounds}.unfinished"
         shutil.rmtree(made, ignore_errors=True)
         (made / "about").mkdir(parents=True)
         (made / "about" / "metadata").write_text(json.dumps(about))
         with (made / "state.npy").open("wb") as file:
             np.save(file, np.array([_as_saved(state)], object), allow_pickle=True)
-        os.rename(made, self._directory / str(rounds))
+        os.rename(made, self.directory / str(rounds))
         for old in self.all_rounds()[: -self._keep]:
-            shutil.rmtree(self._directory / str(old))
+            shutil.rmtree(self.directory / str(old))
 
     def restore_about(self, rounds: int) -> dict[str, Any]:
-        return json.loads((self._directory / str(rounds) / "about" / "metadata").read_text())
+        return json.loads((self.directory / str(rounds) / "about" / "metadata").read_text())
 
     def restore_arrays(self, rounds: int) -> Any:
-        return np.load(self._directory / str(rounds) / "state.npy", allow_pickle=True)[0]
+        return np.load(self.directory / str(rounds) / "state.npy", allow_pickle=True)[0]
 
     def restore_state(self, rounds: int, like: Any) -> Any:
         try:
             return _as_like(like, self.restore_arrays(rounds))
         except (KeyError, IndexError, TypeError) as error:
             raise CheckpointError(
-                f"{self._directory / str(rounds)}: this checkpoint cannot be read ({error})"
+                f"{self.directory / str(rounds)}: this checkpoint cannot be read ({error})"
             ) from error
 
 
