@@ -66,7 +66,7 @@ class Undecorated(HalfSteps):
     ("algorithm", "what"),
     [
         (HalfSteps, "client_algorithm is the class HalfSteps"),
-        (3, "client_algorithm is a int"),
+        (3, "client_algorithm is 3, but must be text, a ClientAlgorithm"),
         (Unhashable(), "cannot be hashed"),
         (Undecorated(0.5), "a Undecorated whose part is not a field"),
     ],
