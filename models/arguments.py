@@ -12,7 +12,6 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, ParamSpec, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import numpy as np
-from typing_extensions import get_protocol_members, is_protocol
 
 from fedlm.models.errors import ConfigurationError, setting
 
@@ -113,9 +112,21 @@ def _fits(value: Any, hint: Any) -> bool:
         # A text is a sequence of texts, but never meant as one.
         in_order = isinstance(value, kind) and not isinstance(value, str | bytes)
         return in_order and all(_fits(one, part) for part in parts[:1] if isinstance(part, type) for one in value)
-    if is_protocol(kind) and kind.__module__ != "collections.abc":
-        return not isinstance(value, type) and all(hasattr(value, name) for name in get_protocol_members(kind))
+    if _is_protocol(kind) and kind.__module__ != "collections.abc":
+        return not isinstance(value, type) and all(hasattr(value, name) for name in _members(kind))
     return isinstance(value, kind)
+
+
+def _is_protocol(kind: Any) -> bool:
+    # typing_extensions can say it since 4.6, but the environments of FedJAX and TFF have older versions.
+    return isinstance(kind, type) and bool(vars(kind).get("_is_protocol", False))
+
+
+def _members(protocol: type) -> set[str]:
+    """Name the methods and attributes that a protocol asks for."""
+    asking = [vars(kind) for kind in protocol.__mro__ if _is_protocol(kind)]
+    names = {name for found in asking for name in (*found, *found.get("__annotations__", {}))}
+    return {name for name in names if not name.startswith("_") or name == "__call__"}
 
 
 def _shown(value: Any) -> str:
@@ -141,6 +152,6 @@ def _expected(hint: Any) -> list[str]:
         return [_WORDS[kind]]
     if kind in (collections.abc.Sequence, collections.abc.Iterable, list, tuple):
         return ["a list" + (f" of {parts[0].__name__}" if parts and isinstance(parts[0], type) else "")]
-    if is_protocol(kind):
-        return [f"an object with {', '.join(sorted(get_protocol_members(kind)))}"]
+    if _is_protocol(kind):
+        return [f"an object with {', '.join(sorted(_members(kind)))}"]
     return [f"a {kind.__name__}" if kind.__name__[0] not in "AEIO" else f"an {kind.__name__}"]
