@@ -12,6 +12,7 @@ import numpy as np
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.json_text import json_text
 from fedlm.simulations.laws.forms.fitted_form import FittedForm
 from fedlm.simulations.laws.surface import Interpolation, LossSurface, Method
 
@@ -58,7 +59,7 @@ def write_laws(laws: Laws, path: Path) -> None:
         "forms": {name: form.to_json() for name, form in laws.forms.items()},
         "surface": None if laws.surface is None else _surface_fields(laws.surface),
     }
-    write_atomically(path, json.dumps(document, default=str) + "\n")
+    write_atomically(path, json_text(document, default=str) + "\n")
 
 
 def read_laws(path: Path) -> Laws:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.json_text import json_text
 
 MEASUREMENTS_FILE = "measurements.parquet"
 """In the folder of a grid's results."""
@@ -135,7 +136,7 @@ def write_measurements(measurements: Measurements, path: Path, task: Mapping[str
         {name: pa.array(column, _SCHEMA.field(name).type) for name, column in measurements.columns().items()}
     )
     if task is not None:
-        table = table.replace_schema_metadata({_TASK: json.dumps(task, default=str).encode()})
+        table = table.replace_schema_metadata({_TASK: json_text(task, default=str).encode()})
     pq.write_table(table, buffer, compression="zstd")
     write_atomically(path, buffer.getvalue())
 

@@ -1,6 +1,7 @@
 """Batches of plans are those of docs/protocol.md, and its tokens those of the tokenizer."""
 
 import json
+import unicodedata
 
 import numpy as np
 import pytest
@@ -89,9 +90,14 @@ def tokenizers():
     return made
 
 
+def is_old(character):
+    """The library knows characters as Unicode 8 has them, and Python as its own version does: take what stayed."""
+    return unicodedata.ucd_3_2_0.category(character) == unicodedata.category(character)
+
+
 @pytest.mark.long
 @given(
-    st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=40)
+    st.text(st.characters(exclude_categories=["Cs", "Cn"]).filter(is_old), max_size=40)
     | st.text("abcdeßéÉ İ,.'\t你a\u0301Σς", max_size=30)
 )
 @settings(max_examples=300, deadline=None)
