@@ -103,4 +103,4 @@ def test_other_people_in_memory_are_other_people_only_by_word(texts, tmp_path):
     assert unknown["privacy_guarantee"] is None
     said = simulate(others, tmp_path / "said", init_from=tmp_path / "open", initial_data="disjoint")
     assert said["privacy_guarantee"]["epsilon"] == pytest.approx(gaussian_epsilon(4.0, 1.0, 1e-5), rel=0.01)
-    assert "text of other people, of whom nothing is promised here" in said["privacy"]
+    assert "data of other people, of whom nothing is promised here" in said["privacy"]

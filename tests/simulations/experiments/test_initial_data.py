@@ -134,7 +134,7 @@ def test_a_user_may_say_that_the_text_was_public_or_of_others(settings, public, 
     other = other_import(small_store, tmp_path / "other", range(5, 60))
     run(public, tmp_path / "first", data=other)
     alone = gaussian_epsilon(4.0, 1.0, 1e-5)
-    for word, said in (("public", "public text"), ("disjoint", "other people")):
+    for word, said in (("public", "public data"), ("disjoint", "other people")):
         child = run(settings, tmp_path / word, init_from=tmp_path / "first", initial_data=word)
         assert child["privacy_guarantee"]["epsilon"] == pytest.approx(alone)
         assert said in child["privacy"]

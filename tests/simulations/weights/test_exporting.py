@@ -282,7 +282,7 @@ def test_fine_tuning_states_an_epsilon_for_its_own_text_alone(tmp_path):
         summary = run_pretraining(training, tmp_path / said)
         assert ("epsilon" in summary["privacy"]) == (said == "public")
         assert "`fedlm model import`" in summary["privacy"]
-    assert "assumed: the first parameters were made from public text" in summary["privacy"]
+    assert "assumed: the first parameters were made from public data" in summary["privacy"]
     written = export_model(tmp_path / "public", tmp_path / "out", "huggingface")
     assert written.dtypes == ("float32",)
     assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (
