@@ -269,7 +269,8 @@ def test_the_folder_is_its_owners_alone(settings, begun_by_others, tmp_path):
     before = os.umask(0o022)
     try:
         if begun_by_others:
-            (out / "tensorboard").mkdir(parents=True)
+            for name in ("checkpoints", "tensorboard"):
+                (out / name).mkdir(parents=True)
             (out / "metrics.jsonl").write_text("")
         with pytest.raises(StopError):
             run_experiment(compose(Experiment, **settings), out, stop_at(3))
