@@ -111,16 +111,21 @@ def choose_training(laws: Laws, plan: Plan, data: TrainingData | None = None) ->
     assert surface is not None
     model = nearest_architecture(surface, plan.best["parameters"], None if data is None else data.vocabulary_size)
     parameters = round(plan.best["parameters"]) if model is None else model.parameters
-    batch_size = max(1, min(round(plan.best["batch_size"]), math.floor(budget.examples)))
-    # The model that can be built may be a little smaller, and the budget then allow more steps than there are laws for.
-    allowed = round(budget.compute / (FLOPS * parameters * batch_size * plan.length))
-    steps = max(1, min(allowed, math.floor(surface.steps[-1])))
-    least_noise = batch_size * float(surface.with_measured_noise(0.0))
-    guarantee = _accounted(budget, batch_size, steps, least_noise=least_noise, data=data)
-    noise = 0.0 if guarantee is None else guarantee.noise_multiplier
-    ratio = 0.0 if guarantee is None else float(surface.with_measured_noise(noise / batch_size))
-    at = parameters, steps, ratio
-    loss, rate = surface.predict(*at).item(), surface.learning_rate(*at).item()
+    # A whole batch, and the model that can be built, may ask for a little more noise than was measured: a batch that is
+    # larger by one or two asks for less.
+    nearest = max(1, min(round(plan.best["batch_size"]), math.floor(budget.examples)))
+    for batch_size in range(nearest, min(nearest + 2, math.floor(budget.examples)) + 1):
+        # The budget may allow more or fewer steps than there are laws for.
+        allowed = round(budget.compute / (FLOPS * parameters * batch_size * plan.length))
+        steps = max(math.ceil(surface.steps[0]), min(allowed, math.floor(surface.steps[-1])))
+        least_noise = batch_size * float(surface.with_measured_noise(0.0))
+        guarantee = _accounted(budget, batch_size, steps, least_noise=least_noise, data=data)
+        noise = 0.0 if guarantee is None else guarantee.noise_multiplier
+        ratio = 0.0 if guarantee is None else float(surface.with_measured_noise(noise / batch_size))
+        at = parameters, steps, ratio
+        loss, rate = surface.predict(*at).item(), surface.learning_rate(*at).item()
+        if math.isfinite(loss):
+            break
     if not math.isfinite(loss):
         raise ConfigurationError(
             f"the nearest model that can be built has {parameters:,} parameters, and with {steps:,} steps and a "
