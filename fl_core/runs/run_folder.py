@@ -21,7 +21,11 @@ _CONTENTS = {COMPARISON_FILE: COMPARISON, GRID_FILE: GRID, "store.json": DATA_SE
     (METRICS_FILE, SUMMARY_FILE, "checkpoints"), RUN
 )
 
-_BEGUN_WITH = {RUN: (LOCK_FILE, "checkpoints"), COMPARISON: (COMPARISON_FILE, "cells", "trials"), GRID: (GRID_FILE, "cells")}
+_BEGUN_WITH = {
+    RUN: (LOCK_FILE, "checkpoints"),
+    COMPARISON: (COMPARISON_FILE, "cells", "trials"),
+    GRID: (GRID_FILE, "cells"),
+}
 """Each folder has one of these before it has anything else."""
 _OWN = {RUN: {"error.txt"}, AGGREGATOR: {TRANSFERS_FOLDER}, REPORT: {"report.html", "runs.csv", "plots"}}
 """What may lie in a folder that has none of these: the error of a run that could not begin; an earlier report."""
