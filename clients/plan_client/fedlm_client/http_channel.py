@@ -21,6 +21,7 @@ from fedlm_client import messages_pb2 as messages
 from fedlm_client.artifacts import Assembly
 from fedlm_client.errors import ClientError, GoneError, TransportError, WrongServerError
 from fedlm_client.host_and_port import AddressError, is_loopback, read_address, written
+from fedlm_client.wrong_servers import wrong_server
 
 _ANSWER_SECONDS, _TRANSFER_SECONDS = 30.0, 3600.0
 _LONGEST_MESSAGE = 1 << 22
@@ -28,8 +29,6 @@ _AT_ONCE = 1 << 17
 _OK, _NOT_FOUND = 200, 404
 _CLAIMED = re.compile(r"[!-~][ -~]{0,127}")
 _FOR_GOOD = (*range(400, 404), *range(405, 408))
-_WRONG_NAME, _WRONG_TIME = (62, 63, 64), (9, 10)  # codes of OpenSSL
-_NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 _LONGEST_HEAD, _CONNECTED = 1 << 14, re.compile(rb"HTTP/1\.[01] 200 ")
 _Answer = TypeVar("_Answer", bound=Message)
 
@@ -141,7 +140,7 @@ class Channel:
         except (OSError, ssl.SSLError, h11.ProtocolError, DecodeError) as error:
             self.close()
             server = written(self._host, self._port)
-            if isinstance(error, ssl.SSLError) and (wrong := _wrong_server(server, error)):
+            if isinstance(error, ssl.SSLError) and (wrong := wrong_server(server, error)):
                 raise WrongServerError(wrong) from error
             if isinstance(error, ssl.SSLCertVerificationError):
                 clock = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -281,22 +280,6 @@ def _check_speech(begins: bytes) -> None:
         raise WrongServerError("the server speaks gRPC at this port, and this client HTTP; its operator says where")
     if begins[:2] == b"\x15\x03":
         raise WrongServerError("the server speaks TLS at this port, and this client plain text; give --credentials")
-
-
-def _wrong_server(server: str, error: ssl.SSLError) -> str | None:
-    """Say why TLS fails where it will fail again; None where a clock or a renewed certificate may mend it."""
-    said, reason = getattr(error, "verify_message", ""), error.reason or ""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        if error.verify_code in _WRONG_TIME:
-            return None
-        if error.verify_code in _WRONG_NAME:
-            return f"the server at {server} has a certificate for other names ({said}); dial one that it has"
-        return f"the server at {server} has a certificate of another authority than this client believes ({said})"
-    if "UNKNOWN_CA" in reason or "CERTIFICATE_REQUIRED" in reason or "BAD_CERTIFICATE" in reason:
-        return f"the server at {server} does not believe this client's certificate ({reason}); enrol with its authority"
-    if reason in _NOT_TLS:
-        return f"what answers at {server} speaks no TLS ({reason}); dial the address at which the server has clients"
-    return None
 
 
 def _tls(folder: Path) -> ssl.SSLContext:

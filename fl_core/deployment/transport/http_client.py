@@ -33,14 +33,13 @@ from fedlm.fl_core.deployment.transport.http_names import (
     UPLOAD,
     UPLOAD_HEADER,
 )
+from fedlm.fl_core.deployment.wrong_servers import wrong_server
 from fedlm.fl_core.errors import ConfigurationError, setting
 
 _ANSWER_SECONDS = 30.0
 _AT_ONCE, _LONGEST_MESSAGE = 1 << 18, 1 << 22
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _FOR_GOOD = range(400, 408)
-_WRONG_NAME, _WRONG_TIME = (62, 63, 64), (9, 10)  # codes of OpenSSL
-_NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 _MOST_DIGITS = len(str(LARGEST_CHUNK))
 _LONGEST_HEAD, _CONNECTED = 1 << 14, re.compile(rb"HTTP/1\.[01] 200 ")
 
@@ -318,25 +317,9 @@ def _translated(server: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ssl.SSLError, h11.ProtocolError, DecodeError) as error:
-        if isinstance(error, ssl.SSLError) and (wrong := _wrong_server(server, error)):
+        if isinstance(error, ssl.SSLError) and (wrong := wrong_server(server, error)):
             raise WrongServerError(wrong) from error
         if isinstance(error, ssl.SSLCertVerificationError):
             clock = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
             raise TransportError(f"by this machine's clock, {clock}: {error}") from error
         raise TransportError(f"{type(error).__name__}: {error}") from error
-
-
-def _wrong_server(server: str, error: ssl.SSLError) -> str | None:
-    """Say why TLS fails where it will fail again; None where a clock or a renewed certificate may mend it."""
-    said, reason = getattr(error, "verify_message", ""), error.reason or ""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        if error.verify_code in _WRONG_TIME:
-            return None
-        if error.verify_code in _WRONG_NAME:
-            return f"the server at {server} has a certificate for other names ({said}); dial one that it has"
-        return f"the server at {server} has a certificate of another authority than this client believes ({said})"
-    if "UNKNOWN_CA" in reason or "CERTIFICATE_REQUIRED" in reason or "BAD_CERTIFICATE" in reason:
-        return f"the server at {server} does not believe this client's certificate ({reason}); enrol with its authority"
-    if reason in _NOT_TLS:
-        return f"what answers at {server} speaks no TLS ({reason}); dial the address at which the server has clients"
-    return None

@@ -1,0 +1,1 @@
+../../../fl_core/deployment/wrong_servers.py
