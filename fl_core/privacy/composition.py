@@ -264,11 +264,12 @@ def _checked_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
 
 @functools.lru_cache(maxsize=256)
 def _epsilon_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
-    upper = _epsilon_above(events, delta)
-    if not events or _only_gaussian(events) is not None:
-        return EpsilonBounds(upper, upper)
-    if _has_little_noise(events):
+    is_exact = not events or _only_gaussian(events) is not None
+    if _has_little_noise(events) and not is_exact:
         return not_crossed(_bounds_of_little_noise(events, delta), events, delta)
+    upper = _epsilon_above(events, delta)
+    if is_exact:
+        return EpsilonBounds(upper, upper)
     lower = 0.0
     directions = _both_directions(events)
     for finer in _FINER:
