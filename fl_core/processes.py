@@ -6,6 +6,7 @@ devices, so that nothing but JAX is needed; in a single process there is none.
 
 import functools
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from fedlm.fl_core.errors import ConfigurationError, ProcessLostError, UserError
 
 _Result = TypeVar("_Result")
 _AXIS = "devices"
+_JAX_STATUS = "(UNKNOWN|UNAVAILABLE|INTERNAL|ABORTED|CANCELLED|DEADLINE_EXCEEDED): "
 
 
 def is_first() -> bool:
@@ -114,13 +116,20 @@ def lost_processes() -> Iterator[None]:
     the other processes cannot be reached any more. What this process lacks memory for is not of the others."""
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
-        if jax.process_count() == 1 or "RESOURCE_EXHAUSTED" in str(error):
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        if jax.process_count() == 1 or not _of_an_exchange(error):
             raise
         raise ProcessLostError(
             f"the exchange with the other processes failed ({str(error).splitlines()[0][:200]}); most likely one of "
             "them ended, see what it printed. The same commands go on from the last checkpoint"
         ) from error
+
+
+def _of_an_exchange(error: Exception) -> bool:
+    """Say whether JAX reports that an exchange failed: with a status as a ValueError too, where a program starts."""
+    return bool(re.match(_JAX_STATUS, str(error))) or (
+        isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error)
+    )
 
 
 @functools.lru_cache(maxsize=1)

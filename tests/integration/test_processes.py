@@ -13,6 +13,7 @@ import pytest
 
 from fedlm.fl_core.errors import ProcessLostError
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.processes import lost_processes
 from fedlm.simulations.experiments.experiment import run_prepared
 from fedlm.simulations.pretraining import run as pretraining
 from tests.support.processes import ENVIRONMENT, LONGEST_SECONDS, find_free_port, finish, rows_of
@@ -153,9 +154,10 @@ def kill_one(processes, victim, out):
     return status, errors
 
 
-def test_wherever_a_run_notices_that_a_process_is_gone_it_says_so(monkeypatch, tmp_path):
+@pytest.mark.parametrize("kind", [jax.errors.JaxRuntimeError, ValueError])
+def test_wherever_a_run_notices_that_a_process_is_gone_it_says_so(kind, monkeypatch, tmp_path):
     def exchange(*_):
-        raise jax.errors.JaxRuntimeError("UNKNOWN: Gloo AllGather failed")
+        raise kind("UNKNOWN: Gloo AllGather failed")
 
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(pretraining, "prepare_pretraining", exchange)
@@ -163,6 +165,13 @@ def test_wherever_a_run_notices_that_a_process_is_gone_it_says_so(monkeypatch, t
     for run in (lambda: run_prepared(prepared, tmp_path), lambda: pretraining.run_pretraining(None, tmp_path)):
         with pytest.raises(ProcessLostError, match=r"\(UNKNOWN: Gloo AllGather failed\); most likely one of them"):
             run()
+
+
+def test_other_mistakes_are_not_taken_for_a_lost_process(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    for error in (ValueError("too many values"), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")):
+        with pytest.raises(type(error), match=str(error)), lost_processes():
+            raise error
 
 
 @pytest.mark.long
