@@ -6,8 +6,9 @@ DATA ?= runs/stdlib
 OUT ?= runs/compare
 SITE ?= build/site
 COMPARE_OPTIONS ?=
-# Many tests wait for processes and clocks, so that three at a time keep two cores busy.
-TEST_OPTIONS ?= -n 3 --dist worksteal
+# Many tests wait for processes and clocks, so that three at a time keep two cores busy. SEED decides their order.
+SEED ?= 1
+TEST_OPTIONS ?= -n 3 --dist worksteal -p randomly --randomly-seed=$(SEED)
 REFERENCE_VENV = reference/.venv
 ACCELERATOR_VENV = .venv-accelerator
 MINUTES ?= 9
@@ -59,11 +60,12 @@ test: $(VENV)/installed
 	$(BIN)/python -m pytest $(TEST_OPTIONS) -m 'not (long or reference or thorough)'
 
 test-long: $(VENV)/installed
-	$(BIN)/python -m pytest $(TEST_OPTIONS) -m '(long or reference) and not thorough'
+	$(BIN)/python -m pytest $(TEST_OPTIONS) -m '(long or reference or hypothesis) and not thorough' \
+	  --hypothesis-profile long
 
 # Compiled as a user's runs are; the others compile in less time (tests/conftest.py).
 test-thorough: $(VENV)/installed
-	XLA_FLAGS="$(XLA_FLAGS)" $(BIN)/python -m pytest $(TEST_OPTIONS) -m thorough
+	XLA_FLAGS="$(XLA_FLAGS)" $(BIN)/python -m pytest $(TEST_OPTIONS) -m thorough --hypothesis-profile thorough
 
 # Both are run also where the first fails.
 test-all: $(VENV)/installed

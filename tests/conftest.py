@@ -1,14 +1,13 @@
 """What every test may use. JAX gets four CPU devices, and no accelerator, before it starts.
 
-All processes of a test run share one folder of compiled programs, which is removed at its end: a killed process may
-have left half a program there. `JAX_COMPILATION_CACHE_DIR` names a folder that is kept instead.
+All test runs share one folder of compiled programs; `JAX_COMPILATION_CACHE_DIR` names another. Half a program, which a
+killed process may leave there, is compiled again.
 """
 
-import atexit
 import os
 import resource
 import shutil
-import tempfile
+from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"
@@ -18,32 +17,32 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 # Test processes share a machine's memory: commands that a test runs give back what they free as long as this is there.
 os.environ.setdefault("GLIBC_TUNABLES", "")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="fedlm-tests-")
+    programs = Path(__file__).parents[1] / "build" / "tests" / "programs"
+    programs.mkdir(parents=True, exist_ok=True)
+    if sum(program.stat().st_size for program in programs.iterdir()) > 3 << 30:
+        shutil.rmtree(programs, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(programs)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
-    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 import gc
 import io
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, chdir, contextmanager, redirect_stderr, redirect_stdout
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import psutil
 import pytest
-from hypothesis import settings
 
 from benchmarks.interop.peer_python import REFERENCE, run_in_reference
 from tests.support.processes import find_free_port
 
-# How long an example takes says more of what else a machine does than of the code.
-settings.register_profile("fedlm", deadline=None)
-settings.load_profile("fedlm")
+pytest_plugins = ["tests.support.properties", "tests.support.time_limits"]
 
-pytest_plugins = ["tests.support.time_limits"]
+MOST_MEMORY = 2 << 30
 
 WORDS = (
     "the a this that one some every no file model server client round value name test list thing reads writes "
@@ -61,11 +60,12 @@ def texts_of_sixty_clients() -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compiled_programs_end_with_their_module() -> Iterator[None]:
+def _compiled_programs_end_where_they_fill_the_memory() -> Iterator[None]:
     """Without that the programs of all modules pile up to gigabytes in each worker of a test run."""
     yield
-    jax.clear_caches()
-    gc.collect()
+    if psutil.Process().memory_info().rss > MOST_MEMORY:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")
