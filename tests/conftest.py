@@ -38,9 +38,10 @@ import psutil
 import pytest
 
 from benchmarks.interop.peer_python import REFERENCE, run_in_reference
+from tests.support.made_once import made_once
 from tests.support.processes import find_free_port
 
-pytest_plugins = ["tests.support.properties", "tests.support.time_limits"]
+pytest_plugins = ["tests.support.gallery", "tests.support.properties", "tests.support.time_limits"]
 
 MOST_MEMORY = 2 << 30
 
@@ -71,6 +72,10 @@ def _compiled_programs_end_where_they_fill_the_memory() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of 120 clients with 1 to about 40 sentences of made-up text, and a vocabulary of 120 tokens."""
+    return made_once(tmp_path_factory, "small_store", make_small_store)
+
+
+def make_small_store(out: Path) -> None:
     from fedlm.simulations.data.client_text import ClientText
     from fedlm.simulations.data.importing import ImportSettings, import_text
     from fedlm.simulations.data.sources.in_memory import InMemoryText
@@ -83,9 +88,7 @@ def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         for index in range(120)
     ]
-    out = tmp_path_factory.mktemp("data") / "store"
     import_text("made up", InMemoryText(clients), out, ImportSettings(vocabulary_size=120), workers=1)
-    return out
 
 
 @pytest.fixture(scope="session")
