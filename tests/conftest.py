@@ -107,7 +107,7 @@ def run_fedlm_here(*words: object, cwd: Path | str = ".") -> subprocess.Complete
             # The devices of this process are chosen already.
             patch.setattr(module, "set_up_devices", lambda devices, of_cpu=None: None)
         try:
-            status = main(list(map(str, words)))
+            status = main(["--debug", *map(str, words)])
         except SystemExit as stop:
             status = int(stop.code or 0)
     return subprocess.CompletedProcess(words, status, output.getvalue(), errors.getvalue())

@@ -1,19 +1,17 @@
 """The `fedlm` command: finds the sub-command's module and turns a user's mistake into one clear message."""
 
-import errno
 import gc
 import importlib
-import importlib.metadata
 import logging
 import os
-import platform
 import sys
 import traceback
 from functools import partial
 from types import ModuleType
 
 from fedlm.commands.compiled_programs import keep_compiled_programs
-from fedlm.commands.processes import has_joined, leave_processes, missing_platform
+from fedlm.commands.failures import complaint_about_place, is_full_disk, kept_failure, versions
+from fedlm.commands.processes import leave_processes, missing_platform
 from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ProcessLostError, UserError
 from fedlm.fl_core.kept_memory import keep_freed_memory
@@ -51,26 +49,30 @@ _TERMINATED = 143
 _EXAMPLES = """To begin:
 
   fedlm data import stdlib --out runs/stdlib
-  fedlm compare --preset small --data runs/stdlib --out runs/compare"""
+  fedlm compare --preset small --data runs/stdlib --out runs/compare
+
+`fedlm --debug COMMAND` prints the traceback of what fails; without it the traceback is kept in a file."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a `fedlm` command, of this process's words where there are none.
 
     Returns:
-      The exit status: 0 on success, 1 when another process of the same run was lost, 2 on a user's mistake, 3 when all
-      that was trained diverged or no client answered, 130 when interrupted, 143 when a comparison was ended by
-      SIGTERM.
+      The exit status: 0 on success, 1 when something failed (another process of the same run was lost, the disk is
+      full, a defect), 2 on a user's mistake, 3 when all that was trained diverged or no client answered, 130 when
+      interrupted, 143 when a comparison was ended by SIGTERM.
     """
     argv = sys.argv[1:] if argv is None else argv
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed before this process began
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open as long as the process
     if argv[:1] in (["--version"], ["-V"]):
-        print(_versions())
+        print(versions())
         return 0
     purpose = "Language models trained on text that belongs to people: federated, simulated or central."
-    choices = {name: (text, partial(_run, name)) for name, text in COMMANDS.items()}
+    debug = argv[:1] == ["--debug"]
+    argv = argv[debug:]
+    choices = {name: (text, partial(_run, name, debug)) for name, text in COMMANDS.items()}
     try:
         status = run_choice(argv, "fedlm", "command", purpose, choices, _EXAMPLES)
         sys.stdout.flush()
@@ -83,13 +85,7 @@ def main(argv: list[str] | None = None) -> int:
     return status
 
 
-def _versions() -> str:
-    """Say in a line which fedlm this is, and what it runs on."""
-    ours, jax = (importlib.metadata.version(name) for name in ("fedlm", "jax"))
-    return f"fedlm {ours}, Python {platform.python_version()}, jax {jax}, {platform.platform()}"
-
-
-def _run(command: str, argv: list[str]) -> int:
+def _run(command: str, debug: bool, argv: list[str]) -> int:
     _quieten_libraries()
     keep_compiled_programs()
     if command in _COMPUTING:
@@ -112,19 +108,15 @@ def _run(command: str, argv: list[str]) -> int:
     except TerminatedError:
         print("\nfedlm: ended by SIGTERM; the same command goes on from what it has saved", file=sys.stderr)
         return _TERMINATED
-    except (MemoryError, OverflowError) as error:
-        return _complain(prog, f"a number is too large, or too small, for this machine ({error}); give another")
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _complain(prog, f"the disk is full ({error}); make room, and give the command again")
-        if isinstance(error, OSError) and error.filename is not None:
-            return _complain(prog, f"{error.filename}: {error.strerror}; give another place, or make way there")
-        if (why := missing_platform()) is not None:
+        if is_full_disk(error):
+            return _complain(prog, f"the disk is full ({error}); make room, and give the command again", _FAILED)
+        if (why := complaint_about_place(error) or missing_platform()) is not None:
             return _complain(prog, why)
-        if not has_joined():
-            raise
-        traceback.print_exc()
-        return _FAILED
+        if debug:
+            traceback.print_exc()
+            return _FAILED
+        return _complain(prog, kept_failure(error, [*prog.split(), *argv]), _FAILED)
 
 
 def _imported(module: str) -> ModuleType:

@@ -1,10 +1,12 @@
 import dataclasses
+import errno
 import gc
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 
@@ -160,16 +162,68 @@ def test_a_place_that_is_no_folder_is_one_line(tmp_path, capsys):
     )
 
 
-@pytest.mark.parametrize("error", [MemoryError("Unable to allocate 38.0 GiB"), OverflowError("int too large")])
-def test_a_number_too_large_is_one_line(error, monkeypatch, capsys):
-    def run(argv):
-        raise error
+@pytest.fixture
+def failing(monkeypatch, tmp_path):
+    """Let `fedlm models` raise an error."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
-    monkeypatch.setattr(models, "main", run)
-    assert main(["models"]) == 2
-    assert capsys.readouterr().err == (
-        f"fedlm models: a number is too large, or too small, for this machine ({error}); give another\n"
-    )
+    def fail_with(error):
+        def run(argv):
+            raise error
+
+        monkeypatch.setattr(models, "main", run)
+
+    return fail_with
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError("Unable to allocate 38.0 GiB"), OverflowError("int too large"), KeyError("heldout"),
+     FileNotFoundError(errno.ENOENT, "No such file", "model.npz")],
+)  # fmt: skip
+def test_a_defect_is_a_line_and_a_file_with_the_traceback(error, failing, tmp_path, capsys):
+    failing(error)
+    assert main(["models", "--json"]) == 1
+    said = capsys.readouterr().err
+    (log,) = (tmp_path / "state" / "fedlm").iterdir()
+    assert said.startswith("fedlm models: failed, and not by a mistake of yours that fedlm knows: ")
+    assert str(error) in said
+    assert f"The traceback is in {log}, " in said
+    assert said.count("\n") == 1
+    assert log.stat().st_mode & 0o777 == 0o600
+    text = log.read_text()
+    assert "fedlm models --json\n" in text
+    assert "Traceback" in text
+
+
+def test_a_traceback_is_printed_to_those_who_ask_for_it(failing, tmp_path, capsys):
+    failing(KeyError("heldout"))
+    assert main(["--debug", "models"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_line_is_enough_where_no_file_can_be_written(failing, tmp_path, monkeypatch, capsys):
+    failing(KeyError("heldout"))
+    for variable in ("XDG_STATE_HOME", "TMPDIR"):
+        monkeypatch.setenv(variable, "/dev/null/nowhere")
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/null/nowhere")
+    assert main(["models"]) == 1
+    assert "KeyError: 'heldout'. The traceback cannot be kept (" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "said"),
+    [
+        (errno.EACCES, 2, "run/x: Permission denied; give another place, or make way there"),
+        (errno.ENOTDIR, 2, "run/x: Not a directory; give another place, or make way there"),
+        (errno.ENOSPC, 1, "the disk is full ([Errno 28] No space left on device: 'run/x'); make room, and "),
+    ],
+)
+def test_places_that_cannot_be_used_are_named(number, status, said, failing, capsys):
+    failing(OSError(number, os.strerror(number), "run/x"))
+    assert main(["models"]) == status
+    assert capsys.readouterr().err.startswith(f"fedlm models: {said}")
 
 
 def test_a_vocabulary_without_tokens_is_refused(capsys):
