@@ -1,10 +1,9 @@
-import json
 import logging
 
 import pytest
 
 from benchmarks.privacy.histories.faults import FAULTS
-from benchmarks.privacy.histories.running import RESULTS, stores
+from benchmarks.privacy.histories.running import stores
 from benchmarks.privacy.histories.seams import remember_epsilons
 from benchmarks.privacy.histories.world import draw_history, run_history
 
@@ -29,6 +28,7 @@ def test_whatever_an_operator_does_every_statement_is_at_least_what_was_released
     assert wrong_in(made, range(6)) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", QUICK_FAULTS)
 def test_a_known_fault_is_found(made, fault):
     with FAULTS[fault].put_in():
@@ -51,16 +51,8 @@ def test_many_histories(made, seeds):
 
 
 @pytest.mark.parametrize(
-    "seeds", [pytest.param(range(10), marks=pytest.mark.long), pytest.param(range(10, 40), marks=pytest.mark.thorough)]
+    "seeds", [pytest.param(range(4), marks=pytest.mark.long), pytest.param(range(4, 40), marks=pytest.mark.thorough)]
 )
 @pytest.mark.timeout(1800)
 def test_histories_whose_checkpoints_are_stored_by_orbax(made, seeds):
     assert wrong_in(made, seeds, stored_by_orbax=True) == []
-
-
-def test_committed_histories_found_every_known_fault_that_was_put_in_and_nothing_else():
-    record = json.loads((RESULTS / "histories.json").read_text())
-    assert sum(part["count"] for part in record["histories"]) > 0
-    assert [part["wrong"] for part in record["histories"]] == [[]] * len(record["histories"])
-    assert record["faults"].keys() == FAULTS.keys()
-    assert all(fault["found_after"] for fault in record["faults"].values())
