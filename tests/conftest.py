@@ -121,6 +121,17 @@ def quick_compilation() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", False)
 
 
+@pytest.fixture(scope="module")
+def plain_cohorts() -> Iterator[None]:
+    """Let simulations train their cohorts in NumPy; their model must be the unigram model of `plain_runs`."""
+    from fedlm.simulations.experiments import experiment
+    from tests.support.plain_runs import PlainCohorts
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "_engine", PlainCohorts)
+        yield
+
+
 @pytest.fixture
 def full_precision_products() -> Iterator[None]:
     """Hold float32 products to float32 accuracy also where the hardware's default is lower."""

@@ -3,9 +3,8 @@
 import dataclasses
 
 import fedlm
-from fedlm.models.cifg import CifgConfig, cifg
+from tests.support.plain_runs import UNIGRAM as TINY
 
-TINY = fedlm.ModelEntry(cifg, CifgConfig(embedding=4, hidden=6))
 SETTINGS = {
     "model": TINY,
     "rounds": 4,

@@ -7,40 +7,23 @@ import fedlm
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import gaussian_epsilon
-from fedlm.models.cifg import CifgConfig, cifg
 from fedlm.simulations.experiments.comparison import list_cells, run_comparison
-from fedlm.simulations.experiments.configuration import Comparison, Experiment
+from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.experiment import run_experiment
 from fedlm.simulations.reporting.run_privacy import run_privacies
 from tests.conftest import WORDS
+from tests.support.plain_runs import MODEL, NO_PRIVACY, PRIVATE, run
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-RUN = {
-    "rounds": 1,
-    "cohort_size": 6,
-    "client_max_batches": 2,
-    "length": 8,
-    "heldout_examples": 20,
-    "test_examples": 20,
-    "update_clip_norm": 0.1,
-    "cohort_sampler": "min_separation",
-    "delta": 1e-5,
-    "privacy": "gaussian",
-    "noise_multiplier": 4.0,
-}
-NO_PRIVACY = {"privacy": "none", "noise_multiplier": None, "delta": None}
+pytestmark = pytest.mark.usefixtures("plain_cohorts")
 TWICE = gaussian_epsilon(4.0, np.sqrt(2), 1e-5)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("private", [True, False])
 def test_each_run_of_a_comparison_has_the_ancestry_of_its_first_parameters(small_store, tmp_path, private):
-    settings = {**RUN, "data": small_store, "lanes_per_device": 1}
-    run_experiment(
-        compose(Experiment, model="cifg_tiny", **settings | ({} if private else NO_PRIVACY)), tmp_path / "parent"
-    )
-    settings |= {"models": ("cifg_tiny",), "client_learning_rates": (0.1, 0.5), "server_learning_rates": (0.01,)}
+    settings = PRIVATE | {"data": small_store}
+    run(settings, tmp_path / "parent", **{} if private else NO_PRIVACY)
+    del settings["model"]
+    settings |= {"models": (MODEL,), "client_learning_rates": (0.1, 0.5), "server_learning_rates": (0.01,)}
     settings |= {"seeds": (0,), "init_from": tmp_path / "parent"}
     comparison, out = compose(Comparison, **settings), tmp_path / "out"
     for cell in list_cells(comparison, out):
@@ -72,11 +55,9 @@ def texts():
 
 
 def simulate(data, out, **changes):
-    tiny = fedlm.named("tiny", fedlm.ModelEntry(cifg, CifgConfig(embedding=4, hidden=6)))
-    return fedlm.simulate(model=tiny, data=data, out=out, **RUN | changes).summary
+    return fedlm.simulate(data=data, out=out, **PRIVATE | changes).summary
 
 
-@pytest.mark.long
 def test_data_in_memory_are_known_by_their_text(texts, tmp_path):
     data = fedlm.DataInMemory.from_texts(texts, vocabulary_size=80)
     again = fedlm.DataInMemory.from_texts(texts, vocabulary_size=80)
@@ -93,7 +74,6 @@ def test_data_in_memory_are_known_by_their_text(texts, tmp_path):
             simulate(again, tmp_path / "refused", init_from=tmp_path / parent, initial_data="disjoint")
 
 
-@pytest.mark.long
 def test_other_people_in_memory_are_other_people_only_by_word(texts, tmp_path):
     data = fedlm.DataInMemory.from_texts(texts, vocabulary_size=80)
     simulate(data, tmp_path / "open", **NO_PRIVACY)

@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 
-from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, DataError
 from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation
 from fedlm.fl_core.privacy.participation_record import ParticipationRecord
@@ -15,8 +14,9 @@ from fedlm.fl_core.runs.data_budget import DataBudget
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
-from fedlm.simulations.experiments.configuration import Experiment
-from fedlm.simulations.experiments.experiment import run_experiment
+from tests.support.plain_runs import PRIVATE, run, run_until
+
+pytestmark = pytest.mark.usefixtures("plain_cohorts")
 
 
 def write_store(small_store, out, writers):
@@ -32,34 +32,17 @@ def write_store(small_store, out, writers):
 @pytest.fixture
 def interrupted(small_store, tmp_path):
     """The settings and the folder of a private run that ended after two of four rounds."""
-    settings = {
-        "model": "cifg_tiny",
+    settings = PRIVATE | {
         "data": write_store(small_store, tmp_path / "store", range(10, 70)),
         "rounds": 4,
-        "cohort_size": 6,
-        "client_max_batches": 2,
-        "length": 8,
-        "heldout_examples": 20,
-        "test_examples": 20,
-        "update_clip_norm": 0.1,
-        "lanes_per_device": 1,
-        "cohort_sampler": "min_separation",
         "min_separation": 3,
         "checkpoint_every": 1,
         "privacy": "tree",
-        "noise_multiplier": 4.0,
     }
-
-    def stop(row, rounds):
-        if row["round"] == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(compose(Experiment, **settings), tmp_path / "out", stop)
+    run_until(1, settings, tmp_path / "out")
     return settings, tmp_path / "out"
 
 
-@pytest.mark.long
 def test_a_copy_of_the_folder_goes_on_only_where_the_run_has_not(interrupted, tmp_path):
     settings, out = interrupted
     copy = shutil.copytree(out, tmp_path / "copy")
@@ -69,19 +52,11 @@ def test_a_copy_of_the_folder_goes_on_only_where_the_run_has_not(interrupted, tm
     assert go_on((settings, copy))["rounds"] == 4
 
 
-@pytest.mark.long
 def test_copies_that_went_apart_are_noticed_by_a_budget_of_their_data(interrupted, tmp_path):
     settings, out = interrupted
     DataBudget.set(settings["data"], 1e3, 1e-5)
-    settings |= {"rounds": 4}
-
-    def stop(row, rounds):
-        if row["round"] == 2:
-            raise KeyboardInterrupt
-
     copy = shutil.copytree(out, tmp_path / "copy")
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(compose(Experiment, **settings), out, stop)
+    run_until(2, settings, out)
     # As where the copy is on another machine that sees the same data.
     out.rename(tmp_path / "hidden")
     with pytest.raises(CheckpointError, match="has gone on in a copy of this folder"):
@@ -92,10 +67,9 @@ def test_copies_that_went_apart_are_noticed_by_a_budget_of_their_data(interrupte
 
 def go_on(interrupted, **changes):
     settings, out = interrupted
-    return run_experiment(compose(Experiment, **settings | changes), out)
+    return run(settings, out, **changes)
 
 
-@pytest.mark.long
 def test_people_who_are_gone_or_others_are_noticed(interrupted, small_store, tmp_path):
     """Also where nothing but names differs, so that all sizes are the same."""
     for name, writers in {"fewer": range(14, 70), "others": [*range(10, 69), 99]}.items():
@@ -105,7 +79,6 @@ def test_people_who_are_gone_or_others_are_noticed(interrupted, small_store, tmp
     assert go_on(interrupted, data=again)["rounds"] == 4
 
 
-@pytest.mark.long
 def test_a_file_that_was_changed_after_the_import_is_noticed(interrupted):
     train = interrupted[0]["data"] / "train.arrow"
     content = train.read_bytes()

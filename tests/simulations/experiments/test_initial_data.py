@@ -17,43 +17,22 @@ from fedlm.fl_core.runs.data_budget import BudgetError
 from fedlm.fl_core.runs.initial_parameters import stated_privacy
 from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
-from fedlm.simulations.experiments.configuration import Experiment
-from fedlm.simulations.experiments.experiment import run_experiment
 from fedlm.simulations.pretraining.run import Silence, run_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
+from tests.support.plain_runs import MODEL, NO_PRIVACY, OTHER_MODEL, PRIVATE, run, run_until
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = pytest.mark.usefixtures("plain_cohorts")
 
 
 @pytest.fixture
 def settings(small_store):
-    return {
-        "model": "cifg_tiny",
-        "data": small_store,
-        "rounds": 1,
-        "cohort_size": 6,
-        "client_max_batches": 2,
-        "length": 8,
-        "heldout_examples": 20,
-        "test_examples": 20,
-        "update_clip_norm": 0.1,
-        "lanes_per_device": 1,
-        "cohort_sampler": "min_separation",
-        # A learning rate this small moves no float32 parameter of ordinary size.
-        "server_learning_rate": 1e-30,
-        "delta": 1e-5,
-        "privacy": "gaussian",
-        "noise_multiplier": 4.0,
-    }
+    # A learning rate this small moves no float32 parameter of ordinary size.
+    return PRIVATE | {"data": small_store, "server_learning_rate": 1e-30}
 
 
 @pytest.fixture
 def public(settings):
-    return settings | {"privacy": "none", "noise_multiplier": None, "delta": None, "server_learning_rate": 0.01}
-
-
-def run(settings, out, **changes):
-    return run_experiment(compose(Experiment, **settings | changes), out)
+    return settings | NO_PRIVACY | {"server_learning_rate": 0.01}
 
 
 def statement_of(folder, capsys):
@@ -61,7 +40,6 @@ def statement_of(folder, capsys):
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.long
 def test_a_private_round_does_not_make_text_private_that_is_in_its_first_parameters(settings, public, tmp_path, capsys):
     first = run(public, tmp_path / "first")
     second = run(settings, tmp_path / "second", init_from=tmp_path / "first")
@@ -78,7 +56,6 @@ def test_a_private_round_does_not_make_text_private_that_is_in_its_first_paramet
         assert stated_privacy(folder).startswith("NOT PRIVATE")
 
 
-@pytest.mark.long
 def test_what_private_runs_spend_is_composed_over_the_whole_chain(settings, tmp_path, capsys):
     one = run(settings, tmp_path / "1")["privacy_guarantee"]
     assert one["epsilon"] == pytest.approx(gaussian_epsilon(4.0, 1.0, 1e-5))
@@ -98,7 +75,6 @@ def test_what_private_runs_spend_is_composed_over_the_whole_chain(settings, tmp_
     assert statement_of(tmp_path / "3", capsys)["epsilon"] == guarantee["epsilon"]
 
 
-@pytest.mark.long
 def test_runs_are_composed_each_once(settings, tmp_path, capsys):
     for name, before in (("1", None), ("2", "1"), ("3", "2"), ("other", None)):
         run(settings, tmp_path / name, init_from=before and tmp_path / before)
@@ -129,7 +105,6 @@ def test_runs_are_composed_each_once(settings, tmp_path, capsys):
         together("1", "delta")
 
 
-@pytest.mark.long
 def test_a_user_may_say_that_the_text_was_public_or_of_others(settings, public, tmp_path, small_store):
     other = other_import(small_store, tmp_path / "other", range(5, 60))
     run(public, tmp_path / "first", data=other)
@@ -187,7 +162,6 @@ def test_a_word_that_is_not_so_is_refused(settings, public, tmp_path):
         run(settings, tmp_path / "second", init_from=tmp_path / "first", initial_data="secret")
 
 
-@pytest.mark.long
 def test_a_target_is_the_total(settings, tmp_path):
     run(settings, tmp_path / "first")
     for target, name in ((("epsilon"), "target_epsilon"), ("rho", "target_rho")):
@@ -204,7 +178,7 @@ def test_a_target_is_the_total(settings, tmp_path):
 @pytest.mark.long
 def test_central_training_is_composed_where_its_unit_is_a_user(settings, tmp_path):
     central = {
-        "model": "cifg_tiny",
+        "model": MODEL,
         "data": settings["data"],
         "steps": 2,
         "batch_size": 4,
@@ -240,7 +214,6 @@ def test_central_training_is_composed_where_its_unit_is_a_user(settings, tmp_pat
     assert longer["privacy_guarantee"] is None
 
 
-@pytest.mark.long
 def test_only_what_a_private_run_has_released_counts_as_its_own(settings, public, tmp_path):
     moving = {"server_learning_rate": 0.1}
     run(settings, tmp_path / "private", **moving)
@@ -280,7 +253,6 @@ def test_a_ledger_of_an_earlier_version_is_no_promise(settings, tmp_path):
     assert "does not say which parameters were released" in child["privacy"]
 
 
-@pytest.mark.long
 def test_what_a_run_began_with_is_kept_when_it_goes_on(settings, public, tmp_path, small_store):
     """The same parameters from a run that promises more do not make the promise better."""
     first = run(public, tmp_path / "public", data=other_import(small_store, tmp_path / "other", range(20)))
@@ -288,12 +260,7 @@ def test_what_a_run_began_with_is_kept_when_it_goes_on(settings, public, tmp_pat
     assert clean["parameters_sha256"] == first["parameters_sha256"]
     assert clean["privacy_guarantee"]
     child = settings | {"rounds": 2, "checkpoint_every": 1}
-
-    def stop(row, rounds):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(compose(Experiment, **child, init_from=tmp_path / "public"), tmp_path / "child", stop)
+    run_until(0, child, tmp_path / "child", init_from=tmp_path / "public")
     shutil.move(tmp_path / "public", tmp_path / "moved")
     summary = run(child, tmp_path / "child", init_from=tmp_path / "clean")
     assert summary["rounds"] == 2
@@ -301,7 +268,6 @@ def test_what_a_run_began_with_is_kept_when_it_goes_on(settings, public, tmp_pat
     assert "trained without privacy" in summary["privacy"]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("parent", ["private", "public"])
 def test_a_run_with_a_checkpoint_goes_on_when_the_folder_of_its_first_parameters_is_gone(
     settings, public, tmp_path, parent
@@ -310,12 +276,7 @@ def test_a_run_with_a_checkpoint_goes_on_when_the_folder_of_its_first_parameters
     child = settings | {"rounds": 3, "checkpoint_every": 1, "server_learning_rate": 0.1, "noise_seed": "experiment"}
     child |= {"init_from": tmp_path / "parent"}
     whole = run(child, tmp_path / "whole")
-
-    def stop(row, rounds):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(compose(Experiment, **child), tmp_path / "child", stop)
+    run_until(0, child, tmp_path / "child")
     shutil.rmtree(tmp_path / "parent")
     summary = run(child, tmp_path / "child")
     for name in ("parameters_sha256", "privacy", "ancestry", "experiment"):
@@ -334,7 +295,6 @@ def test_a_run_with_a_checkpoint_goes_on_when_the_folder_of_its_first_parameters
         run(child, tmp_path / "child", audit_canaries=20)
 
 
-@pytest.mark.long
 def test_central_training_goes_on_when_the_folder_of_its_first_parameters_is_gone(settings, tmp_path):
     run(settings, tmp_path / "parent")
     central = {
@@ -356,11 +316,10 @@ def test_central_training_goes_on_when_the_folder_of_its_first_parameters_is_gon
 
 def test_parameters_of_another_model_of_the_same_shapes_are_refused(settings, public, tmp_path):
     run(public, tmp_path / "first")
-    with pytest.raises(CheckpointError, match="parameters of another model, cifg_tiny, not si_cifg_tiny"):
-        run(public, tmp_path / "second", model="si_cifg_tiny", init_from=tmp_path / "first")
+    with pytest.raises(CheckpointError, match=r"parameters of another model, .*:UNIGRAM, not .*:OTHER_UNIGRAM"):
+        run(public, tmp_path / "second", model=OTHER_MODEL, init_from=tmp_path / "first")
 
 
-@pytest.mark.long
 def test_a_data_set_may_carry_a_budget(settings, public, tmp_path, small_store, capsys):
     store = other_import(small_store, tmp_path / "store", range(60))
     settings, public = settings | {"data": store}, public | {"data": store}

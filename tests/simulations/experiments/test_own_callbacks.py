@@ -10,7 +10,7 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from tests.simulations.experiments.own_experiments import PRIVATE, SETTINGS, TINY, StopAt, Watch
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = pytest.mark.usefixtures("plain_cohorts")
 
 
 def test_callbacks_see_every_round_with_its_parameters(data):
@@ -48,7 +48,6 @@ def test_what_a_callback_does_to_what_it_is_told_changes_nothing(data, tmp_path)
     assert json.loads((tmp_path / "summary.json").read_text()) == run.summary
 
 
-@pytest.mark.long
 def test_with_privacy_only_released_models_are_seen(data, tmp_path):
     released = []
 

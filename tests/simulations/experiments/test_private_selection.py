@@ -24,34 +24,24 @@ from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.in_memory import InMemoryText
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments import private_selection
-from fedlm.simulations.experiments.configuration import Comparison, Experiment
+from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.experiment import run_experiment
 from fedlm.simulations.experiments.private_selection import run_selection
 from fedlm.simulations.reporting.selection_page import write_selection_page
 from tests.simulations.reporting.html_page import Page
+from tests.support.plain_runs import MODEL, PRIVATE, run
+
+pytestmark = pytest.mark.usefixtures("plain_cohorts")
 
 LAW = TrialsLaw("truncated_negative_binomial", 6.0, 0.5)
-DELTA = 1e-5
+DELTA = PRIVATE["delta"]
 TRIALS = 3
-RUN = {
-    "rounds": 1,
-    "cohort_size": 6,
-    "client_max_batches": 2,
-    "length": 8,
-    "heldout_examples": 20,
-    "test_examples": 20,
-    "update_clip_norm": 0.1,
-    "lanes_per_device": 1,
-    "cohort_sampler": "min_separation",
-    "delta": DELTA,
-    "privacy": "gaussian",
-    "noise_multiplier": 4.0,
-}
+RUN = {name: value for name, value in PRIVATE.items() if name != "model"}
 CHOICE = {"private_selection": LAW.distribution, "expected_trials": LAW.expected_trials, "selection_eta": LAW.eta}
 
 
 def comparison(store, **changes):
-    grid = {"models": ("cifg_tiny",), "client_learning_rates": (0.1, 0.5), "server_learning_rates": (0.01, 0.1)}
+    grid = {"models": (MODEL,), "client_learning_rates": (0.1, 0.5), "server_learning_rates": (0.01, 0.1)}
     return compose(Comparison, data=store, **RUN | grid | CHOICE | changes)
 
 
@@ -64,7 +54,7 @@ def in_this_process(cells, workers, observe):
 
 
 @pytest.fixture(scope="module")
-def here():
+def here(plain_cohorts):
     """Runs are trained in this process, and their number is known."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(private_selection, "run_cells", in_this_process)
@@ -96,7 +86,6 @@ def trials_in(out):
     return sorted((out / "trials").iterdir())
 
 
-@pytest.mark.long
 def test_the_best_alone_is_promised_anything(selected, capsys):
     out, selection = selected
     losses = {path: json.loads((path / "summary.json").read_text())["heldout_loss"] for path in trials_in(out)}
@@ -143,7 +132,7 @@ def test_nothing_gives_the_best_of_several_the_epsilon_of_one(selected, tmp_path
 def test_the_page_tells_nothing_of_the_others(selected):
     out, selection = selected
     text = Page((out / "report.html").read_text()).text
-    assert "cifg_tiny" in text
+    assert MODEL in text
     assert "4 candidates" in text
     chosen, summary = selection.chosen.cell.directory, selection.chosen.summary
     # Of several runs after one round some may have a score in common.
@@ -160,7 +149,6 @@ def test_the_page_tells_nothing_of_the_others(selected):
     assert not list(out.glob("*.csv"))
 
 
-@pytest.mark.long
 def test_what_was_drawn_is_kept_whatever_happens(here, small_store, tmp_path):
     out, settings = tmp_path / "out", comparison(small_store)
 
@@ -197,7 +185,6 @@ def test_what_was_drawn_is_kept_whatever_happens(here, small_store, tmp_path):
         run_selection(settings, out, 1)
 
 
-@pytest.mark.long
 def test_a_run_that_was_seen_is_not_drawn_again(here, small_store, tmp_path):
     out, settings = tmp_path / "out", comparison(small_store)
 
@@ -262,8 +249,7 @@ def test_a_run_from_elsewhere_is_not_chosen(here, small_store, tmp_path):
     settings = comparison(small_store)
 
     def replaced(cells, workers, observe):
-        experiment = compose(Experiment, model="cifg_tiny", data=small_store, **RUN)
-        run_experiment(experiment, cells[0].directory)
+        run(PRIVATE, cells[0].directory, data=small_store)
         return {}
 
     with pytest.MonkeyPatch.context() as patch:
@@ -273,12 +259,10 @@ def test_a_run_from_elsewhere_is_not_chosen(here, small_store, tmp_path):
             run_selection(settings, tmp_path / "out", 1)
 
 
-@pytest.mark.long
 def test_all_runs_begin_with_the_same_parameters(here, small_store, tmp_path):
     """The choice tells of all that were chosen from, of which the statement of the best names what it began with."""
-    experiment = {"model": "cifg_tiny", "data": small_store, **RUN}
     for name, noise in (("loud", 4.0), ("quiet", 0.5)):
-        run_experiment(compose(Experiment, **experiment | {"noise_multiplier": noise}), tmp_path / name)
+        run(PRIVATE, tmp_path / name, data=small_store, noise_multiplier=noise)
     parent, out = tmp_path / "parent", tmp_path / "out"
     settings = comparison(small_store, init_from=parent)
     shutil.copytree(tmp_path / "quiet", parent)
@@ -299,7 +283,6 @@ def test_all_runs_begin_with_the_same_parameters(here, small_store, tmp_path):
             run_selection(settings, out, 1)
 
 
-@pytest.mark.long
 def test_parameters_of_another_split_of_the_same_source_promise_nothing(here, small_store, tmp_path):
     """Its training clients are among those whose text the choice is made by."""
     store, other = TokenStore.open(small_store), tmp_path / "other"
@@ -309,7 +292,7 @@ def test_parameters_of_another_split_of_the_same_source_promise_nothing(here, sm
     import_text("made up", InMemoryText(texts), other, settings, workers=1)
     trained = set(TokenStore.open(other).split("train").client_ids)
     assert not trained.isdisjoint(store.split("heldout").client_ids)
-    run_experiment(compose(Experiment, model="cifg_tiny", data=other, **RUN), tmp_path / "parent")
+    run(PRIVATE, tmp_path / "parent", data=other)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrialsLaw, "draw", lambda self: 1)
         said = []
@@ -328,7 +311,6 @@ def test_a_run_that_takes_the_place_of_the_chosen_one_is_not_stated(selected, sm
         run_selection(comparison(small_store), out, 1)
 
 
-@pytest.mark.long
 def test_two_outcomes_of_one_selection_are_not_composed(here, small_store, tmp_path, capsys):
     settings, one, other = comparison(small_store), tmp_path / "one", tmp_path / "other"
     with pytest.MonkeyPatch.context() as patch:
@@ -367,8 +349,7 @@ def test_poisson_may_choose_nothing(here, small_store, tmp_path):
 
 def test_what_begins_with_the_outcome_is_composed_with_the_choice(selected, small_store, tmp_path):
     out, _ = selected
-    experiment = {"model": "cifg_tiny", "data": small_store, **RUN}
-    child = run_experiment(compose(Experiment, **experiment, init_from=out / "chosen"), tmp_path / "child")
+    child = run(PRIVATE, tmp_path / "child", data=small_store, init_from=out / "chosen")
     both = composed_above([SelectionEvent((GaussianEvent(4.0),), LAW), GaussianEvent(4.0)], DELTA)
     assert child["privacy_guarantee"]["epsilon"] == both > spent()
     assert child["privacy_guarantee"]["rho"] is None
@@ -377,7 +358,7 @@ def test_what_begins_with_the_outcome_is_composed_with_the_choice(selected, smal
         in (child["privacy"])
     )
     other = next(path for path in trials_in(out) if path != (out / "chosen").resolve())
-    lost = run_experiment(compose(Experiment, **experiment, init_from=other), tmp_path / "lost")
+    lost = run(PRIVATE, tmp_path / "lost", data=small_store, init_from=other)
     assert lost["privacy_guarantee"] is None
     assert "only the best is covered" in lost["privacy"]
 

@@ -27,8 +27,9 @@ from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
 from fedlm.simulations.experiments.preparation import prepare
 from fedlm.simulations.experiments.trained_run import open_run
+from tests.support.plain_runs import PUBLIC, StopError, run, run_until
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = pytest.mark.usefixtures("plain_cohorts")
 
 BLT = (0.9, 0.4, 0.2, 0.15)
 TREE = {"privacy": "tree", "cohort_sampler": "min_separation", "min_separation": 3, "max_participations": 2}
@@ -50,20 +51,12 @@ def settings(small_store):
 
 
 def settings_of(store):
-    return {
-        "model": "cifg_tiny",
+    return PUBLIC | {
         "data": store,
         "rounds": 6,
-        "cohort_size": 6,
-        "client_max_batches": 2,
-        "length": 8,
         "evaluate_every": 2,
         "checkpoint_every": 2,
-        "heldout_examples": 20,
-        "test_examples": 20,
-        "update_clip_norm": 0.1,
         "noise_multiplier": 1.0,
-        "lanes_per_device": 1,
         **TREE,
     }
 
@@ -78,18 +71,6 @@ def without_times(rows):
 
 def ledger_of(out):
     return PrivacyLedger(out / "privacy" / "ledger.jsonl")
-
-
-class StopError(Exception):
-    pass
-
-
-def stop_at(round_number):
-    def observe(row, rounds):
-        if row["round"] == round_number:
-            raise StopError
-
-    return observe
 
 
 @pytest.mark.parametrize(("noise_seed", "secret"), [("entropy", True), ("experiment", False)])
@@ -152,7 +133,7 @@ def test_each_mechanism_ends_with_a_statement(settings, mechanism, tmp_path):
     settings |= {"privacy": mechanism, **special.get(mechanism, {})}
     if settings["cohort_sampler"] != "min_separation":
         del settings["min_separation"], settings["max_participations"]
-    summary = run_experiment(compose(Experiment, **settings), tmp_path)
+    summary = run(settings, tmp_path)
     adjacency = "add-or-remove" if settings["cohort_sampler"] == "poisson" else "zero-out"
     guarantee = summary["privacy_guarantee"]
     assert guarantee["unit"].startswith("client")
@@ -191,38 +172,35 @@ def test_each_mechanism_ends_with_a_statement(settings, mechanism, tmp_path):
 
 def test_the_target_epsilon_and_the_delta_of_the_clients_are_kept(settings, tmp_path):
     settings |= {"noise_multiplier": None, "target_epsilon": 3.0, "rounds": 2}
-    guarantee = run_experiment(compose(Experiment, **settings), tmp_path)["privacy_guarantee"]
+    guarantee = run(settings, tmp_path)["privacy_guarantee"]
     assert guarantee["epsilon"] <= 3
     assert guarantee["epsilon"] == pytest.approx(3, rel=1e-4)
     clients = len(TokenStore.open(settings["data"]).split("train").client_ids)
     assert guarantee["delta"] == pytest.approx(clients**-1.1)
 
 
-@pytest.mark.long
 def test_repeatable_noise_repeats_and_is_not_private(settings, tmp_path):
-    experiment = compose(Experiment, **settings, noise_seed="experiment")
-    whole = run_experiment(experiment, tmp_path / "whole")
+    settings["noise_seed"] = "experiment"
+    whole = run(settings, tmp_path / "whole")
     assert whole["privacy"].startswith("NOT PRIVATE")
     assert whole["privacy_guarantee"] is None
-    with pytest.raises(StopError):
-        run_experiment(experiment, tmp_path / "stopped", stop_at(3))
+    run_until(3, settings, tmp_path / "stopped")
     assert not (tmp_path / "stopped" / "summary.json").exists()
-    resumed = run_experiment(experiment, tmp_path / "stopped")
+    resumed = run(settings, tmp_path / "stopped")
     assert resumed["parameters_sha256"] == whole["parameters_sha256"]
     assert without_times(rows_of(tmp_path / "stopped")) == without_times(rows_of(tmp_path / "whole"))
-    other_seed = run_experiment(compose(Experiment, **settings, noise_seed="experiment", seed=1), tmp_path / "other")
+    other_seed = run(settings, tmp_path / "other", seed=1)
     assert other_seed["parameters_sha256"] != whole["parameters_sha256"]
 
 
 @pytest.fixture(scope="module")
-def repeatable(small_store, quick_blt, tmp_path_factory):
+def repeatable(small_store, quick_blt, plain_cohorts, tmp_path_factory):
     """An experiment whose noise repeats, the summary of its run, and the folder."""
     experiment = compose(Experiment, **settings_of(small_store) | {"privacy": "blt"}, noise_seed="experiment")
     out = tmp_path_factory.mktemp("repeatable")
     return experiment, run_experiment(experiment, out), out
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("rounds", [2, 4])
 def test_repeatable_noise_repeats_although_a_checkpoint_was_lost(repeatable, rounds, tmp_path, monkeypatch):
     experiment, whole, out = repeatable
@@ -244,11 +222,10 @@ def test_repeatable_noise_repeats_although_a_checkpoint_was_lost(repeatable, rou
     assert ledger_of(tmp_path / "stopped").records == ledger_of(out).records
 
 
-@pytest.mark.long
 def test_secret_noise_differs_and_its_secret_is_nowhere_else(settings, tmp_path):
     digests = set()
     for name in ("one", "two"):
-        digests.add(run_experiment(compose(Experiment, **settings), tmp_path / name)["parameters_sha256"])
+        digests.add(run(settings, tmp_path / name)["parameters_sha256"])
         (secret_file,) = (tmp_path / name / "privacy").glob("noise-secret-*")
         secret = secret_file.read_bytes()
         assert len(secret) == 32
@@ -261,7 +238,6 @@ def test_secret_noise_differs_and_its_secret_is_nowhere_else(settings, tmp_path)
     assert len(digests) == 2
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("begun_by_others", [False, True])
 def test_the_folder_is_its_owners_alone(settings, begun_by_others, tmp_path):
     """Also where it was there with wider rights."""
@@ -272,12 +248,11 @@ def test_the_folder_is_its_owners_alone(settings, begun_by_others, tmp_path):
             for name in ("checkpoints", "tensorboard"):
                 (out / name).mkdir(parents=True)
             (out / "metrics.jsonl").write_text("")
-        with pytest.raises(StopError):
-            run_experiment(compose(Experiment, **settings), out, stop_at(3))
+        run_until(3, settings, out)
         during = out.stat().st_mode
-        run_experiment(compose(Experiment, **settings), out)
+        run(settings, out)
         public = {"privacy": "none", "noise_multiplier": None, "rounds": 1}
-        run_experiment(compose(Experiment, **settings | public), tmp_path / "public")
+        run(settings | public, tmp_path / "public")
     finally:
         os.umask(before)
     assert during & 0o777 == 0o700
@@ -302,10 +277,10 @@ def test_nothing_is_shown_before_it_is_in_the_ledger(settings, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def begun(small_store, tmp_path_factory):
+def begun(small_store, plain_cohorts, tmp_path_factory):
     """The folder of a run of four rounds, which nothing may change."""
     out = tmp_path_factory.mktemp("begun")
-    run_experiment(compose(Experiment, **settings_of(small_store) | {"rounds": 4}), out)
+    run(settings_of(small_store), out, rounds=4)
     return out
 
 
@@ -315,7 +290,7 @@ def begun(small_store, tmp_path_factory):
 def test_a_begun_run_keeps_its_plan(settings, begun, changes):
     before = (begun / "privacy" / "ledger.jsonl").read_bytes()
     with pytest.raises(CheckpointError, match=r"rounds was 4 and is now 8|other settings"):
-        run_experiment(compose(Experiment, **settings | {"rounds": 4} | changes), begun)
+        run(settings | {"rounds": 4} | changes, begun)
     assert (begun / "privacy" / "ledger.jsonl").read_bytes() == before
 
 
@@ -327,46 +302,43 @@ def test_noise_does_not_become_secret_later(settings, tmp_path, monkeypatch):
 
     monkeypatch.setattr(RunFolder, "open_log", stop)
     with pytest.raises(StopError):
-        run_experiment(compose(Experiment, **settings, noise_seed="experiment"), tmp_path)
+        run(settings, tmp_path, noise_seed="experiment")
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match="noise_seed was experiment and is now entropy"):
-        run_experiment(compose(Experiment, **settings), tmp_path)
+        run(settings, tmp_path)
 
 
 def test_a_ledger_that_was_removed_is_missed(settings, tmp_path):
     settings["rounds"] = 2
-    run_experiment(compose(Experiment, **settings), tmp_path)
+    run(settings, tmp_path)
     (tmp_path / "summary.json").unlink()
     (tmp_path / "privacy" / "ledger.jsonl").unlink()
     with pytest.raises(LedgerError, match="there is no ledger"):
-        run_experiment(compose(Experiment, **settings), tmp_path)
+        run(settings, tmp_path)
 
 
-@pytest.mark.long
 def test_who_is_sampled_does_not_follow_from_the_seed(settings, tmp_path):
     """Of 20 expected clients a round in 6 rounds, two runs have the same numbers once in a million."""
     settings |= {"privacy": "gaussian", "cohort_sampler": "poisson", "cohort_size": 20}
     del settings["min_separation"], settings["max_participations"]
     cohorts = []
     for name in ("one", "other"):
-        run_experiment(compose(Experiment, **settings), tmp_path / name)
+        run(settings, tmp_path / name)
         cohorts.append([row["cohort"] for row in rows_of(tmp_path / name)])
     assert cohorts[0] != cohorts[1]
 
 
 def test_a_run_without_privacy_does_not_enter_the_folder_of_a_private_one(settings, tmp_path):
-    with pytest.raises(StopError):
-        run_experiment(compose(Experiment, **settings | {"checkpoint_every": 1}), tmp_path, stop_at(0))
+    run_until(0, settings, tmp_path, checkpoint_every=1)
     public = {"privacy": "none", "noise_multiplier": None}
     with pytest.raises(CheckpointError, match="holds a private run"):
-        run_experiment(compose(Experiment, **settings | public), tmp_path)
+        run(settings | public, tmp_path)
 
 
-@pytest.mark.long
 def test_an_empty_cohort_still_releases_noise(settings, tmp_path):
     settings |= {"privacy": "gaussian", "cohort_sampler": "poisson", "cohort_size": 1, "seed": 1}
     del settings["min_separation"], settings["max_participations"]
-    run_experiment(compose(Experiment, **settings, noise_seed="experiment"), tmp_path)
+    run(settings, tmp_path, noise_seed="experiment")
     empty = [row for row in rows_of(tmp_path) if row["cohort"] == 0]
     assert empty, "choose another seed: every cohort had somebody"
     for row in empty:
@@ -441,36 +413,31 @@ def test_settings_that_break_a_guarantee_or_do_nothing_are_refused(settings, cha
 )
 def test_plans_without_a_sound_analysis_are_refused_before_a_round_runs(settings, changes, message, tmp_path):
     with pytest.raises(ConfigurationError, match=message):
-        run_experiment(compose(Experiment, **settings | changes), tmp_path / "out")
+        run(settings | changes, tmp_path / "out")
     assert not list((tmp_path / "out").rglob("*.jsonl"))
 
 
 def test_parameters_of_something_else_are_refused(settings, tmp_path):
     public = settings | {"privacy": "none", "noise_multiplier": None, "rounds": 1}
     with pytest.raises(CheckpointError, match="not the folder of a run"):
-        run_experiment(compose(Experiment, **public, init_from=tmp_path / "nothing"), tmp_path / "out")
+        run(public, tmp_path / "out", init_from=tmp_path / "nothing")
     (tmp_path / "begun" / "checkpoints").mkdir(parents=True)
     with pytest.raises(CheckpointError, match="no checkpoint yet"):
-        run_experiment(compose(Experiment, **public, init_from=tmp_path / "begun"), tmp_path / "out")
-    run_experiment(compose(Experiment, **public), tmp_path / "run")
+        run(public, tmp_path / "out", init_from=tmp_path / "begun")
+    run(public, tmp_path / "run")
     with pytest.raises(CheckpointError, match="parameters of another model"):
-        run_experiment(
-            compose(Experiment, **public | {"model": "transformer_tiny"}, init_from=tmp_path / "run"), tmp_path / "out"
-        )
+        run(public, tmp_path / "out", model="cifg_tiny", init_from=tmp_path / "run")
 
 
-@pytest.mark.long
 def test_parameters_of_another_vocabulary_are_refused(settings, tmp_path):
     from fedlm.simulations.data.client_text import ClientText
     from fedlm.simulations.data.importing import ImportSettings, import_text
     from fedlm.simulations.data.sources.in_memory import InMemoryText
 
     public = settings | {"privacy": "none", "noise_multiplier": None, "rounds": 1}
-    run_experiment(compose(Experiment, **public), tmp_path / "run")
+    run(public, tmp_path / "run")
     rng = np.random.default_rng(0)
     texts = [ClientText(f"{n}", [" ".join(rng.choice(list("uvwxyz"), 5)) for _ in range(3)]) for n in range(60)]
     import_text("other", InMemoryText(texts), tmp_path / "other", ImportSettings(vocabulary_size=40), workers=1)
     with pytest.raises(CheckpointError, match="trained on another vocabulary"):
-        run_experiment(
-            compose(Experiment, **public | {"data": tmp_path / "other"}, init_from=tmp_path / "run"), tmp_path / "out"
-        )
+        run(public, tmp_path / "out", data=tmp_path / "other", init_from=tmp_path / "run")

@@ -79,7 +79,6 @@ def test_data_that_does_not_do_says_why(texts, make, what):
         make(texts)
 
 
-@pytest.mark.long
 def test_a_model_that_is_not_of_language_trains_on_rows_as_they_are():
     rng = np.random.default_rng(0)
     inputs = rng.integers(0, 5, (30, 8, 4))
@@ -116,7 +115,6 @@ def test_a_model_that_is_not_of_language_trains_on_rows_as_they_are():
         fedlm.simulate(model=classifier, data=fedlm.DataInMemory.from_rows(clients, 3), length=7, cohort_size=4)
 
 
-@pytest.mark.long
 def test_an_optimizer_by_object_goes_on_where_it_was(data, tmp_path):
     chain = fedlm.named("clipped adam", optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.05)))
     settings = SETTINGS | {"server_optimizer": chain, "model": fedlm.named("tiny", TINY)}
@@ -233,8 +231,7 @@ def test_objects_that_do_not_fit_say_so(data, changes, what):
 @pytest.mark.long
 def test_names_of_modules_lead_to_the_same_bits(data, tmp_path, monkeypatch):
     (tmp_path / "own_parts_of_mine.py").write_text(
-        "import dataclasses, optax, fedlm\nfrom fedlm.models.cifg import CifgConfig, cifg\n"
-        "TINY = fedlm.ModelEntry(cifg, CifgConfig(embedding=4, hidden=6))\n"
+        "import dataclasses, optax, fedlm\nfrom tests.support.plain_runs import UNIGRAM as TINY\n"
         "ADAM = optax.chain(optax.clip(0.1), optax.adam(0.05))\n"
         "@dataclasses.dataclass(frozen=True)\nclass Halves(fedlm.ClientAlgorithm):\n"
         "    def step(self, server, local, gradient, learning_rate):\n"

@@ -20,8 +20,10 @@ from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
 from fedlm.simulations.pretraining.preparing import prepare_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
+from tests.support.plain_runs import MODEL, PRIVATE
 
-PRIVATE = origin_of_import(plan_vocabulary(1.0, 1e-6, 100))
+pytestmark = pytest.mark.usefixtures("plain_cohorts")
+OF_NOISE = origin_of_import(plan_vocabulary(1.0, 1e-6, 100))
 
 
 def store_of(small_store, folder, origin):
@@ -36,27 +38,10 @@ def store_of(small_store, folder, origin):
 
 
 def settings_on(store, **changes):
-    settings = {
-        "model": "cifg_tiny",
-        "data": store,
-        "rounds": 1,
-        "cohort_size": 6,
-        "client_max_batches": 2,
-        "length": 8,
-        "heldout_examples": 20,
-        "test_examples": 20,
-        "update_clip_norm": 0.1,
-        "lanes_per_device": 1,
-        "cohort_sampler": "min_separation",
-        "delta": 1e-5,
-        "privacy": "gaussian",
-        "noise_multiplier": 4.0,
-    }
-    return compose(Experiment, **settings | changes)
+    return compose(Experiment, data=store, **PRIVATE | changes)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("origin", [PRIVATE, VocabularyOrigin("training data"), UNKNOWN], ids=lambda one: one.kind)
+@pytest.mark.parametrize("origin", [OF_NOISE, VocabularyOrigin("training data"), UNKNOWN], ids=lambda one: one.kind)
 def test_ledger_summary_and_release_say_it(small_store, tmp_path, origin):
     store = store_of(small_store, tmp_path, origin)
     summary = run_experiment(settings_on(store), tmp_path / "run")
@@ -65,7 +50,7 @@ def test_ledger_summary_and_release_say_it(small_store, tmp_path, origin):
     assert summary["vocabulary_origin"] == origin.as_json()
     assert origin.sentence() in summary["privacy"]
     alone = account(ledger.plan, 1e-5).epsilon
-    assert (summary["privacy_guarantee"]["epsilon"] > alone) == (origin is PRIVATE)
+    assert (summary["privacy_guarantee"]["epsilon"] > alone) == (origin is OF_NOISE)
     # What the store says afterwards changes nothing of what was written down.
     (store / "store.json").write_text((store / "store.json").read_text().replace('"private"', '"public"'))
     assert state(ledger).vocabulary == origin
@@ -81,7 +66,9 @@ def test_a_release_tells_nobodys_fingerprint_and_keeps_their_words(small_store, 
     """Of a vocabulary that is recorded to be made of the text of people whom the run counts."""
     made_of = TokenStore.open(small_store).training_data(check=False)
     origin = (
-        VocabularyOrigin("public") if kind == "public" else dataclasses.replace(PRIVATE, of_another=True, of_users=True)
+        VocabularyOrigin("public")
+        if kind == "public"
+        else dataclasses.replace(OF_NOISE, of_another=True, of_users=True)
     )
     store = store_of(small_store, tmp_path, dataclasses.replace(origin, text=made_of))
     summary = run_experiment(settings_on(store), tmp_path / "run")
@@ -97,28 +84,27 @@ def test_a_release_tells_nobodys_fingerprint_and_keeps_their_words(small_store, 
 
 def test_a_run_does_not_go_on_with_the_vocabulary_of_another_import(small_store, tmp_path):
     """Whose words are equal, and whose noise was drawn apart."""
-    settings = settings_on(store_of(small_store, tmp_path / "one", PRIVATE))
+    settings = settings_on(store_of(small_store, tmp_path / "one", OF_NOISE))
     run_experiment(settings, tmp_path / "run")
-    again = dataclasses.replace(PRIVATE, release="another")
+    again = dataclasses.replace(OF_NOISE, release="another")
     on_the_other = settings_on(store_of(small_store, tmp_path / "other", again), rounds=2)
     with pytest.raises(CheckpointError, match="the vocabulary of another import"):
         run_experiment(on_the_other, tmp_path / "run")
 
 
 def test_a_target_of_a_run_includes_its_vocabulary(small_store, tmp_path):
-    store = store_of(small_store, tmp_path, PRIVATE)
+    store = store_of(small_store, tmp_path, OF_NOISE)
     settings = settings_on(store, noise_multiplier=None, target_epsilon=3.0)
     summary = run_experiment(settings, tmp_path / "run")
     assert summary["privacy_guarantee"]["epsilon"] == pytest.approx(3.0, rel=1e-2)
     assert summary["privacy_guarantee"]["epsilon"] <= 3.0
 
 
-@pytest.mark.long
 def test_central_training_includes_it(small_store, tmp_path):
     noises = []
-    for name, origin in (("private", PRIVATE), ("plain", VocabularyOrigin("training data"))):
+    for name, origin in (("private", OF_NOISE), ("plain", VocabularyOrigin("training data"))):
         store = store_of(small_store, tmp_path / name, origin)
-        settings = {"model": "transformer_tiny", "data": store, "steps": 5, "batch_size": 4, "length": 8}
+        settings = {"model": MODEL, "data": store, "steps": 5, "batch_size": 4, "length": 8}
         settings |= {"unit": "user", "epsilon": 3.0, "delta": 1e-5}
         prepared = prepare_pretraining(compose(Pretraining, **settings))
         assert prepared.vocabulary_origin == origin
