@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from fedlm.models.base import parameter_count
 from fedlm.models.errors import ConfigurationError
-from fedlm.models.registry import create_model
 from fedlm.simulations.laws.forms.published import PUBLISHED
 from fedlm.simulations.laws.forms.registry import FORMS
 from fedlm.simulations.laws.kaplan_optimum import (
@@ -142,21 +140,3 @@ def test_the_best_size_grows_slower_with_compute_where_there_is_more_noise():
 
 def test_a_best_size_at_the_end_of_the_search_is_none():
     assert math.isnan(optimal_parameters(MCKENNA_L2, 1e18, 0, 512, sizes=(1e3, 1e5))[0])
-
-
-def test_the_run_of_vaultgemma():
-    """Table 3 of its report: 2048 chips of 4 examples, 64 accumulated, hold an expected batch of 517,989.
-
-    The report says that padding is below 2 %.
-    """
-    physical, batch, steps, length = 2048 * 4 * 64, 517_989, 100_000, 1024
-    assert physical == 2**19
-    assert 1 - batch / physical == pytest.approx(0.0120, abs=5e-5)
-    # 8.75 standard deviations of a Poisson batch below what is cut off.
-    assert (physical - batch) / math.sqrt(batch) == pytest.approx(8.75, abs=5e-3)
-    assert math.log2(0.6143481 / batch) == pytest.approx(-19.69, abs=6e-3)
-    tokens = batch * steps * length
-    assert tokens == pytest.approx(5.304e13, rel=1e-4)
-    parameters = parameter_count(create_model("vaultgemma_1b"))
-    assert 6 * parameters * tokens == pytest.approx(3.31e23, rel=2e-3)
-    assert tokens / parameters == pytest.approx(5.1e4, rel=2e-3)

@@ -171,6 +171,7 @@ def test_the_command_states_the_whole_promise(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_from_runs_to_a_plan(tmp_path, capsys):
     for model, parameters in (("transformer_1x32", 13_536), ("transformer_2x64", 100_000)):
         for number, noise in enumerate((0.0, 0.04, 0.4, 4.0)):

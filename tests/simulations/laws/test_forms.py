@@ -1,7 +1,6 @@
 """Parametric laws: gradients, coefficients that are found again, and words where the data cannot tell them."""
 
 import dataclasses
-import json
 import math
 
 import numpy as np
@@ -11,7 +10,6 @@ from scipy.optimize import approx_fprime
 from fedlm.models.errors import ConfigurationError
 from fedlm.simulations.laws.forms import rows
 from fedlm.simulations.laws.forms.cells import fit_cells
-from fedlm.simulations.laws.forms.fitted_form import FittedForm
 from fedlm.simulations.laws.forms.fitting import fit_form, own_rows
 from fedlm.simulations.laws.forms.mckenna_l2 import saturating_noise
 from fedlm.simulations.laws.forms.problem import make_problem
@@ -77,7 +75,15 @@ def test_objectives_have_the_derivatives_of_finite_differences(name):
         np.testing.assert_allclose(problem.objective(start, weights)[1], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=() if name in ("chinchilla", "mckenna_l2", "kaplan_data", "steps") else pytest.mark.long
+        )
+        for name in FORMS
+    ],
+)
 def test_the_coefficients_of_every_form_are_found_again_without_noise(name):
     values, measurements = CASES[name]
     fitted = fit_form(FORMS[name], obeying(FORMS[name], values, measurements), starts=12, draws=0)
@@ -88,14 +94,6 @@ def test_the_coefficients_of_every_form_are_found_again_without_noise(name):
         expected = pytest.approx(scale(values[coefficient.name]), rel=0.02)
         assert scale(fitted.coefficients[coefficient.name]) == expected, coefficient.name
     assert fitted.reasons == {}
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_rows_and_variables_are_described(name):
-    form = FORMS[name]
-    assert form.name == name
-    assert form.variables.__doc__
-    assert form.rows.__doc__
 
 
 @pytest.mark.long
@@ -165,6 +163,7 @@ def test_many_starts_find_what_one_does_not():
     assert many.agreeing_starts < many.starts
 
 
+@pytest.mark.long
 def test_searches_do_not_stop_at_kinks():
     """With few rows whose errors are beyond the Huber loss's delta, its kinks are far apart."""
     form = FORMS["chinchilla"]
@@ -182,26 +181,6 @@ def test_the_sigmoid_is_of_natural_logarithms():
     assert saturating_noise(math.exp(-8)) == pytest.approx(0.5)
     assert -math.log2(math.exp(-8)) == pytest.approx(11.54, abs=0.01)
     assert saturating_noise([0.0, 1e9]).tolist() == pytest.approx([0, 1], abs=1e-6)
-
-
-@pytest.mark.long
-def test_a_fitted_form_is_read_from_its_json():
-    form = FORMS["chinchilla"]
-    fitted = fit_form(form, obeying(form, CHINCHILLA, grid(), 0.01), starts=2, draws=4)
-    again = FittedForm.from_json("chinchilla", json.loads(json.dumps(fitted.to_json())))
-    assert again == fitted
-    assert again.predict({"parameters": 1e8, "tokens": 1e10}) == fitted.predict({"parameters": 1e8, "tokens": 1e10})
-
-
-@pytest.mark.long
-def test_blocks_of_one_run_count_as_one_in_intervals():
-    form = FORMS["chinchilla"]
-    measured = obeying(form, CHINCHILLA, grid(), 0.003)
-    once, thrice = (
-        fit_form(form, runs, starts=2, draws=20).intervals["alpha"]
-        for runs in (measured, measured.joined([measured] * 2))
-    )
-    assert thrice == pytest.approx(once, rel=0.01)
 
 
 @pytest.mark.long

@@ -43,13 +43,6 @@ def test_rows_with_the_same_training_and_noise_have_the_same_loss(one, other):
     assert TABLE_2[one][1] == pytest.approx(TABLE_2[other][1], abs=0.011)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "steps", "batch_size"), [(335e6, 7500, 1295), (41e6, 5000, 15879), (4.6e6, 2500, 283_061)]
-)
-def test_baselines_of_figure_5_spend_the_compute(parameters, steps, batch_size):
-    assert math.floor(1e19 / (6 * 512 * parameters * steps)) == pytest.approx(batch_size, abs=1)
-
-
 def vault_gemma(examples):
     plan = central_plan(int(examples), 517_989, 100_000, 0.6143481, 524_288, "zero_out")
     return account(plan, 1.1e-10)

@@ -42,6 +42,7 @@ class TestTruth:
         quiet = Truth().loss(surface.parameters[:, None], surface.steps, 0)
         assert np.abs(surface.noiseless / quiet - 1)[:, kept].max() < 0.01
 
+    @pytest.mark.long
     def test_the_longest_training_doubled_is_foretold(self):
         surface = fitted(dataclasses.replace(THIN, example_spread=0.0).measure(Truth()), rolling=0)
         assert surface.measured_steps == 128_000
@@ -79,6 +80,7 @@ class TestTruth:
 
 
 class TestOptimum:
+    @pytest.mark.long
     @pytest.mark.parametrize("method", METHODS)
     @pytest.mark.parametrize("compute", [1e18, 1e20, 1e22])
     @pytest.mark.parametrize("people", [1e7, 1e9])
@@ -99,17 +101,7 @@ class TestOptimum:
 
 
 class TestMethods:
-    def test_the_cumulative_minimum_is_biased_and_isotonic_regression_is_not(self):
-        # The mean over 2,880 points of isotonic regression's error has a standard deviation below 0.0005; measured
-        # over ten roots it lay within 0.0005 of its mean. Limits are six of these away.
-        noisy = dataclasses.replace(SMALL, example_spread=5.0, glitches=0.0, seed_spread=0.0).measure(TRUTH)
-        bias = {
-            smoothing: errors(fitted(noisy, "code", smoothing=smoothing), TRUTH, 128, 1024).mean()
-            for smoothing in ("isotonic", "cumulative-minimum")
-        }
-        assert abs(bias["isotonic"]) < 0.006
-        assert bias["cumulative-minimum"] < -0.012
-
+    @pytest.mark.long
     def test_the_paper_averages_what_came_before_and_the_code_drops_what_came_first(self):
         measurements = THIN.measure(Truth())
         paper, code = fitted(measurements, "paper", rolling=5), fitted(measurements, "code", drop_before=4000)
@@ -122,16 +114,6 @@ class TestMethods:
         measurements = SMALL.measure(TRUTH)
         assert (np.ptp(fitted(measurements, "code").curves[..., 0], axis=1) == 0).all()
         assert (np.ptp(fitted(measurements, "paper").curves[..., 0], axis=1) > 0).all()
-
-    def test_a_grid_of_fewer_steps_loses_next_to_nothing(self):
-        measurements = THIN.measure(Truth())
-        all_steps, few = fitted(measurements, kept_steps=1000), fitted(measurements, kept_steps=40)
-        assert len(few.steps) < 48 < 128 < len(all_steps.steps)
-        at = np.geomspace(16_000, 250_000, 50)
-        difference = few.predict(29e6, at[:, None], few.noise_batch_ratios) / all_steps.predict(
-            29e6, at[:, None], few.noise_batch_ratios
-        )
-        assert np.abs(difference - 1).max() < 0.004
 
 
 class TestUnfinishedGrids:
@@ -150,6 +132,7 @@ class TestUnfinishedGrids:
             "6 of 180 trainings of the grid are missing; no training at all of model1 at 0.000976562." in surface.notes
         )
 
+    @pytest.mark.long
     def test_at_the_end_of_the_ratios_nothing_is_filled_in(self):
         without = (self.MEASUREMENTS.model == "model4") & (self.MEASUREMENTS.noise_batch_ratio == 2.0**-6)
         surface = fitted(self.MEASUREMENTS.where(~without), "code", draws=4)
@@ -175,6 +158,7 @@ class TestUnfinishedGrids:
         assert np.isfinite(surface.predict(1e6, 512, 0))
         assert np.isfinite(surface.band(1e6, 512, 0)).all()
 
+    @pytest.mark.long
     def test_trainings_of_two_lengths_make_one_grid(self):
         longer = dataclasses.replace(SMALL, parameters=(660_000,), steps=2048, block=64).measure(TRUTH)
         longer = dataclasses.replace(longer, model=np.full(len(longer), "model2", object))

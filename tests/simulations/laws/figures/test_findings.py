@@ -35,6 +35,7 @@ def test_what_was_made_so_holds(findings):
     assert findings[8].verdict == "not reached"
 
 
+@pytest.mark.long
 def test_nothing_is_reached_where_the_grid_has_one_model_and_much_noise(evidence):
     surface = surface_of({"only": 1e6}, steps=[1000.0, 2000.0])
     cut = {name: getattr(surface, name)[..., -2:] for name in ("noise_batch_ratios", "loss", "learning_rates", "draws")}
