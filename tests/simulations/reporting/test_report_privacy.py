@@ -15,7 +15,7 @@ from fedlm.simulations.reporting.privacy_summary import (
 from fedlm.simulations.reporting.report import write_report
 from fedlm.simulations.reporting.selection import model_results
 from fedlm.simulations.reporting.summary import summary_sentences
-from fedlm.simulations.reporting.tables import CSV_COLUMNS
+from fedlm.simulations.reporting.tables import CSV_COLUMNS, results_csv
 from fedlm.simulations.reporting.utility_plots import can_draw_utility, mechanisms_plot, utility_plot
 from tests.simulations.reporting.hand_made_results import make_comparison, make_private_result, make_result
 from tests.simulations.reporting.html_page import Page
@@ -51,13 +51,6 @@ def sentences(results):
     models = model_results(results)
     comparison = make_comparison([entry.model for entry in models[:1]])
     return plain(" ".join(summary_sentences(comparison, results, models)))
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    out = tmp_path_factory.mktemp("report")
-    write_report(make_comparison(MODELS), grid(), out, "fedlm compare")
-    return out
 
 
 def test_learning_rates_are_selected_for_each_privacy_by_itself():
@@ -257,21 +250,21 @@ def test_one_level_of_privacy_makes_no_plot():
 
 
 @pytest.mark.long
-def test_the_page_has_the_table_the_plots_and_details_for_each_privacy(report):
-    source = (report / "report.html").read_text(encoding="utf-8")
+def test_the_page_has_the_table_the_plots_and_details_for_each_privacy(tmp_path):
+    source = write_report(make_comparison(MODELS), grid(), tmp_path, "fedlm compare").read_text(encoding="utf-8")
     page = Page(source)
     identifiers = [value for name, value in page.attributes if name == "id"]
     assert len(identifiers) == len(set(identifiers))
     assert page.tags.count("svg") == 2 + 5 * 4
     assert page.text.index("At equal privacy") < page.text.index("What the runs guarantee") < page.text.index("Plots")
     assert "<summary>blt, epsilon 20</summary>" in source
-    names = {path.name for path in (report / "plots").iterdir()}
+    names = {path.name for path in (tmp_path / "plots").iterdir()}
     assert {"privacy_utility.png", "privacy_mechanisms.png", "upload_tree_epsilon_5.png", "upload_no_noise.png"} < names
 
 
-def test_the_csv_has_the_guarantee_of_each_run(report):
-    with (report / "results.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+def test_the_csv_has_the_guarantee_of_each_run():
+    results = grid()
+    rows = list(csv.DictReader(results_csv(results, model_results(results)).splitlines()))
     columns = ("mechanism", "noise_multiplier", "epsilon", "delta", "rho")
     assert [rows[0][name] for name in columns] == ["tree", "7.5", "5.0", "1e-05", "0.125"]
     assert [rows[8][name] for name in columns] == ["none", "", "", "", ""]

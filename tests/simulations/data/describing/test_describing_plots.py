@@ -32,11 +32,6 @@ def test_every_client_is_in_a_step(store):
         assert [values.sum() for values in heights] == clients
 
 
-def test_splits_are_named(store):
-    (legend,) = draw_store(store, count_store(store)).legends
-    assert [text.get_text().split(":")[0] for text in legend.get_texts()] == ["train", "heldout", "test"]
-
-
 @pytest.mark.long
 def test_pictures_are_the_same_each_time(store, tmp_path):
     for name in ("a.png", "b.png"):

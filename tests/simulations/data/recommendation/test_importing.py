@@ -179,6 +179,7 @@ def in_all_forms(folder, names):
     }
 
 
+@pytest.mark.long
 def test_all_forms_give_the_same_store(tmp_path):
     sequences, forms = in_all_forms(tmp_path, ("who", "what", "when"))
     stores = {}
@@ -256,11 +257,11 @@ def test_a_user_s_sequence_depends_on_no_other_user_where_a_catalogue_is_given(t
 
 
 def test_a_private_catalogue_is_covered(tmp_path):
-    sequences = {f"user{user}": ["x", "y", f"own{user}", "x"] for user in range(400)}
+    sequences = {f"user{user}": ["x", "y", f"own{user}", "x"] for user in range(200)}
     store = import_sequences(
         tmp_path, sequences, vocabulary_epsilon=20.0, vocabulary_delta=1e-3, vocabulary_words_per_client=3
     )
-    # That a user's own item is chosen has a probability of 1e-3 at most, of the 400 together 0.4 at the very most; the
+    # That a user's own item is chosen has a probability of 1e-3 at most, of the 200 together 0.2 at the very most; the
     # noise here is far below that.
     found = {store.tokenizer.decode([id_]) for id_ in range(OOV_ID + 1, store.vocabulary_size)}
     assert {"x", "y"} <= found

@@ -10,7 +10,6 @@ from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.sources import parquet
 from fedlm.simulations.data.sources.parquet import ParquetTables, row_parts
-from fedlm.simulations.data.sources.user_rows import document_id
 from tests.simulations.data.sources.source_reading import read
 
 NOT_UTF8 = pa.array([b"Some text.", b"\xff", None]).view(pa.string())
@@ -111,18 +110,6 @@ def test_two_columns_of_a_name_are_refused(tmp_path):
         read(ParquetTables((tmp_path / "t.parquet",)))
 
 
-def test_a_folder_stands_for_its_files(tmp_path):
-    for name in ("b.parquet", "a.parquet", "c.txt"):
-        pq.write_table(pa.table({"user": [name], "text": ["A."]}), tmp_path / name)
-    texts, _ = read(ParquetTables((tmp_path,)))
-    assert [text.client_id for text in texts] == ["a.parquet", "b.parquet"]
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"found a folder without a file \*.parquet"):
-        ParquetTables((tmp_path / "empty",)).files()
-    with pytest.raises(DataError, match="gone: found nothing, expected a file"):
-        ParquetTables((tmp_path / "gone",)).files()
-
-
 @pytest.mark.parametrize("part_bytes", [100, 3000, 40_000, 1 << 20])
 @pytest.mark.parametrize("group_rows", [10, 1000])
 def test_row_groups_are_gathered_or_divided(tmp_path, monkeypatch, part_bytes, group_rows):
@@ -156,11 +143,3 @@ def test_a_damaged_file_is_named(tmp_path):
         path.write_bytes(data)
         with pytest.raises(DataError, match=r"rows.parquet: is damaged or cut off"):
             read(ParquetTables((path,)))
-
-
-def test_rows_without_users_are_documents(tmp_path):
-    columns = {"text": ["One. Two.", None, "Three."], "timestamp": [1, 2, 3], "url": ["a", "b", "c"]}
-    texts, skipped = read_table(tmp_path, columns, user=None)
-    assert [text.sentences for text in texts] == [["One. Two."], ["Three."]]
-    assert [text.client_id for text in texts] == [document_id(words, None) for words in (["One.", "Two."], ["Three."])]
-    assert skipped.as_dict() == {"empty text": 1}

@@ -2,20 +2,17 @@ import bz2
 import gzip
 import lzma
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlm.commands.data import main
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources import byte_parts
 from fedlm.simulations.data.sources.stackexchange.files import Dump, find_dumps, site_name
 from fedlm.simulations.data.sources.stackexchange.rows import last_row_start
 from fedlm.simulations.data.sources.stackexchange.source import StackExchange, dump_parts, read_text
-from fedlm.simulations.data.store.token_store import TokenStore
 from tests.simulations.data.sources.stackexchange_dumps import (
     DAY,
     archive,
@@ -28,7 +25,6 @@ from tests.simulations.data.sources.stackexchange_dumps import (
     write,
 )
 
-REAL = Path(__file__).parents[4].parent / "shared/data/stackexchange"
 NEITHER = "post that is neither question nor answer"
 
 
@@ -261,47 +257,3 @@ def test_unreadable_files_are_refused(tmp_path):
     for path in (Path("absent.7z"), Path("absent.xml")):
         with pytest.raises(DataError, match="cannot be read"):
             list(dump_parts([Dump(path, "Posts.xml" if path.suffix == ".7z" else None, 1, "s", "posts")]))
-
-
-def test_the_command_makes_a_store(tmp_path, capsys):
-    write(tmp_path / "s/Posts.xml", dump(*(post(str(i)) for i in range(1, 60))))
-    archive(tmp_path / "t.stackexchange.com.7z", Comments=dump(comment("5"), root="comments"))
-    assert main(["import", "stackexchange", str(tmp_path), "--out", str(tmp_path / "store"), "--workers", "1"]) == 0
-    store = TokenStore.open(tmp_path / "store")
-    clients = [client for name in ("train", "heldout", "test") for client in store.split(name).client_ids]
-    assert len(clients) == 60
-    assert {"s/1", "s/59", "t/5"} <= set(clients)
-    with pytest.raises(SystemExit):
-        main(["import", "stackexchange", "--help"])
-    assert "--split-date" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("quantumcomputing.Posts.xml", "posts"),
-        ("matheducators.Posts.xml", "posts"),
-        ("history.meta.Posts.xml", "posts"),
-        ("quantumcomputing.Comments.xml", "comments"),
-        ("3dprinting.Comments.xml", "comments"),
-    ],
-)
-def test_real_dumps_have_their_counts(name, kind):
-    path = REAL / name
-    if not path.exists():
-        pytest.skip(f"needs the real dump {name}, which is not part of the project")
-    texts, skipped = read(path, part_bytes=300_000)
-    rows = list(ElementTree.parse(path).getroot())
-    wanted = [row for row in rows if kind == "comments" or row.get("PostTypeId") in ("1", "2")]
-    owner = "UserId" if kind == "comments" else "OwnerUserId"
-    users = [row.get(owner) for row in wanted if row.get(owner) not in (None, "-1")]
-    empty = skipped.as_dict().get("empty text", 0)
-    assert empty <= 2
-    assert len(texts) == len(users) - empty
-    site = path.name.rsplit(".", 2)[0]
-    assert {text.client_id for text in texts} <= {f"{site}/{user}" for user in users}
-    assert len({text.client_id for text in texts}) >= len(set(users)) - empty
-    assert skipped.as_dict().get("row without a user", 0) == sum(row.get(owner) is None for row in wanted)
-    assert sum(skipped.as_dict().values()) + len(texts) == len(rows)
-    words = sum(len(sentence.split()) for text in texts for sentence in text.sentences)
-    assert words > 10 * len(texts)

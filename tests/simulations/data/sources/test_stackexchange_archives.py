@@ -33,20 +33,13 @@ def test_archives_give_the_same_as_files(tmp_path, part_bytes):
     assert [text.client_id for text in read(path, comments=False)[0]][:1] == ["s/1"]
 
 
-def test_an_archive_of_one_table_is_read(tmp_path):
-    path = archive(tmp_path / "stackoverflow.com-Posts.7z", Posts=dump(post("22656")))
-    assert read(path)[0][0].client_id == "stackoverflow/22656"
-    assert "Posts.xml, line 3: found 'x'" in refused(archive(tmp_path / "s.7z", Posts=dump(post("x"))))
-    assert "Posts.xml: found an empty file" in refused(archive(tmp_path / "t.7z", Posts=""))
-
-
 def threads_of(path):
     return [thread for thread in threading.enumerate() if thread.name == f"read {path.name}"]
 
 
-@pytest.mark.parametrize("read_parts", [0, 1, 3])
+@pytest.mark.parametrize("read_parts", [0, 3])
 def test_stopping_early_ends_the_thread(tmp_path, read_parts):
-    rows = dump(*(post(str(i)) for i in range(1, 5000)))
+    rows = dump(*(post(str(i)) for i in range(1, 1500)))
     path = archive(tmp_path / "s.7z", Posts=rows, Users=rows, Comments=dump(root="comments"))
     with mock.patch.object(seven_zip, "_PIECE_BYTES", 1000):
         with closing(dump_parts(find_dumps([path], ("posts", "comments")), 5000)) as parts:
@@ -54,7 +47,7 @@ def test_stopping_early_ends_the_thread(tmp_path, read_parts):
                 next(parts)
             assert len(threads_of(path)) == (read_parts > 0)
         assert not threads_of(path)
-        assert len(read(path)[0]) == 4999
+        assert len(read(path)[0]) == 1499
         assert not threads_of(path)
 
 

@@ -7,10 +7,8 @@ import pytest
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.formats.fedjax import create_table, pack_client
-from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.stackoverflow import fedjax_source as stackoverflow_fedjax
 from fedlm.simulations.data.sources.stackoverflow.fedjax_source import StackOverflowFedjax
-from fedlm.simulations.data.store.token_store import TokenStore
 from tests.simulations.data.sources.source_reading import no_progress, read
 
 CLIENTS = {"1": ["how do i sort a list ?", "edit : thanks .", "see <URL> ."], "2": ["this works fine"]}
@@ -85,19 +83,6 @@ def test_a_split_in_only_some_names_is_refused(tmp_path):
     other = write_database(tmp_path / "x.sqlite")
     with pytest.raises(DataError, match=r"x\.sqlite: its name says no split"):
         read(StackOverflowFedjax((train, other)))
-
-
-def test_imports_into_a_store(tmp_path):
-    train = write_database(tmp_path / "x_train.sqlite")
-    heldout = write_database(tmp_path / "x_held_out.sqlite", {"10": ["never seen"]})
-    test = write_database(tmp_path / "x_test.sqlite", {"1": ["this is a list"]})
-    source = StackOverflowFedjax((train, heldout, test))
-    import_text("stackoverflow-fedjax", source, tmp_path / "store", ImportSettings(vocabulary_size=200), workers=1)
-    store = TokenStore.open(tmp_path / "store")
-    assert sorted(store.split("train").client_ids) == ["1", "2"]
-    assert store.split("heldout").client_ids == ["10"]
-    client = store.split("test").client(0)
-    assert store.tokenizer.decode(client.example(0)) == "this is a list"
 
 
 def test_parts_divide_the_clients(tmp_path, monkeypatch):

@@ -10,10 +10,8 @@ import pytest
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.formats.tensorflow_federated import create_indexes, create_tables, make_example
-from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.stackoverflow import tff_hdf5, tff_tables
 from fedlm.simulations.data.sources.stackoverflow.tff_source import StackOverflowTff
-from fedlm.simulations.data.store.token_store import TokenStore
 from tests.simulations.data.sources.source_reading import no_progress, read
 
 CLIENTS = [
@@ -132,19 +130,6 @@ def test_rows_of_a_client_may_lie_apart(tmp_path):
     assert sorted_texts(StackOverflowTff((path,))) == expected
 
 
-def test_imports_into_a_store(tmp_path):
-    source = StackOverflowTff((write_database(tmp_path / "x.sqlite"),))
-    import_text("stackoverflow-tff", source, tmp_path / "store", ImportSettings(vocabulary_size=200), workers=1)
-    store = TokenStore.open(tmp_path / "store")
-    assert sorted(store.split("train").client_ids) == ["00000001", "00000002"]
-    assert store.split("test").client_ids == ["00000001"]
-    assert store.split("heldout").client_ids == ["00000010"]
-    train = store.split("train")
-    client = train.client(train.client_ids.index("00000001"))
-    assert client.num_examples == 3
-    assert store.tokenizer.decode(client.example(1)) == "edit : thanks."
-
-
 @pytest.mark.parametrize("kind", [lzma.FORMAT_XZ, lzma.FORMAT_ALONE])
 def test_a_compressed_database_is_decompressed_once(tmp_path, kind):
     database = write_database(tmp_path / "plain.sqlite")
@@ -184,13 +169,6 @@ def test_a_damaged_compressed_file_is_refused(tmp_path, feature):
     path.write_bytes(lzma.compress(b"some other text, not a database"))
     assert_refused(path, "some other text", "expected an SQLite database", feature=feature)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["plain.sqlite", "x.sqlite.lzma"]
-
-
-def test_a_full_disk_is_left_to_the_caller(tmp_path):
-    path = tmp_path / "x.sqlite.lzma"
-    path.write_bytes(lzma.compress(write_database(tmp_path / "plain.sqlite").read_bytes()))
-    with pytest.raises(OSError, match="No such file"):
-        StackOverflowTff((path,)).open(tmp_path / "absent", no_progress)
 
 
 def test_snippets_are_kept_as_they_are(tmp_path):

@@ -104,6 +104,7 @@ def test_documents_of_the_same_words_are_one_client():
     assert re.fullmatch("[0-9a-f]{32}", document_id(["some", "words"], None))
 
 
+@pytest.mark.long
 def test_long_documents_are_stored_whole(tmp_path):
     words = " ".join(f"{letter * 3}" for _ in range(3000) for letter in "abcdefg")
     for index in range(20):

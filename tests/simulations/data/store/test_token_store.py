@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlm.fl_core.errors import DataError, DiskError
@@ -44,7 +44,6 @@ def store(tmp_path, tokenizer):
     return make(tmp_path / "store", tokenizer, clients, batch_clients=16)
 
 
-@settings(max_examples=40, deadline=None)
 @given(data=st.data(), batch_clients=st.integers(1, 5), batch_bytes=st.integers(0, 40))
 def test_round_trip(tmp_path_factory, tokenizer, data, batch_clients, batch_bytes):
     clients = data.draw(clients_strategy(tokenizer.vocabulary_size - 1))

@@ -1,6 +1,6 @@
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlm.simulations.data.vocabulary.piece_cache import PieceCache
@@ -26,8 +26,6 @@ def tokenizer(request):
     return train_tokenizer(TEXTS, 150, separated, tokenizer=kind, lowercase=lowercase)
 
 
-@pytest.mark.long
-@settings(max_examples=300)
 @given(texts=st.lists(TEXT | st.text(max_size=8), max_size=5))
 def test_encoding_is_that_of_the_library(tokenizer, texts):
     assert tokenizer._cache is not None

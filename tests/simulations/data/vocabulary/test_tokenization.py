@@ -2,7 +2,6 @@ import json
 import os
 import subprocess
 import sys
-import typing
 
 import pytest
 import tokenizers
@@ -178,11 +177,6 @@ def test_definitions_that_write_special_tokens_are_refused(tokenizer, tmp_path):
     library.save(str(tmp_path / "padding.json"))
     with pytest.raises(DataError, match=r"padding\.json: tokenizer: pads or cuts"):
         Tokenizer.load(tmp_path / "padding.json")
-
-
-def test_every_kind_can_be_asked_for():
-    choices = typing.get_args(typing.get_type_hints(TokenizerSettings)["tokenizer"])
-    assert choices == tuple(TOKENIZERS)
 
 
 def test_rare_characters_take_no_place_in_the_vocabulary():

@@ -1,11 +1,9 @@
 import random
 import re
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, count_words
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
@@ -73,19 +71,3 @@ def test_no_text_encodes_to_padding_or_sentence_ends(text, separated, lowercase)
     if separated:
         # Python's split takes the separators 0x1c to 0x1f for spaces, too.
         assert len(ids) == len(re.findall(r"[^ \t\n\v\f\r]+", text)) or not text.isascii()
-
-
-def test_save_and_load(tmp_path):
-    tokenizer = train(["some words, here"])
-    tokenizer.save(tmp_path / "t.json")
-    loaded = Tokenizer.load(tmp_path / "t.json")
-    assert loaded.fingerprint == tokenizer.fingerprint
-    assert encode(loaded, ["words here, now"]) == encode(tokenizer, ["words here, now"])
-    assert loaded.decode(encode(loaded, ["words here, now"])[0]) == "words here , [UNK]"
-
-
-def test_training_mistakes():
-    with pytest.raises(DataError, match="no word"):
-        train(["", "  "])
-    with pytest.raises(ConfigurationError, match="vocabulary_size is 0, but must be at least 1"):
-        train(["a"], 0)
