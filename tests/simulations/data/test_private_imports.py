@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections import Counter
 from dataclasses import replace
 
@@ -32,6 +33,7 @@ from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 PRIVATE = ImportSettings(
     vocabulary_size=300, vocabulary_epsilon=8.0, vocabulary_delta=1e-6, vocabulary_words_per_client=6
 )
+PLAIN = ImportSettings(vocabulary_size=300)
 SECRET = "xyzzyplugh"
 OF_TRAIN = [name for name in map("user{}".format, range(100)) if split_of(name) == "train"]
 
@@ -46,6 +48,27 @@ def import_made_up(out, found, settings=PRIVATE, **options):
     return import_text("made up", InMemoryText(found), out, settings, workers=1, **options)
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Data sets of `texts` whose vocabulary is private, and plain: not to be changed."""
+    folder = tmp_path_factory.mktemp("made")
+    import_made_up(folder / "private", texts())
+    import_made_up(folder / "plain", texts(), PLAIN)
+    return folder
+
+
+@pytest.fixture
+def private_store(made, tmp_path):
+    """A copy of the data set with a private vocabulary."""
+    return shutil.copytree(made / "private", tmp_path / "store")
+
+
+def change_record(store, change):
+    document = json.loads((store / "store.json").read_text())
+    change(document)
+    (store / "store.json").write_text(json.dumps(document))
+
+
 def tokens(store):
     return set(json.loads((store / "tokenizer.json").read_text())["model"]["vocab"])
 
@@ -54,19 +77,17 @@ def knows(store, word):
     return word in {piece.removeprefix("##") for piece in tokens(store)}
 
 
-def test_a_word_of_one_client_is_in_a_plain_vocabulary_and_not_in_a_private_one(tmp_path):
-    import_made_up(tmp_path / "plain", texts(), ImportSettings(vocabulary_size=300))
-    assert knows(tmp_path / "plain", SECRET)
-    import_made_up(tmp_path / "private", texts())
-    assert not knows(tmp_path / "private", SECRET)
-    assert knows(tmp_path / "private", "train")
-    store = TokenStore.open(tmp_path / "private")
+def test_a_word_of_one_client_is_in_a_plain_vocabulary_and_not_in_a_private_one(made):
+    assert knows(made / "plain", SECRET)
+    assert not knows(made / "private", SECRET)
+    assert knows(made / "private", "train")
+    store = TokenStore.open(made / "private")
     assert store.tokenizer.decode(store.tokenizer.encode_batch([SECRET])[0]) == SECRET, "it is spelled"
 
 
 def test_a_character_of_one_client_is_not_in_a_private_vocabulary(tmp_path):
     found = [*texts(), ClientText(OF_TRAIN[1], ["ж ж ж ж жжжж train", "ж"] * 40)]
-    import_made_up(tmp_path / "plain", found, ImportSettings(vocabulary_size=300))
+    import_made_up(tmp_path / "plain", found, PLAIN)
     assert knows(tmp_path / "plain", "ж")
     import_made_up(tmp_path / "private", found)
     assert not knows(tmp_path / "private", "ж")
@@ -148,52 +169,42 @@ def test_held_out_people_are_not_counted(tmp_path):
     }
 
 
-def test_the_origin_is_recorded_with_what_it_spends(tmp_path):
-    header = import_made_up(tmp_path / "private", texts()).header
+def test_the_origin_is_recorded_with_what_it_spends(made):
+    header = TokenStore.open(made / "private").header
     assert (header.vocabulary_origin.kind, header.vocabulary_origin.private) == (
         "private",
         plan_vocabulary(8.0, 1e-6, 6),
     )
-    assert TokenStore.open(tmp_path / "private").header == header
-    record = json.loads((tmp_path / "private" / "store.json").read_text())["vocabulary_origin"]
+    record = json.loads((made / "private" / "store.json").read_text())["vocabulary_origin"]
     assert (record["kind"], record["covered"]) == ("private", True)
     assert (record["guarantee"]["epsilon"], record["guarantee"]["delta"]) == (8.0, 1e-6)
     assert record["unit"].startswith("client")
     assert record["adjacency"].startswith("add-or-remove")
-    plain = import_made_up(tmp_path / "plain", texts(), ImportSettings(vocabulary_size=300)).header
-    assert plain.vocabulary_origin == VocabularyOrigin("training data")
+    assert TokenStore.open(made / "plain").header.vocabulary_origin == VocabularyOrigin("training data")
 
 
-def test_a_store_of_an_earlier_version_counts_as_made_of_its_text(tmp_path):
-    import_made_up(tmp_path / "store", texts(), ImportSettings(vocabulary_size=300))
-    path = tmp_path / "store" / "store.json"
-    document = json.loads(path.read_text())
-    del document["vocabulary_origin"]
-    path.write_text(json.dumps(document))
-    origin = TokenStore.open(tmp_path / "store").header.vocabulary_origin
+def test_a_store_without_a_record_counts_as_made_of_its_text(private_store):
+    change_record(private_store, lambda document: document.pop("vocabulary_origin"))
+    origin = TokenStore.open(private_store).header.vocabulary_origin
     assert origin == UNKNOWN
     assert not origin.covered
     assert "NOT COVERED" in origin.sentence()
     assert "nothing is recorded" in origin.sentence()
 
 
-def test_a_damaged_record_is_named(tmp_path):
-    import_made_up(tmp_path / "store", texts())
-    path = tmp_path / "store" / "store.json"
-    document = json.loads(path.read_text())
-    document["vocabulary_origin"]["guarantee"]["epsilon"] = -1
-    path.write_text(json.dumps(document))
+def test_a_damaged_record_is_named(private_store):
+    change_record(private_store, lambda document: document["vocabulary_origin"]["guarantee"].update(epsilon=-1))
     with pytest.raises(DataError, match=r"store\.json: a field is missing or wrong"):
-        TokenStore.open(tmp_path / "store")
+        TokenStore.open(private_store)
 
 
 @pytest.mark.long
-def test_a_given_vocabulary_takes_its_record_along(tmp_path):
-    for name, made in (("private", PRIVATE), ("plain", ImportSettings(vocabulary_size=300))):
-        first = import_made_up(tmp_path / name, texts(), made).header
-        given = ImportSettings(vocabulary=tmp_path / name / "tokenizer.json")
+def test_a_given_vocabulary_takes_its_record_along(made, tmp_path):
+    for name in ("private", "plain"):
+        first = TokenStore.open(made / name).header
+        given = ImportSettings(vocabulary=made / name / "tokenizer.json")
         second = import_made_up(tmp_path / f"{name}-second", texts(60), given).header
-        assert second.vocabulary_origin == replace(first.vocabulary_origin, of_another=True, of_users=made is PRIVATE)
+        assert second.vocabulary_origin == replace(first.vocabulary_origin, of_another=True, of_users=name == "private")
         assert "another data set" in second.vocabulary_origin.sentence()
         third = ImportSettings(vocabulary=tmp_path / f"{name}-second" / "tokenizer.json")
         assert import_made_up(tmp_path / f"{name}-third", texts(60), third).header.vocabulary_origin == (
@@ -202,23 +213,23 @@ def test_a_given_vocabulary_takes_its_record_along(tmp_path):
 
 
 @pytest.mark.parametrize("recorded", [True, None])
-def test_a_vocabulary_that_is_private_for_documents_is_not_covered_in_another_data_set(tmp_path, recorded):
-    import_made_up(tmp_path / "store", texts(), PRIVATE)
-    path = tmp_path / "store" / "store.json"
-    document = json.loads(path.read_text()) | {"without_users": recorded}
-    path.write_text(json.dumps({name: value for name, value in document.items() if value is not None}))
-    assert TokenStore.open(tmp_path / "store").header.vocabulary_origin.covered
+def test_a_vocabulary_that_is_private_for_documents_is_not_covered_in_another_data_set(
+    private_store, tmp_path, recorded
+):
+    change_record(
+        private_store,
+        lambda document: document.update(without_users=True) if recorded else document.pop("without_users"),
+    )
+    assert TokenStore.open(private_store).header.vocabulary_origin.covered
     for before, name in (("store", "second"), ("second", "third")):
         given = ImportSettings(vocabulary=tmp_path / before / "tokenizer.json")
         import_made_up(tmp_path / name, texts(60), given)
         assert not TokenStore.open(tmp_path / name).header.vocabulary_origin.covered
 
 
-def test_a_given_vocabulary_is_not_covered_unless_it_is_said_to_be_public(tmp_path):
-    import_made_up(tmp_path / "store", texts(), ImportSettings(vocabulary_size=300))
-    alone = tmp_path / "tokenizer.json"
-    alone.write_bytes((tmp_path / "store" / "tokenizer.json").read_bytes())
-    given = ImportSettings(vocabulary=alone)
+def test_a_given_vocabulary_is_not_covered_unless_it_is_said_to_be_public(made, tmp_path):
+    # Without the record that lies beside it.
+    given = ImportSettings(vocabulary=shutil.copy(made / "plain" / "tokenizer.json", tmp_path))
     origin = import_made_up(tmp_path / "given", texts(), given).header.vocabulary_origin
     assert origin == VocabularyOrigin("given")
     assert "NOT COVERED" in origin.sentence()
@@ -228,17 +239,16 @@ def test_a_given_vocabulary_is_not_covered_unless_it_is_said_to_be_public(tmp_pa
     assert origin.covered
 
 
-@pytest.mark.parametrize("made", [PRIVATE, ImportSettings(vocabulary_size=300)], ids=["private", "plain"])
-def test_a_vocabulary_is_not_public_to_the_text_that_it_was_made_of(made, tmp_path):
-    import_made_up(tmp_path / "store", texts(), made)
-    settings = ImportSettings(vocabulary=tmp_path / "store" / "tokenizer.json", vocabulary_origin="public")
+@pytest.mark.parametrize("kind", ["private", "plain"])
+def test_a_vocabulary_is_not_public_to_the_text_that_it_was_made_of(made, kind, tmp_path):
+    settings = ImportSettings(vocabulary=made / kind / "tokenizer.json", vocabulary_origin="public")
     with pytest.raises(DataError, match="was made of the text of these very training clients"):
         import_made_up(tmp_path / "again", texts(), settings)
     assert not (tmp_path / "again").exists()
     # It may be to other text: that of `store` may be public itself.
     other = import_made_up(tmp_path / "other", texts(60), settings).header
     assert other.vocabulary_origin.kind == "public"
-    assert other.vocabulary_origin.text == read_header(tmp_path / "store").splits["train"].sha256
+    assert other.vocabulary_origin.text == read_header(made / kind).splits["train"].sha256
     # However many data sets it went through.
     for said in (None, "public"):
         import_made_up(tmp_path / "between", texts(60), replace(settings, vocabulary_origin=said), overwrite=True)

@@ -189,14 +189,6 @@ def test_parameters_without_embeddings_are_those_between_input_and_output(name):
     assert counts[0] == counts[1] < parameter_count(smaller)
 
 
-@pytest.mark.long
-def test_masked_models_train_on_masked_words(small_store, tmp_path):
-    cell = make_cell(small_store, tmp_path, model="bert_tiny")
-    fields = CellBatches(cell_module._task_of(cell.grid, cell.model), cell).block(0, 4)
-    assert fields["inputs"].shape == fields["targets"].shape == (4, BATCH, LENGTH)
-    assert 0 < np.mean(fields["targets"] > 0) < 0.5
-
-
 def test_few_training_examples_are_repeated(small_store, tmp_path):
     few, all_of_them = (
         CellBatches(cell_module._task_of(cell.grid, cell.model), cell).block(0, 8)["tokens"].reshape(-1, LENGTH + 1)

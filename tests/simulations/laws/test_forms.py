@@ -19,7 +19,6 @@ from tests.simulations.laws.grids import CHINCHILLA, MCKENNA_L2, SIZES, grid, ob
 
 NOISED = tuple(2.0**-k for k in range(6, 21, 2))
 LONG = (1_000, 4_000, 16_000, 64_000, 256_000)
-NOT_FOUND_FROM = 1
 DATA = (50_000, 500_000, 5_000_000, 50_000_000)
 RATES = (2.0**-9, 2.0**-8, 2.0**-7, 2.0**-6)
 
@@ -151,18 +150,6 @@ def test_a_best_learning_rate_outside_those_measured_is_called_out():
     assert fitted.reasons["x"] == "it is outside the learning rates that were measured, 2^-9 to 2^-6"
 
 
-def test_many_starts_find_what_one_does_not():
-    """About one start in three ends at the best minimum of the law of parameters and data."""
-    form = FORMS["kaplan_parameters_and_data"]
-    values, runs = CASES["kaplan_parameters_and_data"]
-    measured = obeying(form, values, runs, 0.003)
-    one = fit_form(form, measured, starts=1, draws=0, seed=NOT_FOUND_FROM)
-    many = fit_form(form, measured, starts=24, draws=0, seed=NOT_FOUND_FROM)
-    assert one.root_mean_square_log_error > 5 * many.root_mean_square_log_error
-    assert many.root_mean_square_log_error == pytest.approx(0.003, rel=0.4)
-    assert many.agreeing_starts < many.starts
-
-
 @pytest.mark.long
 def test_searches_do_not_stop_at_kinks():
     """With few rows whose errors are beyond the Huber loss's delta, its kinks are far apart."""
@@ -181,14 +168,6 @@ def test_the_sigmoid_is_of_natural_logarithms():
     assert saturating_noise(math.exp(-8)) == pytest.approx(0.5)
     assert -math.log2(math.exp(-8)) == pytest.approx(11.54, abs=0.01)
     assert saturating_noise([0.0, 1e9]).tolist() == pytest.approx([0, 1], abs=1e-6)
-
-
-@pytest.mark.long
-def test_fits_of_the_same_seed_are_the_same():
-    form = FORMS["chinchilla"]
-    measured = obeying(form, CHINCHILLA, grid(), 0.01)
-    assert fit_form(form, measured, starts=2, draws=3) == fit_form(form, measured, starts=2, draws=3)
-    assert fit_form(form, measured, starts=2, draws=3, seed=1) != fit_form(form, measured, starts=2, draws=3)
 
 
 def test_cells_are_fitted_by_themselves():

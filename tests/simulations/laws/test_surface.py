@@ -96,11 +96,6 @@ class TestPrediction:
         assert np.isclose(surface.predict(1e6, 1000, 1e-4), multilinear(6, 3, -4))
         assert np.isnan(surface.predict(1.1e6, 1000, 1e-4))
 
-    def test_without_noisy_trainings_only_the_noiseless_are_known(self):
-        surface = surface_of(multilinear, noiseless=np.full((3, 2), 4.0), ratios=())
-        assert surface.predict(1e6, 500, 0) == 4.0
-        assert np.isnan(surface.predict(1e6, 500, 1e-3))
-
 
 class TestBands:
     def test_quantiles_of_draws(self):
@@ -119,9 +114,3 @@ class TestBands:
         linear = dataclasses.replace(surface, interpolation="linear").predict(1e6, 500, 10**-1.5)
         assert abs(cubic - (3 + np.exp(-1.5))) < abs(linear - (3 + np.exp(-1.5))) / 3
         assert low < cubic < linear < high
-
-    def test_none_without_draws(self):
-        low, high = surface_of(multilinear).band(1e6, 500, [1e-3, 1e-3])
-        assert np.isnan(low).all()
-        assert np.isnan(high).all()
-        assert low.shape == high.shape == (2,)

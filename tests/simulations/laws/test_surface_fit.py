@@ -204,10 +204,6 @@ class TestBands:
         assert np.array_equal(one.draws, again.draws)
         assert not np.array_equal(one.draws, other.draws)
 
-    def test_one_seed_is_said(self):
-        surface = fitted(dataclasses.replace(SMALL, seeds=1).measure(TRUTH), draws=3)
-        assert "There is one seed, so that bands leave out the spread between seeds." in surface.notes
-
     @pytest.mark.thorough
     @pytest.mark.parametrize("seeds", [1, 2])
     def test_bands_cover_at_their_level(self, seeds):

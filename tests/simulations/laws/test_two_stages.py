@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import DataError
 from fedlm.simulations.laws.fitting_all import surface_held_out
 from fedlm.simulations.laws.surface_fit import fit_surface
 from fedlm.simulations.laws.surface_settings import SurfaceSettings
@@ -70,21 +70,6 @@ class TestTwoStages:
         assert found["cells"]["max_relative_error"] < 0.01
         assert found["longest_runs"]["max_relative_error"] < 0.01
 
-    @pytest.mark.long
-    def test_bands_hold_the_truth(self, whole):
-        # Bands of 96 % hold some 42 of 44 points; they are not independent, and 35 is far below what any root gave.
-        surface = fitted(whole, draws=50)
-        low, high = surface.band(surface.parameters[:, None], 64_000, surface.noise_batch_ratios, 0.96)
-        truth = TRUTH.loss(surface.parameters[:, None], 64_000, surface.noise_batch_ratios)
-        assert ((low <= truth) & (truth <= high)).mean() > 0.8
-        assert (high / low - 1).max() < 0.01
-
-    def test_a_missing_cell_is_filled_in_and_said(self, whole):
-        gone = (whole.model == "model1") & (whole.noise_batch_ratio == 2.0**-12) & (whole.steps > 16_000)
-        surface = fitted(whole.where(~gone))
-        assert np.isclose(surface.predict(29e6, 64_000, 2.0**-12), TRUTH.loss(29e6, 64_000, 2.0**-12), rtol=0.005)
-        assert any(note.startswith("Fewer than 3 lengths are known of model1 at 0.000244141") for note in surface.notes)
-
     def test_two_lengths_are_too_few(self):
         with pytest.raises(
             DataError, match="there are trainings of 8,000, 16,000 steps, but the method two-stage needs 3"
@@ -108,7 +93,3 @@ class TestDenseGrid:
         assert dense.max() < 0.01
         assert dense.mean() < coarse.mean() / 2
         assert any("The law mckenna_l2 stands for what was measured" in note for note in surface.notes)
-
-    def test_other_methods_have_no_such_law(self):
-        with pytest.raises(ConfigurationError, match="dense_form is mckenna_l2, but is of the method two-stage alone"):
-            SurfaceSettings(dense_form="mckenna_l2")

@@ -70,12 +70,6 @@ def test_the_page_is_announced_once_there_is_a_curve(watched, comparison, tmp_pa
     assert (tmp_path / "plots" / "perplexity.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_last_score_of_a_run_is_enough(watched, comparison, tmp_path):
-    page, _, announced = watched
-    page.update(list_cells(comparison, tmp_path)[0], scored(ROUNDS - 1))
-    assert len(announced) == 1
-
-
 def test_it_is_drawn_again_after_a_while_and_announced_no_more(watched, comparison, tmp_path):
     page, clock, announced = watched
     cell = list_cells(comparison, tmp_path)[0]

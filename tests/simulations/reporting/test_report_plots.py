@@ -3,7 +3,7 @@ from itertools import pairwise
 import pytest
 
 from fedlm.simulations.reporting.line_styles import line_styles
-from fedlm.simulations.reporting.plots import LABEL_GAP, TOP_LABEL, perplexity_plot, spread_out, upload_plot
+from fedlm.simulations.reporting.plots import LABEL_GAP, TOP_LABEL, perplexity_plot, spread_out
 from fedlm.simulations.reporting.rate_maps import cell_text, rate_map_plot
 from fedlm.simulations.reporting.selection import group_results, model_results
 from tests.simulations.reporting.hand_made_results import make_result
@@ -73,12 +73,6 @@ def test_band_is_one_standard_deviation_and_never_below_perplexity_one():
     edges = band.get_paths()[0].vertices
     assert edges[:, 1].max() == pytest.approx(10 + 2**0.5)
     assert edges[:, 1].min() == 1.0
-
-
-def test_upload_axis_counts_bytes_so_far_in_a_fitting_unit():
-    axes = upload_plot(model_results([make_result(curve=[9.0, 6.0, 5.0])])).axes[0]
-    assert axes.lines[0].get_xdata() == pytest.approx([0.25, 0.5, 0.75])
-    assert "(MB)" in axes.get_xlabel()
 
 
 def test_without_scores_the_plot_says_so():

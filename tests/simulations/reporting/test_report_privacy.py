@@ -16,7 +16,7 @@ from fedlm.simulations.reporting.report import write_report
 from fedlm.simulations.reporting.selection import model_results
 from fedlm.simulations.reporting.summary import summary_sentences
 from fedlm.simulations.reporting.tables import CSV_COLUMNS, results_csv
-from fedlm.simulations.reporting.utility_plots import can_draw_utility, mechanisms_plot, utility_plot
+from fedlm.simulations.reporting.utility_plots import can_draw_utility, utility_plot
 from tests.simulations.reporting.hand_made_results import make_comparison, make_private_result, make_result
 from tests.simulations.reporting.html_page import Page
 
@@ -225,13 +225,6 @@ def test_the_plot_of_utility_has_a_panel_a_mechanism_with_no_noise_as_its_last_t
     without = tree.get_xticks()[-1]
     assert points(blt) == {(5, 391), (20, 311), (5, 351), (20, 291), (without, 201), (without, 191)}
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["cifg_tiny", "si_cifg_tiny"]
-
-
-def test_the_plot_of_mechanisms_has_a_panel_a_model():
-    figure = mechanisms_plot(model_results(grid()))
-    assert [axes.get_title(loc="left") for axes in figure.axes] == list(MODELS)
-    assert {(5, 401), (5, 391), (20, 301), (20, 311)} == points(figure.axes[0])
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["tree", "blt", "no noise"]
 
 
 def test_an_epsilon_at_which_nothing_finished_is_a_cross():

@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 
 from fedlm.fl_core.errors import DiskError
@@ -22,24 +21,6 @@ def test_curves_show_what_is_described(store):
         assert curve[int(cut)] == pytest.approx(share)
     ranks, shares = coverage.lines[0].get_data()
     assert (ranks[-1], shares[-1]) == (7, pytest.approx(train["coverage"]))
-
-
-def test_every_client_is_in_a_step(store):
-    figure = draw_store(store, count_store(store))
-    for axes in (figure.axes[0], figure.axes[3]):
-        heights = [np.where(patch.get_data().values < 1, 0, patch.get_data().values) for patch in axes.patches]
-        clients = [store.split(name).num_clients for name in ("train", "heldout", "test")]
-        assert [values.sum() for values in heights] == clients
-
-
-@pytest.mark.long
-def test_pictures_are_the_same_each_time(store, tmp_path):
-    for name in ("a.png", "b.png"):
-        write_plot(tmp_path / name, store, count_store(store))
-    content = (tmp_path / "a.png").read_bytes()
-    assert content.startswith(b"\x89PNG")
-    assert content == (tmp_path / "b.png").read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png"]
 
 
 def test_long_examples_and_empty_splits_are_drawn(tmp_path):

@@ -22,20 +22,6 @@ def test_examples_are_the_clients_first_ones(store):
         ]
 
 
-def test_some_words_are_unknown(store):
-    samples = sample_clients(store, "train", 60, 60)
-    assert any("[OOV]" in text for sample in samples for text in sample.examples)
-    assert not any("[UNK]" in text for sample in samples for text in sample.examples)
-
-
-def test_the_seed_chooses(store):
-    chosen = [[sample.client_id for sample in sample_clients(store, "train", 5, 1, seed)] for seed in (0, 0, 1)]
-    assert chosen[0] == chosen[1] != chosen[2]
-    assert len(set(chosen[0])) == 5
-    everyone = sample_clients(store, "test", 1000, 1)
-    assert [sample.client_id for sample in everyone] == store.split("test").client_ids
-
-
 def test_a_client_can_be_named(store):
     name = store.split("heldout").client_ids[1]
     (sample,) = sample_clients(store, "heldout", 3, 2, client_id=name)

@@ -157,12 +157,6 @@ def test_parquet_writes_a_client_of_any_size_in_bounded_row_groups(small, tmp_pa
     assert read["position"] == contents(small, lambda client: list(range(client.num_examples)))
 
 
-def test_parquet_closes_row_groups_by_size(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 1)
-    export_store(small, "parquet", tmp_path / "export")
-    assert pq.ParquetFile(tmp_path / "export").metadata.num_row_groups == 120
-
-
 def test_parquet_can_be_imported_again(small, tmp_path):
     export_store(small, "parquet", tmp_path / "export.parquet")
     source = ParquetTables(

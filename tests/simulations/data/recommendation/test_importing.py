@@ -1,8 +1,6 @@
 import json
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,12 +10,7 @@ from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.statement import state_plan
-from fedlm.fl_core.scores import evaluate
-from fedlm.models.base import Batch
-from fedlm.models.registry import create_model
 from fedlm.models.special_tokens import BOS_ID, OOV_ID, PAD_ID
-from fedlm.simulations.data.describing.description import describe
-from fedlm.simulations.data.exports.exporting import export_store
 from fedlm.simulations.data.federated_data import StoredData, evaluation_batches, evaluation_order, evaluation_owners
 from fedlm.simulations.data.grouping import client_digest
 from fedlm.simulations.data.recommendation.importing import RecommendationSettings, import_recommendation
@@ -105,19 +98,6 @@ def test_batches_that_are_scored_are_no_wider_than_their_sequences(store, most):
         (whole,) = data.sequences(owner)
         assert whole[: len(row)].tolist() == row.tolist()
         assert not whole[len(row) :].any()
-
-
-@pytest.mark.long
-def test_scores_do_not_depend_on_the_width_of_batches(store):
-    model = create_model("transformer_tiny", store.vocabulary_size)
-    params, data = model.init(jax.random.key(0)), StoredData(store.split("test"), 16)
-    everything = [data.sequences(client) for client in range(len(data.num_examples))]
-    starts = [data.completion_starts(client) for client in range(len(data.num_examples))]
-    whole = Batch(*map(jnp.asarray, (np.concatenate(everything), np.ones(len(starts)), np.concatenate(starts))))
-    expected = model.loss(params, whole)
-    found = evaluate(model, params, evaluation_batches(data, 16, 8))
-    assert found.loss == pytest.approx(float(expected.loss.sum() / expected.tokens.sum()), rel=1e-5)
-    assert float(expected.tokens.sum()) == len(starts), "one item of each user"
 
 
 @pytest.mark.parametrize("length", [1, 3, 30])
@@ -351,18 +331,6 @@ def test_options_that_do_nothing_are_refused():
         Interactions((Path("file"),), format="pairs", time="when")
     with pytest.raises(ConfigurationError, match="delimiter does nothing"):
         Interactions((Path("file"),), format="jsonl", delimiter=";")
-
-
-def test_stores_of_items_are_described_and_exported(store, tmp_path):
-    description = describe(store)
-    assert description["item_sequences"]
-    assert description["splits"]["train"]["examples_per_client"]["max"] == 1
-    longer = [len(items) > 10 for items in SEQUENCES.values() if len(items) >= 3]
-    assert description["splits"]["test"]["truncated_share_by_length"]["10"] == pytest.approx(np.mean(longer))
-    export_store(store, "parquet", tmp_path / "items.parquet")
-    rows = pq.read_table(tmp_path / "items.parquet").to_pylist()
-    found = {row["client_id"]: row["text"].split(" ") for row in rows if row["split"] == "test"}
-    assert found == read_sequences(store, "test")
 
 
 @pytest.mark.parametrize("filtered", ["iterated", "once"])

@@ -1,6 +1,5 @@
 import csv
 import functools
-import gzip
 import io
 from pathlib import Path
 
@@ -65,11 +64,6 @@ def test_without_quotes_a_mark_is_a_character(tmp_path):
     data = b'user\ttext\na\t"Some" text.\nb\tA 5" pipe.\n'
     texts, _ = read_bytes(tmp_path, data, delimiter="\\t", quotes=False)
     assert [text.sentences for text in texts] == [['"Some" text.'], ['A 5" pipe.']]
-
-
-def test_compressed_tables(tmp_path):
-    data = gzip.compress(HEADER + b"1,a,Some text.\n")
-    assert read_bytes(tmp_path, data, "rows.csv.gz")[0] == [ClientText("a", ["Some text."])]
 
 
 def test_what_is_left_out_is_counted(tmp_path):

@@ -45,15 +45,6 @@ def test_splits_are_kept_by_their_names(folder):
     assert [(text.client_id, *text.sentences) for text in texts] == ROWS[:6]
 
 
-def test_copies_of_a_document_in_two_splits_are_two_clients(folder):
-    save_dataset_dict(folder, {"train": TABLE.slice(0, 2), "test": TABLE.slice(1, 2)})
-    texts, _ = read(HuggingFaceDataset(path=folder, user=None))
-    assert [(text.split, *text.sentences) for text in texts] == [
-        (split, ROWS[row][1]) for split, row in (("train", 0), ("train", 1), ("test", 1), ("test", 2))
-    ]
-    assert len({text.client_id for text in texts}) == 4
-
-
 def test_other_splits_need_a_column_that_says_the_split(folder):
     save_dataset_dict(folder, {"train": TABLE.slice(0, 3), "unsupervised": TABLE.slice(3, 3)})
     with pytest.raises(

@@ -147,13 +147,6 @@ def test_a_file_that_is_named_twice_is_refused(tmp_path):
             JsonLines((tmp_path / "a.jsonl", again)).files()
 
 
-def test_half_a_character_is_counted_with_its_place(tmp_path):
-    texts, skipped = read_bytes(tmp_path, b'{"user": "a", "text": "\\ud800"}')
-    assert texts == []
-    assert skipped.as_dict() == {"text that is not Unicode": 1}
-    assert next(iter(skipped.first_places().values())).endswith("line 1")
-
-
 @given(st.lists(st.text(st.sampled_from('ab"\\\n\r\u2028é. '), max_size=8)), st.integers(1, 40), st.booleans())
 def test_tiny_parts_give_the_same_texts(texts, part_bytes, ascii_only):
     rows = [{"user": "a", "text": text} for text in texts]

@@ -192,11 +192,7 @@ def test_parts_are_the_same_each_time_and_travel(made, tmp_path):
         assert list(read_there(there.content, SkippedCounts())) == list(read_here(part.content, SkippedCounts()))
 
 
-@pytest.mark.parametrize(
-    "made",
-    [pytest.param(name, marks=() if name in ("jsonl", "parquet") else pytest.mark.long) for name in SOURCES],
-    indirect=True,
-)
+@pytest.mark.long
 def test_any_number_of_workers_makes_the_same_store(made, tmp_path, monkeypatch, two_workers):
     name, source, _ = made
     # Processes that are started once serve all imports.

@@ -11,7 +11,6 @@ from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources import byte_parts
 from fedlm.simulations.data.sources.stackexchange.files import Dump, find_dumps, site_name
-from fedlm.simulations.data.sources.stackexchange.rows import last_row_start
 from fedlm.simulations.data.sources.stackexchange.source import StackExchange, dump_parts, read_text
 from tests.simulations.data.sources.stackexchange_dumps import (
     DAY,
@@ -215,12 +214,6 @@ def test_rows_need_no_lines(tmp_path):
     path = write(tmp_path / "s.Posts.xml", content)
     for part_bytes in (7, 1000):
         assert [text.client_id for text in read(path, part_bytes=part_bytes)[0]] == ["s/7", "s/8", "s/9"]
-
-
-@pytest.mark.parametrize(("data", "end"), [(b"<row a/> <row b", 9), (b"<row <rows", -1), (b"", -1), (b"x <row", -1)])
-def test_the_last_row_is_found(data, end):
-    assert last_row_start(data, 0) == end
-    assert last_row_start(data, max(end, 0) + 3) == end, "also where it was cut in the middle before"
 
 
 ROWS = st.builds(

@@ -10,7 +10,6 @@ from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data import importing
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.importing import ImportSettings, import_text
-from fedlm.simulations.data.sources import text_files
 from fedlm.simulations.data.sources.byte_parts import BytePart
 from fedlm.simulations.data.sources.text_files import TextFiles, find_end, read_documents
 from fedlm.simulations.data.sources.user_rows import document_id
@@ -90,14 +89,6 @@ def test_ends_of_names_are_read_in_either_case(tmp_path):
     assert [path.name for path in TextFiles((tmp_path,)).files()] == ["B.TXT", "a.txt", "c.Txt"]
 
 
-def test_small_files_share_a_part(tmp_path, monkeypatch):
-    for index in range(10):
-        (tmp_path / f"{index}.txt").write_text(f"Text {index}.")
-    monkeypatch.setattr(text_files, "PART_BYTES", 20)
-    parts = list(TextFiles((tmp_path,)).open(tmp_path, None).parts)
-    assert [len(part.content) for part in parts] == [3, 3, 3, 1]
-
-
 def test_documents_of_the_same_words_are_one_client():
     assert document_id("some  words".split(), None) == document_id(["some", "words"], None)
     assert document_id(["some", "words"], "test") != document_id(["some", "words"], None)
@@ -150,18 +141,3 @@ def test_few_long_documents_are_encoded_at_once_and_that_changes_nothing(tmp_pat
         stores.append({file.name: file.read_bytes() for file in store.path.iterdir()})
     assert stores[0] == stores[1]
     assert most == [2] * 20 + [40]
-
-
-@pytest.mark.parametrize(
-    ("data", "start", "end"),
-    [
-        (b"a\n\nb\nc\n", 0, 3),
-        (b"a\n \t\r\nb\n", 0, 6),
-        (b"a\n\nb\n\n", 0, 6),
-        (b"a\n\nb", 3, -1),
-        (b"a\n\n", 2, 3),
-        (b"a\nb\n", 0, -1),
-    ],
-)
-def test_paragraphs_end_after_a_blank_line(data, start, end):
-    assert find_end("paragraphs")(data, start) == end

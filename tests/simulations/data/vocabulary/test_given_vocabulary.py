@@ -118,18 +118,3 @@ def test_an_interrupted_import_begins_anew_with_another_vocabulary(tmp_path):
     path.write_text("word 3\nc++ 2\nthe 1\n")
     store = import_separated(tmp_path / "s", path)
     assert store.split("train").client(0).example(0).tolist() == [6, OOV_ID, 5, 4]
-
-
-def test_an_interrupted_import_goes_on_with_its_vocabulary(tmp_path):
-    path = tmp_path / "stackoverflow.word_count"
-    path.write_text(COUNTS)
-
-    def stop_when_read(phase, *rest):
-        if phase == "tokenize":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        import_separated(tmp_path / "s", path, stop_when_read)
-    phases = set()
-    import_separated(tmp_path / "s", path, lambda phase, *rest: phases.add(phase))
-    assert phases == {"tokenize", "write"}

@@ -156,11 +156,6 @@ def test_a_tokenizer_that_reads_words_of_any_length_is_refused(tokenizer, tmp_pa
             assert OOV_ID not in Tokenizer.load(tmp_path / "t.json").encode_batch(["cat" * 100])[0]
 
 
-def test_words_can_keep_their_case():
-    settings = TokenizerSettings(lowercase=False)
-    assert count_words(["Stop, stop"], settings) == {"Stop": 1, ",": 1, "stop": 1}
-
-
 def test_tokenizers_of_earlier_releases_keep_their_fingerprints():
     assert train_tokenizer(TEXTS, 200).fingerprint == "2175afb010f950e962522110415e90ff9b155a09631fbe1af7a2dd95148c8364"
 

@@ -8,14 +8,12 @@ import warnings
 import numpy as np
 import pytest
 
-from fedlm.fl_core.errors import ConfigurationError
-from fedlm.simulations.laws.figures.figure import Evidence
 from fedlm.simulations.laws.figures.registry import FIGURES
 from fedlm.simulations.laws.figures.saturation import mark_saturation
 from fedlm.simulations.laws.figures.tables import table_of
 from fedlm.simulations.laws.figures.writing import write_law_figure
 from fedlm.simulations.laws.plan import Budget
-from tests.simulations.laws.synthetic_laws import COEFFICIENTS, fitted_form, true_loss
+from tests.simulations.laws.synthetic_laws import true_loss
 
 
 @pytest.mark.long
@@ -60,20 +58,6 @@ def test_a_best_training_at_an_end_of_the_grid_says_so(evidence):
 def test_saturation_is_the_first_loss_within_a_percent_of_the_least():
     assert mark_saturation(np.array([np.nan, 3.0, 2.02, 2.01, 2.0, 2.005])).tolist() == [0, 0, 1, 0, 0, 0]
     assert mark_saturation(np.array([np.nan, np.nan])).tolist() == [0, 0]
-
-
-def test_what_is_missing_is_said():
-    for name, words in (("figure1", "surface"), ("figure16", "mckenna_l1"), ("figure19", "surface")):
-        with pytest.raises(ConfigurationError, match=words):
-            FIGURES[name].table(Evidence())
-    with pytest.raises(ConfigurationError, match="figure18 needs the measurements"):
-        FIGURES["figure18"].table(Evidence(forms={"mckenna_l2": fitted_form("mckenna_l2", **COEFFICIENTS)}))
-
-
-def test_a_picture_is_a_png(evidence, tmp_path):
-    table = FIGURES["figure19"].table(evidence)
-    with pytest.raises(ConfigurationError, match=r"must be a file name that ends in \.png"):
-        write_law_figure(FIGURES["figure19"], table, tmp_path / "picture.pdf")
 
 
 def test_unknown_numbers_are_empty_in_csv_and_null_in_json():

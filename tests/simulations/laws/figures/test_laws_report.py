@@ -105,13 +105,6 @@ def test_table_2_of_laws_is_printed(tmp_path, capsys, evidence):
     assert row["noise_batch_ratio"] == pytest.approx(row["noise_multiplier"] / round(row["batch_size"]))
 
 
-def test_the_help_names_every_figure(capsys):
-    with pytest.raises(SystemExit):
-        main(["laws", "figures", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert all(name in text for name in FIGURES)
-
-
 def test_table_2_states_what_its_epsilons_are_of(capsys):
     assert main(["laws", "table2", "--examples", "1e5", "--epsilons", "64"]) == 0
     words = " ".join(capsys.readouterr().out.split())
