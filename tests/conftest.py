@@ -39,7 +39,7 @@ import pytest
 
 from benchmarks.interop.peer_python import REFERENCE, run_in_reference
 from tests.support.made_once import made_once
-from tests.support.processes import find_free_port
+from tests.support.processes import held_port
 
 pytest_plugins = ["tests.support.gallery", "tests.support.properties", "tests.support.time_limits"]
 
@@ -156,8 +156,9 @@ def limit_file_size(size: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def free_port() -> int:
-    return find_free_port()
+def free_port() -> Iterator[int]:
+    with held_port() as port:
+        yield port
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

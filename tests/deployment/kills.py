@@ -107,7 +107,7 @@ class Life:
     def count(self, event):
         return sum(one["event"] == event for one in self.events())
 
-    async def until(self, reached, seconds=90.0):
+    async def until(self, reached, seconds=small.PATIENCE):
         """Wait for something, or the end, so long at most; returns whether the process lives on."""
         end = time.monotonic() + seconds
         while self.process.is_alive() and time.monotonic() < end and not reached():

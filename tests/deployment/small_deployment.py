@@ -29,6 +29,8 @@ from fedlm.models.registry import ModelEntry, create_model
 
 MODEL = "tests.deployment.small_deployment:BIGRAM"
 VOCABULARY, LENGTH, CLIENTS = 40, 6, 20
+# Seconds that only a defect takes, however busy the machine is; of quick tests pytest ends those that hang before.
+PATIENCE = 400
 IMPATIENT = ClientLimits((MODEL,), first_backoff=0.05, longest_backoff=0.5, recheck_seconds=0.1)
 
 SETTINGS = {

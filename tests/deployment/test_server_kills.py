@@ -49,7 +49,7 @@ def test_a_coordinator_that_is_killed_comes_back_while_aggregators_and_clients_c
         with small.aggregator_processes(3, settings, folder, url, free_port) as processes:
             fell = asyncio.run(deploy(folder, url, seen, rng, most))
             for process in processes:
-                process.join(20)
+                process.join(small.PATIENCE)
             assert [process.exitcode for process in processes] == [0, 0, 0], "an aggregator did not carry on"
         kills.check(folder / "run", url, settings, seen.models)
         return fell, seen

@@ -5,7 +5,9 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 from fedlm.fl_core.runs.metrics_log import read_rows
@@ -20,6 +22,43 @@ def find_free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
+
+
+@contextlib.contextmanager
+def held_port():
+    """A port of loopback that nobody else is given, also while the server there is killed and comes back."""
+    with socket.socket() as holder:
+        # Servers may listen beside it, and no other socket is bound to it by chance.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
+def begin(*words):
+    """Begin a command of fedlm in a process of its own."""
+    command = [sys.executable, "-m", "fedlm", *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+
+
+def begin_two(*words, of_second=()):
+    """Begin a command in two processes, which work together; the second may be given other words."""
+    group = [f"--coordinator=127.0.0.1:{find_free_port()}", "--num-processes=2"]
+    return [begin(*words, *group, f"--process-id={one}", *(of_second if one else ())) for one in range(2)]
+
+
+def finish_well(*processes):
+    """Wait for the end of processes, all of which must end well; returns the output and errors of each."""
+    results = [finish(process) for process in processes]
+    assert [status for status, *_ in results] == [0] * len(results), results
+    return [said for _, *said in results]
+
+
+def kill_once(process, reached):
+    """Kill a process as soon as something is reached."""
+    while not reached() and process.poll() is None:
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
 
 
 def finish(process):

@@ -74,10 +74,19 @@ def test_what_fits_no_cell_is_the_users_to_mend(cluster, tmp_path):
         run_cells([ToyCell(tmp_path)], RayCluster(cluster[0], cores=2))
 
 
-# The last that uses the cluster: a node of it dies.
+@pytest.fixture
+def mortal_cluster():
+    """A cluster of the test's own, since a node of it dies."""
+    with two_nodes() as cluster:
+        yield cluster
+
+
 @needs_ray
 @pytest.mark.thorough
-def test_cells_of_a_node_that_dies_go_on_elsewhere_and_end_with_the_bits_of_local_ones(cluster, small_store, tmp_path):
+def test_cells_of_a_node_that_dies_go_on_elsewhere_and_end_with_the_bits_of_local_ones(
+    mortal_cluster, small_store, tmp_path
+):
+    address, other = mortal_cluster
     settings = {"models": ("cifg_tiny",), "data": small_store, "client_learning_rates": (0.5,), "seeds": (0, 1)}
     settings |= {"rounds": 80, "checkpoint_every": 10, "evaluate_every": 80, "heldout_examples": 50}
     comparison = fedlm.compose(fedlm.Comparison, cohort_size=4, length=8, **settings)
@@ -89,10 +98,10 @@ def test_cells_of_a_node_that_dies_go_on_elsewhere_and_end_with_the_bits_of_loca
         nonlocal died
         rounds[cell.experiment.seed].append(row["round"])
         if not died and all(seen and seen[-1] >= 30 for seen in rounds.values()):
-            kill(cluster[1])
+            kill(other)
             died = True
 
-    found = run_comparison(comparison, tmp_path / "ray", None, observe, RayCluster(cluster[0]))
+    found = run_comparison(comparison, tmp_path / "ray", None, observe, RayCluster(address))
     assert died
     digests = [[result.summary["parameters_sha256"] for result in results] for results in (local, found)]
     assert digests[0] == digests[1]
