@@ -221,8 +221,8 @@ class Place(os.PathLike):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("as_path", [str, Path, Place])
-def test_paths_are_texts_or_paths_everywhere(as_path, tmp_path):
+def test_a_path_is_whatever_names_one_everywhere(tmp_path):
+    as_path = Place
     TOKENIZER.save(as_path(tmp_path / "tokenizer.json"))
     assert fedlm.Tokenizer.load(as_path(tmp_path / "tokenizer.json")).fingerprint == TOKENIZER.fingerprint
     data = fedlm.DataInMemory.from_texts(TEXTS, vocabulary=as_path(tmp_path / "tokenizer.json"))

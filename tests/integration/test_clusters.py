@@ -1,14 +1,12 @@
-"""A grid and a comparison as users run them: here, by the script of a job array, and on a Ray cluster."""
+"""A grid and a comparison as users run them: here, shared out for a job array, and on a Ray cluster."""
 
 import importlib.util
 import os
-import shlex
 import subprocess
 import sys
 
 import pytest
 
-from fedlm.simulations.experiments.cell_execution import LocalProcesses
 from tests.support.ray_cluster import two_nodes
 
 GRID = (
@@ -37,41 +35,6 @@ def place(small_store, tmp_path_factory):
     return folder
 
 
-@pytest.mark.thorough
-def test_the_tasks_of_a_job_array_measure_a_grid_to_the_same_bits_and_run_only_what_is_left(place):
-    words = [*GRID, "--data", "data", "--out", "slurm", "--executor", "slurm", "--slurm-tasks", 3]
-    said = typed(place, *words, "--slurm-options", "partition=gpu", "time=1:00:00")
-    script = shlex.split(said.splitlines()[1].partition(": ")[2])
-    assert script[0] == "sbatch"
-
-    def run_tasks():
-        tasks = [
-            subprocess.Popen(
-                ["bash", place / script[1]],
-                env=os.environ | {"SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": str(number)},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for number in (1, 2, 3)
-        ]
-        return [task.communicate(timeout=300)[0] for task in tasks], [task.returncode for task in tasks]
-
-    said, statuses = run_tasks()
-    assert statuses == [0, 0, 0]
-    assert [line.split(": ")[1] for line in said] == [
-        "2 of 2 cells are finished\n",
-        "1 of 1 cells are finished\n",
-        "1 of 1 cells are finished\n",
-    ]
-    times = {path: path.stat().st_mtime_ns for path in place.glob("slurm/cells/*")}
-    assert run_tasks()[1] == [0, 0, 0]
-    assert {path: path.stat().st_mtime_ns for path in place.glob("slurm/cells/*")} == times
-    assert not (place / "slurm" / "measurements.parquet").exists()
-    typed(place, *GRID, "--data", "data", "--out", "slurm")
-    measured = [(place / out / "measurements.parquet").read_bytes() for out in ("local", "slurm")]
-    assert measured[0] == measured[1]
-
-
 @pytest.mark.long
 @pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed; pip install -c constraints.txt -e '.[ray]'"
@@ -87,9 +50,7 @@ def test_a_ray_cluster_measures_a_grid_to_the_same_bits_and_says_nothing_of_its_
 
 
 @pytest.mark.long
-def test_a_comparison_is_shared_out_and_gathered(small_store, tmp_path, monkeypatch, fedlm_here):
-    # Workers would be processes of their own.
-    monkeypatch.setattr(LocalProcesses, "execute", in_this_process)
+def test_a_comparison_is_shared_out_and_gathered(small_store, tmp_path, fedlm_here, cells_here):
     words = [*COMPARISON, "--data", small_store, "--out", tmp_path]
     written = fedlm_here(*words, "--executor", "slurm", "--workers", 2, "--cores", 3)
     assert written.stdout.startswith(f"job array: {tmp_path}/slurm.sh, 2 cells in 2 tasks")
@@ -105,30 +66,3 @@ def test_a_comparison_is_shared_out_and_gathered(small_store, tmp_path, monkeypa
     assert (tmp_path / "comparison.json").stat().st_mtime_ns == settings
     assert fedlm_here(*words).returncode == 0
     assert (tmp_path / "report.html").exists()
-
-
-def in_this_process(self, cells, observe, total):
-    for cell in cells:
-        cell.run(lambda row, cell=cell: observe(cell, row))
-    return {}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--ray-address", "a:1"), "--ray-address does nothing with executor local; leave it out"),
-        (("--slurm-tasks", "3"), "--slurm-tasks does nothing with executor local"),
-        (("--executor", "ray", "--slurm-options", "partition=gpu"), "--slurm-options does nothing with executor ray"),
-        (("--share", "3/2"), "--share is '3/2', but must be K/N with K between 1 and N, such as 1/10"),
-        (("--share", "1/2", "--executor", "ray"), "--share is 1/2, but --executor is ray; a share runs local"),
-        (("--workers", "0"), "--workers is 0, but must be at least 1"),
-        (("--cores", "0"), "--cores is 0, but must be at least 1"),
-        (("--executor", "slurm", "--slurm-tasks", "0"), "--slurm-tasks is 0, but must be at least 1"),
-        (("--cores", "100000"), "--cores is 100000, but "),
-    ],
-)
-def test_what_does_not_fit_together_is_one_clear_message(small_store, tmp_path, fedlm_here, words, message):
-    result = fedlm_here(*COMPARISON, "--data", small_store, "--out", tmp_path / "out", *words)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr

@@ -2,14 +2,14 @@
 
 import contextlib
 import importlib.util
+import io
 import itertools
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
-import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,14 +18,35 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedlm.commands.run_endings import NO_GOOD
+from fedlm.models.registry import MODELS
 from fedlm.simulations.data.sources.registry import SOURCES
-from tests.support.processes import type_script
+from tests.conftest import texts_of_sixty_clients
+from tests.support.processes import held_port, type_script
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROOT = Path(__file__).parents[2]
+ENVIRONMENT = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+ONE_DEVICE = ENVIRONMENT | {"JAX_NUM_CPU_DEVICES": "1"}
+FEW_CLIENTS = "--cohort-size 6 --length 8"
 
 
-def blocks(path, language):
+def blocks(path, language="sh"):
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / path).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def for_a_shell(block):
+    """Whether only a shell understands a block."""
+    return re.search(r"&$|^for ", block, re.MULTILINE) is not None
+
+
+def lines_of(block):
+    """The commands of a block, each with what it reads; the preset's cohorts are too large for our little text."""
+    fitting = block.replace("\\\n", " ").replace("--preset small-private", f"--preset small-private {FEW_CLIENTS}")
+    return [line for line in re.findall(r"^.*<<'END'\n(?:.*\n)*?END$|^.+$", fitting, re.MULTILINE) if line[0] != "#"]
+
+
+def commands_of(page):
+    return [line for block in blocks(page) if not for_a_shell(block) for line in lines_of(block)]
 
 
 @pytest.fixture
@@ -38,25 +59,35 @@ def workplace(small_store, tmp_path_factory):
 
 
 @pytest.fixture
-def type_line(workplace, fedlm_here):
-    """Type a command of one line; those that start processes of their own run in one."""
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+def type_line(workplace, fedlm_here, cells_here):
+    """Type a command of one line, which must end well; returns its output."""
 
     def type_line(line):
         name, *words = shlex.split(line)
-        if words[0] != "compare" and words[:2] != ["laws", "run"]:
-            assert name == "fedlm"
-            typed = fedlm_here(*words, cwd=workplace)
-            if typed.returncode == NO_GOOD and "small-private" in words:
-                typed.returncode = 0  # The noise of that preset drowns what few clients with little text have learned.
-                return typed
-            assert typed.returncode != 0 or trained_as_typed(words, workplace)
-            return typed
-        return subprocess.run(
-            [name, *words], cwd=workplace, env=environment, capture_output=True, text=True, timeout=600
-        )
+        assert name == "fedlm", f"unknown kind of command: {line}"
+        typed = fedlm_here(*words, cwd=workplace)
+        # The noise of that preset drowns what few clients with little text have learned.
+        expected = (0, NO_GOOD) if "small-private" in words else (0,)
+        assert typed.returncode in expected, f"{line}\n{typed.stderr}"
+        assert typed.returncode or trained_as_typed(words, workplace), line
+        return typed.stdout
 
     return type_line
+
+
+@pytest.fixture
+def type_page(workplace, type_line):
+    """Type all that a page has for a terminal, in its order: what is not of fedlm alone by a shell."""
+
+    def type_page(page):
+        for block in blocks(page):
+            if for_a_shell(block):
+                type_script(block, workplace, ENVIRONMENT)
+            else:
+                for line in lines_of(block):
+                    type_line(line) if line.startswith("fedlm ") else type_script(line, workplace, ENVIRONMENT)
+
+    return type_page
 
 
 def trained_as_typed(words, folder):
@@ -71,183 +102,52 @@ def trained_as_typed(words, folder):
     return finished and kept and steps in (None, str(summary.get("rounds", summary.get("steps"))))
 
 
+def run_python(code, workplace):
+    """Run lines of Python as a script of a user's, in this process; returns what it prints."""
+    script, printed = workplace / "script.py", io.StringIO()
+    script.write_text("\n".join(code))
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed), contextlib.chdir(workplace):
+        patch.syspath_prepend(str(workplace))
+        runpy.run_path(str(script), run_name="__main__")
+    return printed.getvalue()
+
+
+def summary_of(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
 @pytest.mark.long
-def test_my_own_model_runs_as_it_is_written(workplace):
-    script = workplace / "script.py"
-    script.write_text("\n".join(blocks("docs/my-own-model.md", "python")))
-    result = subprocess.run([sys.executable, script], cwd=workplace, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    perplexity, accuracy = map(float, result.stdout.split())
+def test_my_own_model_runs_as_it_is_written(workplace, monkeypatch):
+    monkeypatch.setitem(MODELS, "trigram", None)  # is taken back afterwards
+    perplexity, accuracy = map(float, run_python(blocks("docs/my-own-model.md", "python"), workplace).split())
     assert 1 < perplexity < 40, "a guess among all tokens has 120"
     assert 0.2 < accuracy < 1
 
 
 @pytest.mark.long
-def test_my_own_algorithm_runs_as_it_is_written(workplace, type_line):
+def test_my_own_algorithm_runs_as_it_is_written(workplace, type_page, type_line, monkeypatch):
+    monkeypatch.delitem(sys.modules, "my_algorithms", raising=False)
     algorithm, *scripts = blocks("docs/my-own-algorithm.md", "python")
     (workplace / "my_algorithms.py").write_text(algorithm)
-    for line in blocks("docs/my-own-algorithm.md", "sh"):
-        typed = type_line(line)
-        assert typed.returncode == 0, typed.stderr
-    assert json.loads((workplace / "runs/pull/summary.json").read_text())["rounds"] == 2
-    script = workplace / "script.py"
-    script.write_text("\n".join(scripts))
-    result = subprocess.run([sys.executable, script], cwd=workplace, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    pulled, with_momentum = map(float, result.stdout.split())
-    named = json.loads((workplace / "runs/pull/summary.json").read_text())["test_perplexity"]
-    assert pulled == named, "by object it is what it is by name"
+    monkeypatch.syspath_prepend(str(workplace))
+    type_page("docs/my-own-algorithm.md")
+    pulled, with_momentum = map(float, run_python(scripts, workplace).split())
+    assert pulled == summary_of(workplace / "runs/pull")["test_perplexity"], "by object it is what it is by name"
     registered = "fedlm simulate --data runs/stdlib --model cifg_tiny --rounds 2 --cohort-size 5"
-    typed = type_line(f"{registered} --client-algorithm fedprox --fedprox-mu 0.05 --out runs/fedprox")
-    assert typed.returncode == 0, typed.stderr
-    fedprox = json.loads((workplace / "runs/fedprox/summary.json").read_text())["test_perplexity"]
+    type_line(f"{registered} --client-algorithm fedprox --fedprox-mu 0.05 --out runs/fedprox")
+    fedprox = summary_of(workplace / "runs/fedprox")["test_perplexity"]
     assert pulled == pytest.approx(fedprox, rel=1e-4), "it is FedProx, but for rounding; SGD is 0.5 % away"
     assert with_momentum < 100
     assert abs(with_momentum - pulled) > 1e-3 * pulled
 
 
 @pytest.mark.long
-def test_the_data_page_works_as_it_is_written(workplace):
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    commands = blocks("docs/data.md", "sh")
-    assert len(commands) >= 8
-    for command in commands:
-        type_script(command, workplace, environment)
-    script = workplace / "source.py"
-    script.write_text("\n".join(blocks("docs/data.md", "python")))
-    result = subprocess.run([sys.executable, script], cwd=workplace, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == "{'train': 4, 'heldout': 0, 'test': 0}\n"
-
-
-@pytest.mark.long
-def test_the_privacy_page_works_as_it_is_written(workplace, type_line):
-    commands = [line for block in blocks("docs/privacy.md", "sh") for line in fitting(block).splitlines() if line]
-    assert len(commands) >= 5
-    shutil.copytree(workplace / "runs" / "stdlib", workplace / "DATA")
-    for line in commands:
-        result = type_line(line)
-        assert result.returncode == 0, f"{line}\n{result.stderr}"
-        assert ("report.html" if "compare" in line else "epsilon") in result.stdout
-
-
-@pytest.mark.long
-def test_the_page_on_clusters_works_as_it_is_written(workplace):
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    for script in blocks("docs/clusters.md", "sh"):
-        type_script(script, workplace, environment)
-    assert (workplace / "runs/array/report.html").exists()
-
-
-@pytest.mark.long
-def test_the_page_on_weights_works_as_it_is_written(workplace, type_line):
-    for line in [line for block in blocks("docs/models.md", "sh") for line in block.splitlines()]:
-        result = type_line(line)
-        assert result.returncode == 0, f"{line}\n{result.stderr}"
-    (script,) = blocks("docs/models.md", "python")
-    result = subprocess.run([sys.executable, "-c", script], cwd=workplace, capture_output=True, text=True, timeout=300)
-    assert result.stdout == "cifg (120, 64)\n"
-    (before, after) = (load_file(workplace / folder / "model.safetensors") for folder in ("exported", "program"))
-    assert before.keys() == after.keys()
-    assert all(np.array_equal(before[name], after[name]) for name in before)
-    again = type_line("fedlm model export runs/again --format safetensors --out exported_again")
-    assert again.returncode == 0, again.stderr
-    after = load_file(workplace / "exported_again" / "model.safetensors")
-    assert all(np.array_equal(before[name], after[name]) for name in before), "an import has the bits of the export"
-
-
-@pytest.mark.long
-def test_the_page_on_tasks_works_as_it_is_written(workplace):
-    if importlib.util.find_spec("lm_eval") is None:
-        pytest.skip("lm-evaluation-harness is not installed; pip install -c constraints.txt -e '.[evaluation]'")
-    environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "HF_HOME": str(workplace / "hugging_face"),
-        "HF_HUB_OFFLINE": "1",
-    }
-    (script,) = blocks("docs/evaluating.md", "sh")
-    type_script(script, workplace, environment)
-    (task,) = json.loads((workplace / "scores.json").read_text())["tasks"].values()
-    assert (task["documents"], task["metrics"][0]["metric"]) == (2, "acc")
-
-
-@pytest.mark.thorough
-def test_the_recommendation_page_works_as_it_is_written(workplace):
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    for script in blocks("docs/recommendation.md", "sh"):
-        # Five users say little of the items that are held out.
-        statuses = (0, NO_GOOD) if script.rstrip().endswith("runs/corrected_films") else (0,)
-        type_script(script, workplace, environment, statuses=statuses)
-    corrected = json.loads((workplace / "runs/corrected_films/summary.json").read_text())
-    assert corrected["rounds"] == 3
-    assert corrected["privacy_guarantee"]["epsilon"] > 0
-    found = json.loads((workplace / "runs/private_films/evaluation_test.json").read_text())
-    assert set(found["scores"]) == {f"{name}@{k}" for name in ("hit", "ndcg", "coverage") for k in (1, 3)}
-    assert "the vocabulary is public" in found["privacy"]
-
-
-@pytest.mark.long
-def test_the_pretraining_page_works_as_it_is_written(workplace, type_line):
-    commands = [line for block in blocks("docs/pretraining.md", "sh") for line in block.splitlines()]
-    for line in commands:
-        result = type_line(line)
-        assert result.returncode == 0, f"{line}\n{result.stderr}"
-    assert "extract" in result.stdout
-
-
-@pytest.mark.thorough
-def test_the_deployment_page_works_as_it_is_written(workplace, free_ports):
-    environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "JAX_NUM_CPU_DEVICES": "1",
-    }
-    written = ("8470", "8471", "8472")
-    commands = blocks("docs/deployment.md", "sh")
-    assert len(commands) >= 5
-    for command in commands:
-        for port, free in zip(written, free_ports(len(written)), strict=True):
-            command = command.replace(f":{port}", f":{free}")
-        type_script(command, workplace, environment)
-    for run in ("deployment", "shared"):
-        summary = json.loads((workplace / "runs" / run / "summary.json").read_text())
-        assert (summary["status"], summary["rounds"]) == ("finished", 3)
-        assert summary["privacy_guarantee"]["epsilon"] > 0
-
-
-@pytest.mark.long
-def test_the_page_on_plans_works_as_it_is_written(workplace, free_ports):
-    environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "JAX_NUM_CPU_DEVICES": "1",
-    }
-    commands = blocks("docs/plans.md", "sh")
-    assert len(commands) == 3
-    for command in commands:
-        type_script(command.replace(":8470", f":{free_ports(1)[0]}"), workplace, environment)
-    summary = json.loads((workplace / "runs/plans/summary.json").read_text())
-    assert (summary["status"], summary["rounds"]) == ("finished", 2)
-    rows = [json.loads(line) for line in (workplace / "runs/plans/metrics.jsonl").read_text().splitlines()]
-    assert [row["clients"] for row in rows] == [2, 2], "the ordinary client and that of plans took part in every round"
-    assert json.loads((workplace / "plan/manifest.json").read_text())["format"] == "fedlm-plan"
-
-
-@pytest.fixture(scope="module")
-def free_ports():
-    """The same free ports for every command of a page, as many as the page has."""
-    with contextlib.ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket()) for _ in range(3)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        found = [listener.getsockname()[1] for listener in listeners]
-    return lambda count: found[:count]
-
-
-def fitting(block):
-    """The commands of a block, a line each; the preset's cohorts are too large for the little text there is."""
-    return block.replace("\\\n", " ").replace("--preset small-private", f"--preset small-private {FEW_CLIENTS}")
-
-
-FEW_CLIENTS = "--cohort-size 6 --length 8"
+def test_the_data_page_works_as_it_is_written(workplace, type_page):
+    type_page("docs/data.md")
+    (workplace / "script.py").write_text("\n".join(blocks("docs/data.md", "python")))
+    # In a process of its own, whose workers import it.
+    type_script("python script.py > printed", workplace, ENVIRONMENT)
+    assert (workplace / "printed").read_text() == "{'train': 4, 'heldout': 0, 'test': 0}\n"
 
 
 def test_the_data_page_names_every_form():
@@ -256,23 +156,105 @@ def test_the_data_page_names_every_form():
         assert f"fedlm data import {name} " in page
 
 
-SIMULATIONS = "docs/simulations.md"
-TUTORIALS = [f"docs/tutorials/{name}.md" for name in ("first-simulation", "first-comparison", "private-run")]
+@pytest.mark.long
+def test_the_privacy_page_works_as_it_is_written(workplace, small_store, type_line):
+    shutil.copytree(small_store, workplace / "DATA")
+    texts = [{"user": user, "text": text} for user, some in texts_of_sixty_clients().items() for text in some]
+    (workplace / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in texts))
+    for line in commands_of("docs/privacy.md"):
+        # The standard library takes a while.
+        line = line.replace("data import stdlib", "data import jsonl texts.jsonl")
+        assert ("report.html" if "compare" in line else "epsilon") in type_line(line), line
 
 
-def scripts(page):
-    """The blocks of a page that only a shell understands."""
-    return [block for block in blocks(page, "sh") if "&\n" in block]
+@pytest.mark.long
+def test_the_page_on_clusters_works_as_it_is_written(workplace, type_page):
+    type_page("docs/clusters.md")
+    assert (workplace / "runs/array/report.html").exists()
 
 
-def commands_of(page):
-    return [
-        line
-        for block in blocks(page, "sh")
-        if block not in scripts(page)
-        for line in block.replace("\\\n", " ").splitlines()
-        if line.strip() and not line.startswith("#")
-    ]
+@pytest.mark.long
+def test_the_page_on_weights_works_as_it_is_written(workplace, type_page, type_line):
+    type_page("docs/models.md")
+    assert run_python(blocks("docs/models.md", "python"), workplace) == "cifg (120, 64)\n"
+    type_line("fedlm model export runs/again --format safetensors --out exported_again")
+    before, *others = (
+        load_file(workplace / folder / "model.safetensors") for folder in ("exported", "program", "exported_again")
+    )
+    for after in others:
+        assert before.keys() == after.keys()
+        assert all(np.array_equal(before[name], after[name]) for name in before), "an import has the export's bits"
+
+
+@pytest.mark.long
+def test_the_page_on_tasks_works_as_it_is_written(workplace):
+    if importlib.util.find_spec("lm_eval") is None:
+        pytest.skip("lm-evaluation-harness is not installed; pip install -c constraints.txt -e '.[evaluation]'")
+    offline = {"HF_HOME": str(workplace / "hugging_face"), "HF_HUB_OFFLINE": "1"}
+    (script,) = blocks("docs/evaluating.md")
+    type_script(script, workplace, ENVIRONMENT | offline)
+    (task,) = json.loads((workplace / "scores.json").read_text())["tasks"].values()
+    assert (task["documents"], task["metrics"][0]["metric"]) == (2, "acc")
+
+
+@pytest.mark.thorough
+def test_the_recommendation_page_works_as_it_is_written(workplace):
+    for script in blocks("docs/recommendation.md"):
+        # Five users say little of the items that are held out.
+        statuses = (0, NO_GOOD) if script.rstrip().endswith("runs/corrected_films") else (0,)
+        type_script(script, workplace, ENVIRONMENT, statuses=statuses)
+    corrected = summary_of(workplace / "runs/corrected_films")
+    assert corrected["rounds"] == 3
+    assert corrected["privacy_guarantee"]["epsilon"] > 0
+    found = json.loads((workplace / "runs/private_films/evaluation_test.json").read_text())
+    assert set(found["scores"]) == {f"{name}@{k}" for name in ("hit", "ndcg", "coverage") for k in (1, 3)}
+    assert "the vocabulary is public" in found["privacy"]
+
+
+@pytest.mark.thorough
+def test_the_pretraining_page_works_as_it_is_written(type_line):
+    assert "extract" in [type_line(line) for line in commands_of("docs/pretraining.md")][-1]
+
+
+@pytest.fixture(scope="module")
+def free_ports():
+    """The same free ports for every command of a page, as many as the page has."""
+    with held_port() as one, held_port() as two, held_port() as three:
+        yield one, two, three
+
+
+def type_deployment(page, folder, free_ports):
+    """Type the commands of servers and clients, each block by a shell."""
+    for command in blocks(page):
+        for port, free in zip(("8470", "8471", "8472"), free_ports, strict=True):
+            command = command.replace(f":{port}", f":{free}")
+        type_script(command, folder, ONE_DEVICE)
+
+
+@pytest.mark.thorough
+def test_the_deployment_page_works_as_it_is_written(workplace, free_ports):
+    type_deployment("docs/deployment.md", workplace, free_ports)
+    for run in ("deployment", "shared"):
+        summary = summary_of(workplace / "runs" / run)
+        assert (summary["status"], summary["rounds"]) == ("finished", 3)
+        assert summary["privacy_guarantee"]["epsilon"] > 0
+
+
+@pytest.mark.long
+def test_the_page_on_plans_works_as_it_is_written(workplace, free_ports):
+    type_deployment("docs/plans.md", workplace, free_ports)
+    summary = summary_of(workplace / "runs/plans")
+    assert (summary["status"], summary["rounds"]) == ("finished", 2)
+    rows = [json.loads(line) for line in (workplace / "runs/plans/metrics.jsonl").read_text().splitlines()]
+    assert [row["clients"] for row in rows] == [2, 2], "the ordinary client and that of plans took part in every round"
+    assert json.loads((workplace / "plan/manifest.json").read_text())["format"] == "fedlm-plan"
+
+
+@pytest.mark.long
+def test_the_deployment_on_one_machine_works(workplace, free_ports):
+    page = "docs/tutorials/deployment-on-one-machine.md"
+    type_deployment(page, workplace, free_ports)
+    assert run_python(blocks(page, "python"), workplace) == "finished 3 NOT PRIVATE\n"
 
 
 def test_the_make_commands_of_the_readme_are_those_that_ci_runs():
@@ -283,56 +265,30 @@ def test_the_make_commands_of_the_readme_are_those_that_ci_runs():
         assert f"make {target}" in ci
 
 
+SIMULATIONS = "docs/simulations.md"
+TUTORIALS = [f"docs/tutorials/{name}.md" for name in ("first-simulation", "first-comparison", "private-run")]
+LONGEST = (SIMULATIONS, "docs/generating.md", "docs/scaling-laws.md")
+
+
 @pytest.mark.parametrize(
     "page",
     [
-        *(pytest.param(page, marks=pytest.mark.long) for page in ("README.md", SIMULATIONS, *TUTORIALS)),
-        *(pytest.param(page, marks=pytest.mark.thorough) for page in ("docs/generating.md", "docs/scaling-laws.md")),
+        *(pytest.param(page, marks=pytest.mark.long) for page in ("README.md", *TUTORIALS)),
+        *(pytest.param(page, marks=pytest.mark.thorough) for page in LONGEST),
     ],
 )
 def test_the_commands_of_a_page_work(page, workplace, type_line):
-    commands = [line for line in commands_of(page) if not line.startswith("make ")]
-    assert len(commands) >= 1
-    for line in commands:
-        assert line.startswith("fedlm "), f"unknown kind of command in {page}: {line}"
-        if line.startswith("fedlm data import"):
-            continue  # The tests of data sets import the standard library, which takes a while.
-        result = type_line(fitting(line))
-        assert result.returncode == 0, f"{line}\n{result.stderr}"
-    run_python(page, workplace)
-
-
-def run_python(page, workplace):
-    """Run the Python of a page, all of it in one process; returns what it prints."""
-    script = workplace / "page.py"
-    script.write_text("\n".join(blocks(page, "python")))
-    result = subprocess.run([sys.executable, script], cwd=workplace, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+    for line in commands_of(page):
+        if not line.startswith(("make ", "fedlm data import")):
+            type_line(line)
+    run_python(blocks(page, "python"), workplace)
 
 
 @pytest.mark.long
 def test_the_front_page_of_the_site_works(workplace):
-    perplexity, privacy = run_python("docs/index.md", workplace).split(maxsplit=1)
+    perplexity, privacy = run_python(blocks("docs/index.md", "python"), workplace).split(maxsplit=1)
     assert 1 < float(perplexity) < 1.6, "all users write the same two lines"
     assert privacy == "NOT PRIVATE\n"
-
-
-@pytest.mark.long
-def test_the_deployment_on_one_machine_works(workplace, free_ports):
-    folder = workplace / "one_machine"
-    folder.mkdir()
-    (folder / "runs").symlink_to(workplace / "runs")
-    environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "JAX_NUM_CPU_DEVICES": "1",
-    }
-    page = "docs/tutorials/deployment-on-one-machine.md"
-    for command in blocks(page, "sh"):
-        for port, free in zip(("8470", "8471"), free_ports(2), strict=True):
-            command = command.replace(f":{port}", f":{free}")
-        type_script(command, folder, environment)
-    assert run_python(page, folder) == "finished 3 NOT PRIVATE\n"
 
 
 @pytest.mark.long
@@ -343,18 +299,15 @@ def test_the_page_of_metrics_names_every_number_of_a_row(workplace, type_line):
         "simulated": f"fedlm simulate --preset small-private {FEW_CLIENTS} {small} --rounds 1",
         "trained": f"fedlm pretrain {small} --steps 1 --batch-size 4 --epsilon 8",
     }.items():
-        result = type_line(f"{line} --out runs/{run}")
-        assert result.returncode == 0, result.stderr
+        type_line(f"{line} --out runs/{run}")
         row = json.loads((workplace / "runs" / run / "metrics.jsonl").read_text().splitlines()[-1])
-        missing = {name for name in row if f"`{name.removeprefix('heldout_')}`" not in page}
-        assert not missing
+        assert not {name for name in row if f"`{name.removeprefix('heldout_')}`" not in page}
 
 
 @pytest.mark.long
 def test_the_script_of_several_processes_works(workplace, free_port):
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    (script,) = scripts(SIMULATIONS)
+    (script,) = [block for block in blocks(SIMULATIONS) if for_a_shell(block)]
     assert "12355" in script
-    type_script(script.replace("12355", str(free_port)), workplace, environment, seconds=500)
-    summary = json.loads((workplace / "runs" / "two_processes" / "summary.json").read_text())
+    type_script(script.replace("12355", str(free_port)), workplace, ENVIRONMENT, seconds=500)
+    summary = summary_of(workplace / "runs" / "two_processes")
     assert (summary["status"], summary["machine"]["processes"]) == ("finished", 2)

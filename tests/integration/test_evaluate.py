@@ -55,23 +55,6 @@ def test_personalizing_shows_before_and_after(finished, fedlm_here):
     assert {"training_examples", "perplexity", "personalized_perplexity"} <= set(table.column_names)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--client-learning-rate=0.1"], "--client-learning-rate does nothing without --personalize"),
-        (["--personalize", "--client-learning-rate=0"], "--client-learning-rate is 0.0"),
-        (["--max-clients=0"], "--max-clients is 0"),
-        (["--data=/nowhere"], "/nowhere"),
-        (["--split=validation"], "split"),
-    ],
-)
-def test_a_mistake_is_one_clear_message_and_status_2(finished, fedlm_here, words, message):
-    result = fedlm_here("evaluate", finished, "--devices=1", *words)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
-
-
 def test_a_folder_without_a_checkpoint_is_named_and_left_alone(tmp_path, fedlm_here):
     result = fedlm_here("evaluate", tmp_path)
     assert result.returncode == 2

@@ -69,11 +69,7 @@ def test_a_folder_full_of_such_names_is_in_nobodys_way(crowded, type_words):
     mine = ("--model", "my_models:TRIGRAM", "--data", "store", "--length", "8", "--devices", "1")
     rounds = ("--rounds", "1", "--cohort-size", "2", "--client-learning-rate", "0.1")
     type_words(*as_module, "simulate", *mine, *rounds, "--out", "runs/simulated")
-    type_words(
-        installed, "pretrain", *mine, "--steps", "1", "--batch-size", "4", "--privacy", "none", "--out", "runs/p"
-    )
-    for run in ("simulated", "p"):
-        assert (crowded / "runs" / run / "summary.json").exists()
+    assert (crowded / "runs" / "simulated" / "summary.json").exists()
 
 
 NO_INSTALLATION = """

@@ -7,16 +7,16 @@ import pytest
 from fedlm import UserError, open_model
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.initial_parameters import refuse_not_finite
+from tests.support.untrained import untrained_run
 
 SETTINGS = ("--model=cifg_tiny", "--rounds=1", "--cohort-size=2", "--length=8", "--devices=1")
 PRETRAINING = ("--model=cifg_tiny", "--steps=1", "--batch-size=2", "--privacy=none", "--length=8")
 
 
 @pytest.fixture(scope="module")
-def ruined(small_store, tmp_path_factory, fedlm_here):
+def ruined(small_store, tmp_path_factory):
     """A run whose newest checkpoint has a NaN."""
-    out = tmp_path_factory.mktemp("ruined") / "run"
-    assert fedlm_here("simulate", *SETTINGS, f"--data={small_store}", f"--out={out}").returncode == 0
+    out = untrained_run(tmp_path_factory.mktemp("ruined") / "run", model="cifg_tiny", data=small_store, length=8)
     with Checkpoints(out / "checkpoints") as checkpoints:
         about, state = checkpoints.restore_about(1), checkpoints.restore_arrays(1)
         leaves, structure = jax.tree_util.tree_flatten(state)

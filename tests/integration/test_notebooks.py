@@ -9,6 +9,7 @@ import pytest
 from nbclient import NotebookClient
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+THOROUGH = ("compare_architectures.ipynb", "private_fine_tuning.ipynb")
 NOTEBOOKS = sorted(path.name for path in EXAMPLES.glob("*.ipynb"))
 
 
@@ -66,10 +67,7 @@ def test_the_notebook_on_fine_tuning_keeps_promises_apart():
 @pytest.mark.long
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=pytest.mark.thorough if name == "compare_architectures.ipynb" else ())
-        for name in NOTEBOOKS
-    ],
+    [pytest.param(name, marks=pytest.mark.thorough if name in THOROUGH else ()) for name in NOTEBOOKS],
 )
 def test_a_notebook_runs(name, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")

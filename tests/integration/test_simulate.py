@@ -2,15 +2,12 @@
 
 import json
 import random
-import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
-from tests.support.processes import ENVIRONMENT, rows_of
+from tests.support.processes import begin, rows_of
 
 SETTINGS = {
     "model": "cifg_tiny",
@@ -31,22 +28,14 @@ def options(store, out, **changes):
     return ["simulate", *(f"--{name}={value}" for name, value in settings.items())]
 
 
-def command(store, out, **changes):
-    return [sys.executable, "-m", "fedlm", *options(store, out, **changes)]
-
-
-def run(words):
-    return subprocess.run(words, capture_output=True, text=True, timeout=300, env=ENVIRONMENT)
-
-
 def summary_of(out):
     return json.loads((out / "summary.json").read_text())
 
 
 @pytest.fixture(scope="module")
-def finished(small_store, tmp_path_factory):
+def finished(small_store, tmp_path_factory, fedlm_here):
     out = tmp_path_factory.mktemp("runs") / "whole"
-    result = run(command(small_store, out))
+    result = fedlm_here(*options(small_store, out))
     assert result.returncode == 0, result.stderr
     return out, result
 
@@ -76,22 +65,20 @@ def test_learns(finished):
 
 
 @pytest.mark.long
-def test_the_same_command_again_finds_the_run_finished(finished, small_store):
+def test_the_same_command_again_finds_the_run_finished(finished, small_store, fedlm_here):
     out, _ = finished
     before = (out / "metrics.jsonl").read_bytes()
-    started = time.monotonic()
-    assert run(command(small_store, out)).returncode == 0
+    assert fedlm_here(*options(small_store, out)).returncode == 0
     assert (out / "metrics.jsonl").read_bytes() == before
-    assert time.monotonic() - started < 60
 
 
 @pytest.mark.long
-def test_killed_at_random_instants_it_ends_with_the_same_bits(finished, small_store, tmp_path):
+def test_killed_at_random_instants_it_ends_with_the_same_bits(finished, small_store, tmp_path, fedlm_here):
     """kill -9 after a random delay, again and again, until a start survives; then compare all that is written."""
     out, _ = finished
     interrupted = tmp_path / "interrupted"
-    assert start_and_kill(command(small_store, interrupted), interrupted, most=4) > 0
-    assert run(command(small_store, interrupted)).returncode == 0
+    assert start_and_kill(options(small_store, interrupted), interrupted, most=2) > 0
+    assert fedlm_here(*options(small_store, interrupted)).returncode == 0
     check_same_bits(interrupted, out)
 
 
@@ -106,14 +93,14 @@ PRIVATE = {
 
 
 @pytest.mark.long
-def test_a_private_run_with_repeatable_noise_survives_kills_too(small_store, tmp_path):
+def test_a_private_run_with_repeatable_noise_survives_kills_too(small_store, tmp_path, fedlm_here):
     whole, interrupted = tmp_path / "whole", tmp_path / "interrupted"
     changes = PRIVATE | {"noise-seed": "experiment"}
-    result = run(command(small_store, whole, **changes))
+    result = fedlm_here(*options(small_store, whole, **changes))
     assert result.returncode == 0, result.stderr
     assert "privacy: NOT PRIVATE" in result.stdout
-    assert start_and_kill(command(small_store, interrupted, **changes), interrupted, most=3) > 0
-    assert run(command(small_store, interrupted, **changes)).returncode == 0
+    assert start_and_kill(options(small_store, interrupted, **changes), interrupted, most=2) > 0
+    assert fedlm_here(*options(small_store, interrupted, **changes)).returncode == 0
     check_same_bits(interrupted, whole)
 
 
@@ -138,7 +125,7 @@ def start_and_kill(words, interrupted, most):
     rng = random.Random(0)
     kills = 0
     while kills < most:
-        process = subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = begin(*words)
         seen = read_rounds(interrupted)
         # Wait until this start has run a round, so that starts which die in their imports do not count for kills.
         while process.poll() is None and read_rounds(interrupted) == seen:
@@ -146,8 +133,8 @@ def start_and_kill(words, interrupted, most):
         time.sleep(rng.uniform(0, 0.4))
         if process.poll() is not None:
             break
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.communicate()
         kills += 1
     return kills
 
@@ -192,27 +179,6 @@ def test_a_diverging_run_ends_early_and_says_so(small_store, tmp_path, fedlm_her
     assert summary["clients_dropped"] > 0
     assert "diverged" in result.stdout
     assert summary["test_perplexity"] is None or summary["test_perplexity"] > 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model": "cifg_tinny"}, "did you mean cifg_tiny"),
-        ({"cohort-size": 100_000}, "--cohort-size is 100000"),
-        ({"rounds": 0}, "rounds is 0"),
-        ({"client-learning-rate": "nan"}, "--client-learning-rate is nan"),
-        ({"upload-bits": 3}, "upload-bits"),
-        ({"data": "/nowhere"}, "/nowhere"),
-        ({"config": "/nowhere.toml"}, "/nowhere.toml"),
-        ({"rounds": "many"}, "rounds"),
-    ],
-)
-def test_a_mistake_is_one_clear_message_and_status_2(small_store, tmp_path, fedlm_here, changes, message):
-    result = fedlm_here(*options(small_store, tmp_path / "out", **changes))
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_damaged_checkpoint_is_named(small_store, tmp_path, fedlm_here):

@@ -10,7 +10,6 @@ import tempfile
 import time
 from contextlib import suppress
 
-import jax
 import pytest
 
 from fedlm.commands import cli, models
@@ -45,7 +44,7 @@ def test_garbage_is_collected_again_once_a_command_is_imported(module, monkeypat
 def test_a_command_may_have_nowhere_to_write_to(monkeypatch):
     """A shell's `>&-` closes standard output before the command begins."""
     monkeypatch.setattr(sys, "stdout", None)
-    assert main(["models", "--json"]) == 0
+    assert main(["--version"]) == 0
 
 
 def test_a_server_says_where_adapters_are_trained(capsys):
@@ -67,16 +66,6 @@ def test_help_names_every_command(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
     assert all(command in text for command in COMMANDS)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself(command, capsys):
-    try:
-        status = main([command, "--help"])
-    except SystemExit as stop:
-        status = stop.code
-    assert status == 0
-    assert "fedlm" in capsys.readouterr().out
 
 
 def helps():
@@ -232,9 +221,9 @@ def test_a_vocabulary_without_tokens_is_refused(capsys):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("words", [["models", "--json"], ["--help"], ["data", "--help"]], ids=" ".join)
-def test_a_reader_that_goes_away_is_no_error(words):
-    process = subprocess.Popen([sys.executable, "-m", "fedlm", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def test_a_reader_that_goes_away_is_no_error():
+    words = [sys.executable, "-m", "fedlm", "models", "--json"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
     assert b"Traceback" not in process.stderr.read()
     assert process.wait() == 0
@@ -320,10 +309,8 @@ def test_scores_that_are_no_finite_numbers_are_said(perplexity, accuracy, said):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("platform", ["cuda", "no_such_platform"])
-def test_devices_that_are_not_there_are_no_defect(platform):
-    if platform == "cuda" and jax.default_backend() != "cpu":
-        pytest.skip("this machine has such devices")
+def test_devices_that_are_not_there_are_no_defect():
+    platform = "no_such_platform"
     environment = os.environ | {"JAX_PLATFORMS": platform}
     words = [sys.executable, "-m", "fedlm", "generate", "nowhere", "--prompt", "a"]
     done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=100)

@@ -1,30 +1,21 @@
 import json
 
-import jax
 import numpy as np
 import pytest
 
 from fedlm.commands import generate
-from fedlm.fl_core.runs.checkpoints import Checkpoints
-from fedlm.models.registry import create_model
-from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.evaluation.trained_models import open_model
 from fedlm.simulations.generation.generating import GenerationSettings, Generator
 from fedlm.simulations.generation.texts import TextStream, completion_text, prompt_tokens
+from tests.support.untrained import untrained_run
 
 
 @pytest.fixture(scope="module")
 def run(small_store, tmp_path_factory):
     """A run of ours with one checkpoint, of scrambled parameters."""
-    opened = TokenStore.open(small_store)
-    model = create_model("cifg_tiny", opened.vocabulary_size)
-    rng = np.random.default_rng(3)
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
-    params = jax.tree_util.tree_map(lambda leaf: rng.normal(0, 0.4, leaf.shape).astype(np.float32), shapes)
-    settings = {"model": "cifg_tiny", "data": str(small_store), "privacy": "none"}
-    folder = tmp_path_factory.mktemp("generate") / "run"
-    with Checkpoints(folder / "checkpoints") as checkpoints:
-        checkpoints.save(3, {"params": params}, {"pretraining": settings, "vocabulary": opened.fingerprint})
-    return folder, model, params, opened.tokenizer
+    folder = untrained_run(tmp_path_factory.mktemp("generate") / "run", model="cifg_tiny", data=small_store)
+    trained = open_model(folder)
+    return folder, trained.model, trained.params, trained.tokenizer
 
 
 def lines_of(result):
@@ -96,24 +87,6 @@ def test_one_prompt_is_streamed_to_a_terminal(run, fedlm_here, monkeypatch):
     assert fedlm_here(*words).returncode == 0
     assert "".join(written[1:]) == expected
     assert len([text for text in written if text.strip()]) > 3
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "there is no prompt; give --prompt TEXT"),
-        (["--prompt", "a", "--top-k", "3"], "--top-k does nothing at temperature 0"),
-        (["--prompt", "a", "--max-tokens", "0"], "--max-tokens is 0, but must be at least 1"),
-        (["--prompt", "a", "--max-tokens", "2147483648"], "--max-tokens is 2147483648, but must be at most"),
-        (["--prompt", "a", "--prompt", "b\udcff"], r"prompt 2 has '\udcff' as its character 2, which is not Unicode"),
-        (["--prompts", "nothing.txt"], "nothing.txt: cannot be read"),
-    ],
-)
-def test_mistakes_are_one_line(run, fedlm_here, words, message):
-    result = fedlm_here("generate", run[0], *words)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("line", ["[1]", "nothing", '{"text": "a"}', '{"prompt": 3}'])

@@ -34,28 +34,6 @@ def test_import_writes_what_the_file_has(tmp_path, capsys):
     assert "length is 0, but must be at least 1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (("--models", "transformer_1x33"), "width is 33, but must be a multiple of 32"),
-        (("--models", "no_such_model"), "unknown model 'no_such_model'"),
-        (("--steps", "41"), "--steps has 41, but must have multiples of --block-steps, 2"),
-        (("--preset", "large"), "unknown preset 'large'; choose from small, mckenna2025"),
-    ],
-)
-def test_what_cannot_be_run_is_one_line(small_store, tmp_path, capsys, more, message):
-    assert main(words(small_store, tmp_path / "out", *more)) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
-
-def test_a_model_that_reads_less_is_refused_before_anything_is_trained(small_store, tmp_path, capsys):
-    more = ("--models", "bert_tiny", "--length", "513")
-    assert main(words(small_store, tmp_path / "out", *more)) == 2
-    assert "bert_tiny cannot be used with length 513" in capsys.readouterr().err
-
-
 @pytest.mark.long
 def test_a_stopped_grid_goes_on_to_the_same_measurements(small_store, tmp_path):
     """Stopped and continued, then ended by SIGTERM, then run to its end; and run at once with another number of

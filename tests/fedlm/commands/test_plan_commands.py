@@ -1,33 +1,24 @@
 """`fedlm plan`: what is written, and what is refused in one line."""
 
-import asyncio
 import json
-import subprocess
 import sys
 
-import jax
 import pytest
 
-from fedlm.commands.options import read_options
-from fedlm.commands.serve import ServeCommand, _task
 from fedlm.fl_core.deployment.plans.plan_folder import write_plan
-from fedlm.fl_core.deployment.plans.plan_offers import OfferedPlan, PlanOffers
-from fedlm.fl_core.deployment.plans.programs import versions
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm.models.special_tokens import GEMMA
 from fedlm_client.manifest import read_manifest
 from fedlm_client.signature import check_signature, read_public_keys
 from tests.support import plans
+from tests.support.untrained import untrained_run
 
 
 @pytest.fixture(scope="module")
 def run(small_store, tmp_path_factory, fedlm_here):
     folder = tmp_path_factory.mktemp("plan_commands")
-    words = ["--model", "cifg_tiny", "--length", "8", "--rounds", "1", "--cohort-size", "2", "--heldout-examples", "20"]
-    limits = ["--client-max-batches", "1", "--test-examples", "20", "--devices", "1"]
-    done = fedlm_here("simulate", *words, *limits, "--data", small_store, "--out", folder / "run")
-    assert done.returncode == 0, done.stderr
+    settings = {"model": "cifg_tiny", "length": 8, "cohort_size": 2, "client_max_batches": 1}
+    untrained_run(folder / "run", data=small_store, **settings)
     assert fedlm_here("keys", "plan", "--keys", folder / "keys").returncode == 0
     return folder
 
@@ -65,59 +56,6 @@ def test_a_plan_is_exported_signed_and_looked_into(run, small_store, tmp_path, f
     (tmp_path / "plan/step.stablehlo").write_bytes(b"x")
     changed = fedlm_here("plan", "inspect", tmp_path / "plan")
     assert (changed.returncode, "is not what the manifest names" in changed.stderr) == (2, True)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "given",
-    ["", 'examples = "texts"\nclient_epochs = 2\nclient_algorithm = "local_adam"\nclient_gradient_clip = 0.5\n'],
-    ids=["usual", "others"],
-)
-def test_an_exported_plan_has_the_bytes_of_the_one_that_a_server_offers(run, small_store, tmp_path, fedlm_here, given):
-    settings = f'model = "cifg_tiny"\nlength = 8\nclient_max_batches = 1\ncohort_size = 2\n{given}'
-    (tmp_path / "serve.toml").write_text(settings)
-    about = ["--vocabulary", str(small_store)]
-    words = ["--config", str(tmp_path / "serve.toml"), "--out", str(tmp_path / "run"), *about, "--insecure"]
-    task = _task(read_options(ServeCommand, [*words, "--plan-key", str(run / "keys/plan.key")], "fedlm serve"))
-    # A server has traced and trained before a client asks for a plan, and makes it in another thread.
-    jax.jit(lambda key: task.model.init(key))(jax.random.key(0))
-
-    async def offered(version):
-        offers = PlanOffers(task.plan, task.plan_signer, 1 << 19, tmp_path)
-        while not isinstance(found := offers.offer([messages.Runtime(name="x", stablehlo=version)]), OfferedPlan):
-            await asyncio.sleep(0.05)
-        return found
-
-    for version in versions():
-        found, out = asyncio.run(offered(version)), tmp_path / version
-        export = ["plan", "export", tmp_path / "serve.toml", "--keys", run / "keys", *about, "--stablehlo", version]
-        if version == versions()[1]:
-            # In a process of its own, as an operator does, and for the version that is usual.
-            done = subprocess.run(
-                [sys.executable, "-m", "fedlm", *map(str, export[:-2]), "--out", out], capture_output=True, text=True
-            )
-        else:
-            done = fedlm_here(*export, "--out", out)
-        assert done.returncode == 0, done.stderr
-        made = found.plan.manifest, found.message.signature, found.plan.step, found.plan.finish, task.vocabulary
-        names = ("manifest.json", "manifest.sig", "step.stablehlo", "finish.stablehlo", "tokenizer.json")
-        assert {name: (out / name).read_bytes() for name in names} == dict(zip(names, made, strict=True))
-        assert json.loads(found.plan.manifest)["examples"] == ("texts" if given else "sentences")
-        assert f"plan {found.plan.digest} is in {out}, for StableHLO {version}" in done.stdout
-
-
-@pytest.mark.long
-def test_a_plan_names_the_tokenizer_as_a_server_sends_it(run, small_store, tmp_path, fedlm_here):
-    # The same tokenizer, and other bytes.
-    content = json.dumps(json.loads((small_store / "tokenizer.json").read_bytes()), indent=2)
-    (tmp_path / "mine.json").write_text(content)
-    (tmp_path / "serve.toml").write_text('model = "cifg_tiny"\nlength = 8\nclient_max_batches = 1\ncohort_size = 2\n')
-    words = ["--unsigned", "--vocabulary", tmp_path / "mine.json"]
-    for name, given in (("of_run", run / "run"), ("of_settings", tmp_path / "serve.toml")):
-        assert fedlm_here("plan", "export", given, *words, "--out", tmp_path / name).returncode == 0
-    of_run, of_settings = ((tmp_path / name / "manifest.json").read_bytes() for name in ("of_run", "of_settings"))
-    assert of_run == of_settings
-    assert (tmp_path / "of_run/tokenizer.json").read_text() == content
 
 
 def test_no_plan_is_exported_that_a_server_would_refuse(small_store, tmp_path, fedlm_here):

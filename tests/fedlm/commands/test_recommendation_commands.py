@@ -12,6 +12,7 @@ from fedlm.models.special_tokens import BOS_ID, OOV_ID, PAD_ID
 from fedlm.simulations.evaluation.recommendation.recommending import read_histories, recommend
 from fedlm.simulations.evaluation.trained_models import open_model
 from tests.simulations.data.recommendation.item_stores import made_up_sequences, write_pairs
+from tests.support.untrained import untrained_run
 
 
 @pytest.fixture(scope="module")
@@ -28,15 +29,8 @@ def folder(tmp_path_factory, fedlm_here):
 
 
 @pytest.fixture(scope="module")
-def simulated(folder, fedlm_here):
-    done = fedlm_here(
-        *("simulate", "--model", "transformer_tiny", "--data", "items", "--rounds", 1, "--cohort-size", 20),
-        *("--length", 8, "--out", "federated"),
-        cwd=folder,
-    )
-    # After one round it is worse than a uniform guess, which counts as diverged.
-    assert done.returncode in (0, 3), done.stderr
-    return folder / "federated"
+def simulated(folder):
+    return untrained_run(folder / "federated", model="cifg_tiny", data=folder / "items", length=8)
 
 
 @pytest.fixture(scope="module")
@@ -156,18 +150,18 @@ def test_a_run_recommends_what_its_ranking_ranks_first(folder, simulated, fedlm_
         assert np.allclose([pair["logit"] for pair in record["recommended"]], logits[best], atol=1e-4)
 
 
-def test_a_history_on_the_line_and_one_of_unknown_items(folder, pretrained, fedlm_here):
-    done = fedlm_here("recommend", pretrained, "--user-history", "item1", "item2", "--top", 99, cwd=folder)
+def test_a_history_on_the_line_and_one_of_unknown_items(folder, simulated, fedlm_here):
+    done = fedlm_here("recommend", simulated, "--user-history", "item1", "item2", "--top", 99, cwd=folder)
     assert done.returncode == 0, done.stderr
     items = done.stdout.rstrip("\n").split("\t")
     assert len(items) == len(set(items)) == 13, "all but those of the history"
-    assert "epsilon" in done.stderr
-    everything = fedlm_here("recommend", pretrained, "--user-history", "--top", 99, cwd=folder)
+    assert "NOT PRIVATE" in done.stderr
+    everything = fedlm_here("recommend", simulated, "--user-history", "--top", 99, cwd=folder)
     assert len(everything.stdout.split()) == 15
-    unknown = fedlm_here("recommend", pretrained, "--user-history", "item1", "soap", cwd=folder)
+    unknown = fedlm_here("recommend", simulated, "--user-history", "item1", "soap", cwd=folder)
     assert unknown.returncode == 2
     assert "has no item 'soap'" in unknown.stderr
-    nothing = fedlm_here("recommend", pretrained, cwd=folder)
+    nothing = fedlm_here("recommend", simulated, cwd=folder)
     assert "there is no history" in nothing.stderr
 
 
@@ -185,6 +179,6 @@ def test_histories_are_read_line_by_line_whatever_their_names_hold(tmp_path):
     assert read_histories(plain) == []
 
 
-def test_a_name_that_is_not_unicode_is_named(folder, pretrained):
+def test_a_name_that_is_not_unicode_is_named(folder, simulated):
     with pytest.raises(DataError, match=r"history 2: .* is not Unicode text"):
-        recommend(open_model(pretrained, folder / "items"), [["item1"], ["\ud800"]], 2)
+        recommend(open_model(simulated, folder / "items"), [["item1"], ["\ud800"]], 2)
