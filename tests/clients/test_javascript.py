@@ -15,10 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2
-from jax import lax
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from fedlm.fl_core.deployment.plans import programs
 from fedlm.fl_core.deployment.plans.plan_modules import statement_on
 from fedlm.fl_core.deployment.protocol import messages_pb2
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
@@ -31,15 +29,8 @@ from tests.support import plans
 FOLDER = Path(__file__).parents[2] / "clients/javascript"
 CASES = (
     {"upload_bits": 8},
-    {"model": "cifg_tiny", "upload_bits": 32},
-    {"model": "transformer_tiny", "upload_bits": 32},
-    {"model": "si_cifg_tiny", "upload_bits": 8},
-    {"model": "si_transformer_tiny", "upload_bits": 16},
-    {"model": "gru4rec_tiny", "dropout": 0.4, "upload_bits": 8},
-    {"upload_bits": 2, "upload_rotation": True, "client_gradient_clip": 0.1},
+    {"model": "si_cifg_tiny", "upload_bits": 16},
     {"client_algorithm": "mime_lite", "upload_bits": 32},
-    {"client_algorithm": "local_adam", "upload_bits": 4},
-    {"client_algorithm": "fedprox", "fedprox_mu": 0.5, "upload_bits": 16},
 )
 TEXTS = [
     *(
@@ -85,71 +76,19 @@ TEXTS = [
 ]
 
 
-def _value(rng, argument, positive):
+def _value(rng, argument):
     if argument.role == "tokens":
         return plans.examples(argument.shape[0], argument.shape[1] - 1)
     if argument.role == "weight":
         return np.arange(argument.shape[0]) < argument.shape[0] - 1
     if argument.dtype == "uint32":
         return rng.integers(0, 2**32, argument.shape, np.uint32)
-    drawn = 0.1 * rng.normal(size=argument.shape)
-    return np.abs(drawn) if positive else drawn
+    return 0.1 * rng.normal(size=argument.shape)
 
 
 def _plain(value):
     numbers = value.astype(np.uint8) if value.dtype == bool else value
     return {"shape": list(value.shape), "dtype": str(value.dtype), "data": numbers.ravel().tolist()}
-
-
-def _operations(rng):
-    """What models of fedlm use seldom: names, functions and what they are given; of indices some are out of range."""
-    x, rows = rng.normal(size=(5, 4)).astype(np.float32), rng.normal(size=(6, 4)).astype(np.float32)
-    indices, words = np.array([-7, 0, 3, 4, 5, 99], np.int32), rng.integers(0, 2**32, (9,), np.uint32)
-
-    def placed(x, rows, indices):
-        yield x.at[indices].get(mode="promise_in_bounds")
-        yield x.at[indices, indices].get(mode="clip")
-        yield x.at[indices].add(rows, mode="drop")
-        yield x.at[indices, indices].set(rows[:, 0], mode="drop")
-        yield x.at[indices].max(rows, mode="drop")
-        for row, column in ((0, 1), (5, 2), (4, 0), (1, 5)):
-            at = indices[row], indices[column]
-            yield lax.dynamic_slice(x, at, (2, 3))
-            yield lax.dynamic_update_slice(x, rows[:2, :3], at)
-        for padding in (
-            ((1, 2, 1), (0, 1, 0)),
-            ((-2, 1, 0), (0, -3, 2)),
-            ((-3, -2, 1), (2, 0, 0)),
-            ((-9, 9, 0), (0, 0, 0)),
-        ):
-            yield lax.pad(x, jnp.float32(9), padding)
-        yield lax.rev(x, (0, 1))
-        yield lax.slice(x, (1, 0), (5, 4), (2, 3))
-        yield jnp.einsum("ij,kj->jik", x, rows)
-        yield jnp.einsum("ij,kl->", x, rows)
-        yield jnp.concatenate([x, rows, x], 0)[:, None].transpose(2, 1, 0)
-
-    def valued(x, words):
-        yield lax.clamp(jnp.float32(-0.5), x, jnp.float32(0.5))
-        yield from (lax.round(4 * x, one) for one in lax.RoundingMethod)
-        yield from (one(x) for one in (lax.ceil, lax.cbrt, lax.tan, lax.sign, lax.expm1, lax.logistic, lax.is_finite))
-        yield lax.atan2(x, x[::-1])
-        yield lax.rem(x, jnp.abs(x[::-1]))
-        yield from (one(words) for one in (lax.population_count, lax.clz, lax.bitwise_not))
-        signed = words.astype(jnp.int32)
-        yield from (lax.shift_right_arithmetic(signed, jnp.full_like(signed, one)) for one in (3, 31, 32))
-        yield from (lax.shift_right_logical(words, jnp.full_like(words, one)) for one in (3, 32))
-        yield lax.bitcast_convert_type(words, jnp.int32)
-        yield lax.bitcast_convert_type(lax.bitcast_convert_type(x, jnp.uint32) ^ jnp.uint32(1), jnp.float32)
-        yield from (words.astype(one) for one in (jnp.uint8, jnp.uint16, jnp.float32, jnp.bool_))
-        yield from (signed // 7, signed % 7, words // 7, words % 7, words * words, signed * signed, jnp.abs(signed))
-        yield (100 * x).astype(jnp.int32)
-        yield jnp.where(x > 0, x, x.sum())
-
-    return [
-        ("placed", lambda *given: list(placed(*given)), (x, rows, indices)),
-        ("valued", lambda *given: list(valued(*given)), (x, words)),
-    ]
 
 
 def _write(folder):
@@ -159,17 +98,10 @@ def _write(folder):
         for part in ("step", "finish"):
             content, program = getattr(plan, part), getattr(manifest, part)
             name = f"{number}.{part}"
-            # Second moments are not negative.
-            positive = settings.get("client_algorithm") == "local_adam"
-            inputs = [np.asarray(_value(rng, one, positive), one.dtype) for one in program.inputs]
+            inputs = [np.asarray(_value(rng, one), one.dtype) for one in program.inputs]
             outputs = [np.asarray(one) for one in load(content, program)(inputs)]
             (folder / name).write_bytes(content)
             cases[name] = {"inputs": [_plain(one) for one in inputs], "outputs": [_plain(one) for one in outputs]}
-    for name, run, inputs in _operations(rng):
-        exported = jax.export.export(jax.jit(run), platforms=("cpu",))(*inputs)
-        (folder / name).write_bytes(programs._portable(exported.mlir_module_serialized, programs.versions()[1]))
-        outputs = [np.asarray(one) for one in jax.jit(run)(*inputs)]
-        cases[name] = {"inputs": [_plain(one) for one in inputs], "outputs": [_plain(one) for one in outputs]}
     empty = jax.ShapeDtypeStruct((0, 1 << 28), jnp.float32)
     (folder / "empty").write_bytes(program_of(lambda x: jnp.sum(x, axis=1), empty)[0])
     (folder / "calling").write_bytes(plans.portable(plans.CALLING))

@@ -124,13 +124,6 @@ def test_the_same_upload_is_sent_again_under_the_same_id(tmp_path):
     assert len(server.uploads[0][1]) == upload_bytes(SETTINGS.training.compressor(), PARAMS) == server.headers[0].size
 
 
-def test_an_unreachable_server_is_tried_again_and_again(tmp_path):
-    server = FakeServer()
-    server.faults["check_in"] = [TransportError("down")] * 5
-    run(server, tmp_path)
-    assert server.check_ins == 7
-
-
 def test_a_server_that_refuses_the_client_ends_it(tmp_path):
     server = FakeServer()
     server.faults["check_in"] = [RefusedError("revoked")]

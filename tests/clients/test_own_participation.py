@@ -1,5 +1,4 @@
-"""What a device counts itself: a hostile server gets no more of it than the first plan that it showed, over every
-transport."""
+"""What a device counts itself: a hostile server gets no more of it than the first plan that it showed."""
 
 import asyncio
 import json
@@ -15,12 +14,10 @@ from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters
 from fedlm.fl_core.deployment.server.client_service import participation_plan
-from fedlm.fl_core.deployment.transport.listeners import ListenOptions
-from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.fl_core.errors import ConfigurationError, DiskError
 from tests.deployment import small_deployment as small
+from tests.support.serving import serving
 
-every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
 SETTINGS = small.deployment(chunk_bytes=4096)
 Outcome = messages.UploadHeader.Outcome
 
@@ -97,46 +94,33 @@ def one_text(tmp_path, monkeypatch):
     monkeypatch.setattr(small, "store_of", lambda folder, client: made)
 
 
-def meet(transport, handlers, folder, participation=None):
+def meet(handlers, folder, participation=None):
     """Let one device take part for a server until it says that the run is over; returns what the device said."""
     heard = []
 
     async def go():
-        server = TRANSPORTS[transport].listen(handlers, ListenOptions("127.0.0.1:0", 1 << 16))
-        await server.start()
-        try:
-            client = small.make_client(
-                server.port,
-                folder,
-                3,
-                transport=transport,
-                participation=participation or OwnParticipation(folder / "record.json"),
-                notice=heard.append,
-            )
-            async with asyncio.timeout(60):
-                await client.run_async()
-        finally:
-            await server.stop(0)
+        record = participation or OwnParticipation(folder / "record.json")
+        async with asyncio.timeout(60), serving(handlers) as server:
+            made = small.make_client(server.port, folder, 3, None, "http", participation=record, notice=heard.append)
+            await made.run_async()
 
     asyncio.run(go())
     return heard
 
 
-@every_transport
-def test_a_server_gets_no_more_than_the_first_plan_however_it_asks(tmp_path, transport):
+def test_a_server_gets_no_more_than_the_first_plan_however_it_asks(tmp_path):
     hostile = Hostile(asked(0), asked(1), asked(2), asked(3), asked(25))
-    meet(transport, hostile, tmp_path)
+    meet(hostile, tmp_path)
     assert hostile.outcomes == ["TRAINED", "NOT_ALLOWED", "NOT_ALLOWED", "TRAINED", "NOT_ALLOWED"]
     # The device was off, and the population begins again under the same name, with the rounds of another run.
     again = Hostile(asked(3, client_index=1), asked(10), asked(6), asked(15), asked(19), asked(0, client_index=1))
-    heard = meet(transport, again, tmp_path)
+    heard = meet(again, tmp_path)
     assert again.outcomes == ["NOT_ALLOWED", "TRAINED", "TRAINED", "NOT_ALLOWED", "NOT_ALLOWED", "NOT_ALLOWED"]
     assert len(again.updates) == 2
     assert any("taken part 4 times, as often as the plan allows" in words for words in heard)
     assert any("less than 3 rounds apart" in words for words in heard)
 
 
-@every_transport
 @pytest.mark.parametrize(
     ("looser", "what"),
     [
@@ -149,36 +133,34 @@ def test_a_server_gets_no_more_than_the_first_plan_however_it_asks(tmp_path, tra
     ],
     ids=["rounds", "separation", "participations", "unbounded", "none", "nonsense"],
 )
-def test_a_looser_plan_ends_the_client_until_its_owner_agrees(tmp_path, transport, looser, what):
+def test_a_looser_plan_ends_the_client_until_its_owner_agrees(tmp_path, looser, what):
     hostile = Hostile(asked(0), asked(7, looser))
     with pytest.raises(ConfigurationError, match=what):
-        meet(transport, hostile, tmp_path)
+        meet(hostile, tmp_path)
     assert len(hostile.updates) == 1
     with pytest.raises(ConfigurationError, match=what):
-        meet(transport, Hostile(asked(7, looser)), tmp_path)
+        meet(Hostile(asked(7, looser)), tmp_path)
 
 
-@every_transport
-def test_another_population_is_refused_and_a_tighter_plan_is_kept(tmp_path, transport):
+def test_another_population_is_refused_and_a_tighter_plan_is_kept(tmp_path):
     hostile = Hostile(asked(0), asked(9, population="others"))
     with pytest.raises(ConfigurationError, match="'others', but this device is one of 'people'"):
-        meet(transport, hostile, tmp_path)
+        meet(hostile, tmp_path)
     tighter = plan(min_separation=6)
     kept = Hostile(asked(5, tighter), asked(6, tighter), asked(9))
-    meet(transport, kept, tmp_path)
+    meet(kept, tmp_path)
     assert kept.outcomes == ["NOT_ALLOWED", "TRAINED", "TRAINED"]
 
 
-@every_transport
-def test_an_attempt_that_is_made_again_gets_the_same_update_and_nothing_else(tmp_path, transport):
+def test_an_attempt_that_is_made_again_gets_the_same_update_and_nothing_else(tmp_path):
     hostile = Hostile(asked(4), asked(4), asked(4, client_index=1), asked(4))
-    meet(transport, hostile, tmp_path)
+    meet(hostile, tmp_path)
     assert hostile.outcomes == ["TRAINED", "TRAINED", "NOT_ALLOWED", "TRAINED"]
     assert len(set(hostile.updates)) == 1
     # Not with other text.
     small.store_of(tmp_path, 3).append(["9 9 9"])
     changed = Hostile(asked(4))
-    meet(transport, changed, tmp_path)
+    meet(changed, tmp_path)
     assert changed.outcomes == ["NOT_ALLOWED"]
 
 
@@ -191,27 +173,25 @@ class Late(Hostile):
         return messages.UploadReply(status="LATE")
 
 
-@every_transport
-def test_what_no_server_wanted_is_not_counted(tmp_path, transport):
+def test_what_no_server_wanted_is_not_counted(tmp_path):
     record = tmp_path / "record.json"
-    meet(transport, Late(asked(0)), tmp_path)
+    meet(Late(asked(0)), tmp_path)
     assert json.loads(record.read_text())["populations"]["people"]["taken"] == {}
-    meet(transport, Hostile(asked(1)), tmp_path)
+    meet(Hostile(asked(1)), tmp_path)
     assert [*json.loads(record.read_text())["populations"]["people"]["taken"]] == ["1"]
     assert record.stat().st_mode & 0o777 == 0o600
 
 
-@every_transport
-def test_a_server_that_wants_no_update_is_not_told_for_ever_what_training_came_to(tmp_path, transport):
+def test_a_server_that_wants_no_update_is_not_told_for_ever_what_training_came_to(tmp_path):
     """A loss of a model that a server makes up says what the text is."""
     shown = plan(max_participations=2)
     curious = Late(*(asked(0, shown, seed=seed) for seed in (1, 2, 2, 3, 4, 5)))
-    heard = meet(transport, curious, tmp_path)
+    heard = meet(curious, tmp_path)
     assert curious.outcomes == ["TRAINED"] * 5 + ["NOT_ALLOWED"]
     assert any("told what training came to" in words for words in heard)
     # Nor of another round, in another life of the device. What was told may be asked again, and be sent.
     again = Hostile(asked(9, shown), asked(0, shown, seed=2), asked(9, shown))
-    meet(transport, again, tmp_path)
+    meet(again, tmp_path)
     assert again.outcomes == ["NOT_ALLOWED", "TRAINED", "TRAINED"]
 
 
@@ -219,7 +199,7 @@ def test_training_that_came_to_no_number_is_told_as_often_as_other(tmp_path, mon
     """Whether a model of a server's making comes to a number on some text says something of the text."""
     monkeypatch.setattr("fedlm.clients.network_client.train_locally", lambda *given: None)
     curious = Hostile(*(asked(0, plan(max_participations=5), seed=seed) for seed in range(6)))
-    meet("http", curious, tmp_path)
+    meet(curious, tmp_path)
     assert curious.outcomes == ["NOT_FINITE"] * 5 + ["NOT_ALLOWED"]
 
 
@@ -265,13 +245,12 @@ def test_nothing_is_sent_that_cannot_be_counted(tmp_path, monkeypatch):
     monkeypatch.setattr("fedlm.clients.own_participation.write_atomically", full)
     hostile = Hostile(asked(0))
     with pytest.raises(DiskError, match="cannot be written"):
-        meet("http", hostile, tmp_path)
+        meet(hostile, tmp_path)
     assert not any(hostile.updates)
 
 
 @pytest.mark.long
-@every_transport
-def test_a_device_is_shown_the_plan_of_a_deployment_and_counts_as_its_server_does(tmp_path, transport):
+def test_a_device_is_shown_the_plan_of_a_deployment_and_counts_as_its_server_does(tmp_path):
     settings = small.deployment(
         **small.PRIVACY | {"cohort_size": 1, "minimum_reports": 1, "over_selection": 1.0, "min_separation": 1},
         max_participations=5,
@@ -279,10 +258,10 @@ def test_a_device_is_shown_the_plan_of_a_deployment_and_counts_as_its_server_doe
     )
 
     async def go():
-        server = small.Server(small.task(settings), tmp_path / "run", transport=transport)
+        server = small.Server(small.task(settings), tmp_path / "run", transport="http")
         async with asyncio.timeout(60), server:
             record = OwnParticipation(tmp_path / "record.json", require_plan=True)
-            client = small.make_client(server.port, tmp_path, 3, transport=transport, participation=record)
+            client = small.make_client(server.port, tmp_path, 3, transport="http", participation=record)
             assert await client.run_async()
 
     asyncio.run(go())

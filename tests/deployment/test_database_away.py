@@ -101,7 +101,7 @@ class Operators:
             return None
 
     async def until(self, path, status):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(small.PATIENCE):
             while await asyncio.to_thread(self.ask, path) != status:
                 await asyncio.sleep(0.05)
 
@@ -124,7 +124,7 @@ def test_a_server_waits_for_its_database_before_and_between_rounds(tmp_path, pos
     server.operators = operators.show
 
     async def go():
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(small.PATIENCE):
             async with stopped(postgresql):
                 starting = asyncio.create_task(server.__aenter__())
                 await operators.until("/readyz", 503)
@@ -160,7 +160,7 @@ def test_coordinator_and_aggregators_wait_too(tmp_path, postgresql, monkeypatch,
     settings, rows = small.deployment(rounds=2), []
 
     async def go():
-        async with asyncio.timeout(150):
+        async with asyncio.timeout(small.PATIENCE):
             async with stopped(postgresql):
                 what = small.task(settings)
                 endpoints = Endpoints(operators=coordinators.show)

@@ -24,7 +24,7 @@ NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 async def run(server, seen, folder, filled):
     """Run a server to its end; its disk is full from the end of a round on."""
-    async with asyncio.timeout(60), server, small.running(seen.clients(server.port, folder)):
+    async with asyncio.timeout(small.PATIENCE), server, small.running(seen.clients(server.port, folder)):
         while len(server.rows) < WHOLE and not server.over.done():
             await asyncio.sleep(0.005)
         with filled:

@@ -87,7 +87,7 @@ REFUSED = {
 def test_what_is_no_call_is_refused(tmp_path, caplog):
     async def go():
         async with (
-            asyncio.timeout(30),
+            asyncio.timeout(small.PATIENCE),
             small.Server(small.task(SETTINGS), tmp_path / "run", transport="http") as server,
         ):
             # Refusals are held back for a moment, so all are waited for at once.
@@ -124,7 +124,7 @@ def test_hostile_uploads_are_refused_while_honest_clients_finish(tmp_path, caplo
 
     async def go():
         server = small.Server(small.task(SETTINGS), tmp_path / "run", linger=0.5, transport="http")
-        async with asyncio.timeout(90), server:
+        async with asyncio.timeout(small.PATIENCE), server:
             port, address = server.port, f"127.0.0.1:{server.port}"
             eve = HttpChannel(address, "eve")
             asked, honest = await select(eve), content_of()
@@ -212,7 +212,7 @@ def test_strangers_and_the_revoked_do_not_get_in(tmp_path, caplog):
     async def go():
         what = small.task(with_changes(SETTINGS, rounds=1, cohort_size=1, minimum_reports=1))
         server = small.Server(what, tmp_path / "run", linger=2.0, keys=tmp_path / "keys", transport="http")
-        async with asyncio.timeout(60), server:
+        async with asyncio.timeout(small.PATIENCE), server:
             address = f"127.0.0.1:{server.port}"
             for tls in strange():
                 with pytest.raises((TransportError, RefusedError, WrongServerError)):

@@ -85,7 +85,7 @@ def test_no_message_breaks_a_handler_or_the_sum(tmp_path, compression):
             return asyncio.run_coroutine_threadsafe(call, loop).result(10)
 
         @given(bytes_like(known))
-        @settings(max_examples=40, deadline=None)
+        @settings(max_examples=40)
         def check_in(sent):
             try:
                 request = messages.CheckInRequest.FromString(sent)
@@ -98,7 +98,7 @@ def test_no_message_breaks_a_handler_or_the_sum(tmp_path, compression):
             return [chunk async for chunk in round_.handlers.download("honest", request)]
 
         @given(bytes_like(ask), st.integers(0, 2**32 - 1))
-        @settings(max_examples=25, deadline=None)
+        @settings(max_examples=25)
         def download(sent, first):
             for make in (lambda: messages.DownloadRequest.FromString(sent), lambda: _from(ask, first)):
                 try:
@@ -108,7 +108,7 @@ def test_no_message_breaks_a_handler_or_the_sum(tmp_path, compression):
 
         @given(headers(configuration.attempt, len(content)), contents(content), st.booleans())
         @example(header, content, True)
-        @settings(max_examples=60, deadline=None)
+        @settings(max_examples=60)
         def upload(sent, body, honestly_declared):
             name = f"uploader{next(numbers)}"
             attempt = wait_for(round_.select(name)).attempt
@@ -142,7 +142,7 @@ def test_no_message_breaks_a_handler_or_the_sum(tmp_path, compression):
     in_round(tmp_path, scenario, **PRIVATE, **PATIENT, compression=compression, upload_bits=None)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38, -1e30, 1e15, 1.0, 1e-40])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1e30, 1e15, 1e-40])
 @pytest.mark.parametrize("compression", EACH_SCHEME)
 def test_floats_that_a_client_makes_up_are_refused_or_clipped(compression, value):
     compressor, clip_norm = make_compressor(compression), 0.1

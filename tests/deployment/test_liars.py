@@ -39,7 +39,7 @@ def run(tmp_path, liars, size, **changes):
 
     async def go():
         server = small.Server(small.task(settings), out)
-        async with asyncio.timeout(120), server:
+        async with asyncio.timeout(small.PATIENCE), server:
             dial_as = TRANSPORTS["grpc"].dial(f"127.0.0.1:{server.port}", None)
             clients = [small.make_client(server.port, tmp_path, one) for one in range(liars, 8)]
             clients += [
@@ -63,9 +63,8 @@ def run(tmp_path, liars, size, **changes):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("optimizer", ["fedavg", "fedadam"])
-def test_one_upload_does_not_ruin_a_run_with_default_settings(tmp_path, optimizer):
-    changes = {"server_optimizer": optimizer, "server_learning_rate": 1.0 if optimizer == "fedavg" else 0.01}
+def test_one_upload_does_not_ruin_a_run_with_default_bounds(tmp_path):
+    changes = {"server_optimizer": "fedavg", "server_learning_rate": 1.0}
     honest, far = run(tmp_path, 0, 0.0, **changes)
     rows, found = run(tmp_path, 1, 1e15, **changes)
     assert found < far + 4 * honest[-1]["update_norm_bound"]

@@ -10,10 +10,8 @@ from fedlm.fl_core.deployment.security.credentials import client_tls
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import http_connections, http_listener
 from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
-from fedlm.fl_core.deployment.transport.http_server import HttpServer
-from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from tests.deployment.test_hostile_http import READY, request
-from tests.fl_core.deployment.transport.test_transports import Handlers
+from tests.support.serving import Handlers, serving
 
 CALL = request("POST /check-in", body=READY.SerializeToString(), name=None)
 REFUSED = {
@@ -57,13 +55,8 @@ def logged(keys, caplog, act, limits=ConnectionLimits()):  # noqa: B008
     """What a server with keys logs of clients while something acts on its port."""
 
     async def go():
-        server = HttpServer(Handlers(), ListenOptions("127.0.0.1:0", 1 << 16, keys, limits=limits))
-        await server.start()
-        try:
-            async with asyncio.timeout(30):
-                await act(server.port)
-        finally:
-            await server.stop(0)
+        async with asyncio.timeout(30), serving(Handlers(), keys, limits=limits) as server:
+            await act(server.port)
 
     asyncio.run(go())
     lines = [(record.message, record.fields) for record in caplog.records if hasattr(record, "fields")]

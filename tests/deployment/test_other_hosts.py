@@ -13,7 +13,7 @@ from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess, write_operator_token
 from tests.deployment.test_operations import listening
 from tests.deployment.test_silent_strangers import ask
-from tests.fl_core.deployment.transport.test_transports import ARTIFACT, Handlers, connected
+from tests.support.serving import ARTIFACT, Handlers, serving
 
 FOREIGN = ["evil.example", "evil.example:8471", "127.0.0.1.evil.example", "localhost.evil.example:80", "[::1].evil:1"]
 OWN = ["127.0.0.1", "localhost:8471", "[::1]:8471", "LOCALHOST"]
@@ -47,7 +47,7 @@ def test_the_operators_page_is_shown_to_pages_of_this_machine_alone(path):
 
 def test_a_model_is_sent_to_pages_of_this_machine_alone():
     async def go():
-        async with connected("http", Handlers()) as (server, _):
+        async with serving(Handlers()) as server:
             address, path = f"127.0.0.1:{server.port}", f"/artifacts/{ARTIFACT.description.digest.hex()}"
             fields = {"fedlm-client": "ann"}
             return [await asyncio.to_thread(status_for, address, path, host, **fields) for host in FOREIGN + OWN]

@@ -3,9 +3,6 @@
 import asyncio
 import dataclasses
 import json
-import os
-import subprocess
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -15,9 +12,6 @@ from fedlm.clients import network_client
 from fedlm.clients.example_store import ExampleStore
 from fedlm.clients.server_instructions import encode
 from fedlm.fl_core.cohorts import UniformSampler
-from fedlm.fl_core.deployment.plans.plan_folder import write_plan
-from fedlm.fl_core.deployment.plans.plan_modules import ModuleFolder
-from fedlm.fl_core.deployment.plans.programs import versions
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm.fl_core.deployment.server.client_service import Task
@@ -33,7 +27,6 @@ from fedlm_client.signature import read_public_keys
 from tests.deployment import small_deployment as small
 from tests.deployment.plain_loop import final_parameters, simulate
 
-IREE = Path(__file__).parents[2] / "clients/plan_client/.venv/bin/python"
 QUICK = Limits(first_backoff=0.05, longest_backoff=0.5)
 # All examples of a client are one batch, so that how a client shuffles changes nothing but rounding.
 SETTINGS = {
@@ -101,20 +94,6 @@ def plan_client(port, folder, number, keys, **settings):
     return Client(channel, made, OwnParticipation(path.with_suffix(".participation"))), said
 
 
-def in_its_own_environment(port, folder, number, keys, *given, hidden=None):
-    """A client with IREE, of an environment that has no JAX, nor what the folder `hidden` hides."""
-    words = ["--server", f"127.0.0.1:{port}", "--insecure", "--name", f"client{number}", "--runtime", "iree"]
-    words += ["--data", str(data_of(folder, number)), "--plan-key", str(keys / "plan.pub")]
-    words += given or ["--modules", str(folder)]
-    packages = ":".join(map(str, filter(None, [IREE.parents[2], hidden])))
-    return subprocess.Popen(
-        [IREE, "-m", "fedlm_client", "run", *words, "--call-seconds", "600", "--compile-seconds", "600"],
-        env={"PYTHONPATH": packages, "PATH": os.environ["PATH"]},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def check_final(task, out, simulation, clients):
     """The run's parameters are those of rounds in which every client has the model."""
     settings, tokenizer = task.deployment, Tokenizer(json.loads(task.vocabulary))
@@ -173,54 +152,12 @@ def test_a_plan_client_takes_part_beside_one_that_has_the_model(tmp_path, keys, 
     check_final(task, tmp_path / "run", tmp_path / "simulation", 2)
 
 
-@pytest.mark.long
-def test_jax_iree_and_ordinary_clients_take_part_together(tmp_path, keys, tokenizer):
-    if not IREE.exists():
-        pytest.skip("IREE is not installed; `make plan-client` makes the environment of a client with it")
-    task = task_of(tokenizer, keys, cohort_size=3, minimum_reports=3, over_selection=1.0)
-    processes = lambda port: [in_its_own_environment(port, tmp_path, 2, keys)]  # noqa: E731
-    native = lambda port: [native_client(port, tmp_path, 0)]  # noqa: E731
-    made = lambda port: [plan_client(port, tmp_path, 1, keys)[0]]  # noqa: E731
-    rows = asyncio.run(take_part(task, tmp_path / "run", native, made, processes))
-    assert [row["clients"] for row in rows] == [3, 3]
-    assert len(list(tmp_path.glob("*.vmfb"))) == 2
-    check_final(task, tmp_path / "run", tmp_path / "simulation", 3)
-
-
-@pytest.mark.long
-def test_a_client_without_a_compiler_trains_with_the_modules_of_the_server(tmp_path, keys, tokenizer):
-    if not IREE.exists():
-        pytest.skip("IREE is not installed; `make plan-client` makes the environment of a client with it")
-    task = task_of(tokenizer, keys, cohort_size=2, minimum_reports=2, over_selection=1.0)
-    plan = task.plan(versions()[1])
-    write_plan(tmp_path / "plan", plan, task.plan_signer.sign(plan.manifest), task.vocabulary)
-    target = tmp_path / "modules/this-machine"
-    words = ["compile", tmp_path / "plan", "--plan-key", keys / "plan.pub", "--modules", target]
-    environment = {"PYTHONPATH": str(IREE.parents[2]), "PATH": os.environ["PATH"]}
-    subprocess.run([IREE, "-m", "fedlm_client", *map(str, words)], env=environment, check=True)
-    task = dataclasses.replace(task, plan_modules=ModuleFolder(tmp_path / "modules"))
-    # As where no compiler was installed.
-    without = tmp_path / "without"
-    without.mkdir()
-    (without / "sitecustomize.py").write_text("import sys\nsys.modules['iree.compiler'] = None\n")
-    notices = []
-
-    def processes(port):
-        return [in_its_own_environment(port, tmp_path, 1, keys, "--accept-modules", "this-machine", hidden=without)]
-
-    native = lambda port: [native_client(port, tmp_path, 0)]  # noqa: E731
-    rows = asyncio.run(take_part(task, tmp_path / "run", native, lambda port: [], processes, notices))
-    assert [row["clients"] for row in rows] == [2, 2]
-    assert "it runs the server's modules for this-machine" in notices[0]
-    check_final(task, tmp_path / "run", tmp_path / "simulation", 2)
-
-
 def refused(task, out, make):
     """Run a client that a server must turn away, or that must turn away from it; gives what it says."""
 
     async def run():
         server = small.Server(task, out, transport="http")
-        async with asyncio.timeout(90), server:
+        async with asyncio.timeout(small.PATIENCE), server:
             client, said = make(server.port)
             try:
                 await asyncio.to_thread(client.run)

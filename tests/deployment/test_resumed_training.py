@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.aggregation import empty_aggregate
-from fedlm.fl_core.composed_settings import flat_settings, settings_as_json
 from fedlm.fl_core.deployment.operations.privacy_budget import PrivacyBudget
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.state import AttemptRecord, SeenClient, StateError
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.errors import CheckpointError
-from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger
 from fedlm.fl_core.round_loop import CohortResult
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.run_folder import RunFolder
@@ -158,17 +157,13 @@ def test_a_folder_of_other_settings_or_without_its_privacy_is_refused(tmp_path):
         go_on(tmp_path, small.deployment(**small.PRIVACY, rounds=8))
 
 
-def test_a_run_that_began_before_there_were_client_algorithms_goes_on_with_sgd_alone(tmp_path, monkeypatch):
-    def earlier(settings):
-        new = flat_settings(settings.training.algorithm)
-        return {name: value for name, value in settings_as_json(settings).items() if name not in new}
-
-    with monkeypatch.context() as patched:
-        patched.setattr("fedlm.fl_core.deployment.server.training.settings_as_json", earlier)
-        go_on(tmp_path, small.deployment(), drain_after=2)
-    with pytest.raises(CheckpointError, match="client_algorithm was sgd and is now fedprox"):
-        go_on(tmp_path, small.deployment(client_algorithm="fedprox"))
-    assert go_on(tmp_path, small.deployment()) == [2]
+def test_a_finished_plan_is_given_no_more_rounds(tmp_path):
+    private = small.PRIVACY | {"noise_seed": "entropy"}
+    go_on(tmp_path, small.deployment(**private, rounds=2))
+    before = (tmp_path / "privacy/ledger.jsonl").read_bytes()
+    with pytest.raises(LedgerError, match=r"rounds was 2 and is now 4.*init_from .* and another out"):
+        go_on(tmp_path, small.deployment(**private, rounds=4))
+    assert (tmp_path / "privacy/ledger.jsonl").read_bytes() == before
 
 
 def test_a_run_goes_on_when_the_folder_of_its_first_parameters_is_gone(tmp_path):

@@ -19,10 +19,8 @@ from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FIL
 from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
 from fedlm.fl_core.deployment.transport.http_client import HttpChannel
 from fedlm.fl_core.deployment.transport.http_enrolment import EnrolmentServer, enrol
-from fedlm.fl_core.deployment.transport.http_server import HttpServer
-from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from tests.deployment.test_operations import listening
-from tests.fl_core.deployment.transport.test_transports import Handlers
+from tests.support.serving import Handlers, serving
 
 MORE_THAN_A_LISTENER_KEEPS = 220
 CALL = messages.CheckInRequest(protocol=PROTOCOL)
@@ -103,28 +101,34 @@ def test_requests_without_the_token_do_not_lock_the_operators_port(keys):
     assert listening(act, access, reloading_tls(keys)) == 5 * [200]
 
 
+@contextlib.asynccontextmanager
+async def dialled(server, credentials):
+    """Channels of clients to a server."""
+    channels = [HttpChannel(f"127.0.0.1:{server.port}", "", client_tls(one)) for one in credentials]
+    try:
+        yield channels
+    finally:
+        for channel in channels:
+            await channel.close()
+
+
 def test_silent_connections_do_not_keep_a_client_out(keys):
-    ann, bob, limits = Authority(keys).make_client("ann"), Authority(keys).make_client("bob"), ConnectionLimits(40, 20)
+    names, limits = [Authority(keys).make_client(name) for name in ("ann", "bob")], ConnectionLimits(40, 20)
 
     async def go():
-        server = HttpServer(Handlers(), ListenOptions("127.0.0.1:0", 1 << 16, keys, limits=limits))
-        await server.start()
-        address = f"127.0.0.1:{server.port}"
-        channels = [HttpChannel(address, "", client_tls(credentials)) for credentials in (ann, bob)]
-        try:
-            async with asyncio.timeout(30):
-                assert (await channels[0].check_in(CALL)).come_back.reason == "ann"
-                ((task, _),) = [(one, one.get_name()) for one in server._serving]
-                with contextlib.ExitStack() as opened:
-                    await asyncio.to_thread(opened.enter_context, silent(60, server.port))
-                    assert (await channels[1].check_in(CALL)).come_back.reason == "bob"
-                    # Who is known has a place that no stranger takes.
-                    assert (await channels[0].check_in(CALL)).come_back.reason == "ann"
-                    assert not task.done()
-        finally:
-            for channel in channels:
-                await channel.close()
-            await server.stop(0)
+        async with (
+            asyncio.timeout(30),
+            serving(Handlers(), keys, limits=limits) as server,
+            dialled(server, names) as (ann, bob),
+        ):
+            assert (await ann.check_in(CALL)).come_back.reason == "ann"
+            ((task, _),) = [(one, one.get_name()) for one in server._serving]
+            with contextlib.ExitStack() as opened:
+                await asyncio.to_thread(opened.enter_context, silent(60, server.port))
+                assert (await bob.check_in(CALL)).come_back.reason == "bob"
+                # Who is known has a place that no stranger takes.
+                assert (await ann.check_in(CALL)).come_back.reason == "ann"
+                assert not task.done()
 
     asyncio.run(go())
 
@@ -149,23 +153,19 @@ def test_silent_connections_do_not_keep_a_device_from_enrolling(keys):
 
 def test_known_clients_alone_fill_a_server_and_the_newest_is_shut(keys):
     names = [Authority(keys).make_client(f"client{number}") for number in range(3)]
+    limits = ConnectionLimits(in_all=2, of_address=2)
 
     async def go():
-        limits = ConnectionLimits(in_all=2, of_address=2)
-        server = HttpServer(Handlers(), ListenOptions("127.0.0.1:0", 1 << 16, keys, limits=limits))
-        await server.start()
-        channels = [HttpChannel(f"127.0.0.1:{server.port}", "", client_tls(one)) for one in names]
-        try:
-            async with asyncio.timeout(30):
-                for channel in channels[:2]:
-                    await channel.check_in(CALL)
-                with pytest.raises(TransportError):
-                    await channels[2].check_in(CALL)
-                for channel in channels[:2]:
-                    await channel.check_in(CALL)
-        finally:
-            for channel in channels:
-                await channel.close()
-            await server.stop(0)
+        async with (
+            asyncio.timeout(30),
+            serving(Handlers(), keys, limits=limits) as server,
+            dialled(server, names) as channels,
+        ):
+            for channel in channels[:2]:
+                await channel.check_in(CALL)
+            with pytest.raises(TransportError):
+                await channels[2].check_in(CALL)
+            for channel in channels[:2]:
+                await channel.check_in(CALL)
 
     asyncio.run(go())

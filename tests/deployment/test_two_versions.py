@@ -6,10 +6,11 @@ import pytest
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
-from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.fl_core.errors import ConfigurationError
 from tests.deployment import small_deployment as small
+from tests.deployment.open_round import in_round
+from tests.support.serving import serving
 
 every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
 
@@ -26,21 +27,15 @@ class OtherVersion:
         return messages.CheckInReply(come_back=messages.ComeBack(seconds=0.01, reason=reason), protocols=self.protocols)
 
 
-@every_transport
-@pytest.mark.parametrize(
-    "version", [PROTOCOL - 1, *(pytest.param(other, marks=pytest.mark.long) for other in (0, PROTOCOL + 1))]
-)
-def test_a_server_tells_a_client_of_another_version_which_one_it_speaks(tmp_path, transport, version):
-    async def go():
-        server = small.Server(small.task(small.deployment()), tmp_path / "run", transport=transport)
-        async with asyncio.timeout(60), server:
-            channel = TRANSPORTS[transport].dial(f"127.0.0.1:{server.port}", None)("old")
-            reply = await channel.check_in(messages.CheckInRequest(protocol=version))
-            known = await channel.check_in(messages.CheckInRequest(protocol=PROTOCOL))
-            await channel.close()
-            return reply, known
+@pytest.mark.parametrize("version", [0, PROTOCOL - 1, PROTOCOL + 1])
+def test_a_server_tells_a_client_of_another_version_which_one_it_speaks(tmp_path, version):
+    async def scenario(round_):
+        found.extend([await round_.check_in("old", version), await round_.check_in("new")])
+        round_.collecting.cancel()
 
-    reply, known = asyncio.run(go())
+    found = []
+    in_round(tmp_path, scenario, compiled=False)
+    reply, known = found
     assert list(reply.protocols) == list(known.protocols) == [PROTOCOL]
     assert reply.come_back.reason == (
         f"the client speaks version {version} of the protocol, but the server speaks {PROTOCOL}"
@@ -56,14 +51,11 @@ def test_a_server_tells_a_client_of_another_version_which_one_it_speaks(tmp_path
 def test_a_client_tells_its_user_which_versions_a_server_speaks(tmp_path, transport, protocols, told):
     async def go():
         handlers = OtherVersion(*protocols)
-        listener = TRANSPORTS[transport].listen(handlers, ListenOptions("127.0.0.1:0", 1 << 16))
-        await listener.start()
-        try:
-            async with asyncio.timeout(30):
+        async with asyncio.timeout(small.PATIENCE), serving(handlers, None, transport) as listener:
+            try:
                 await small.make_client(listener.port, tmp_path, 0, transport=transport).run_async()
-        finally:
-            await listener.stop(0)
-            assert handlers.asked == [PROTOCOL]
+            finally:
+                assert handlers.asked == [PROTOCOL]
 
     with pytest.raises(ConfigurationError, match=f"speaks version {told} of the protocol, but this client speaks 2"):
         asyncio.run(go())
@@ -74,7 +66,7 @@ def test_a_client_without_the_run_s_algorithm_is_told_so_and_comes_back_no_more(
     async def go():
         name = "tests.support.own_algorithms:REMEMBERING"
         server = small.Server(small.task(small.deployment(client_algorithm=name)), tmp_path / "run")
-        async with asyncio.timeout(60), server:
+        async with asyncio.timeout(small.PATIENCE), server:
             channel = TRANSPORTS["grpc"].dial(f"127.0.0.1:{server.port}", None)("old")
             known = messages.CheckInRequest(protocol=PROTOCOL, algorithms=["sgd", name])
             replies = [

@@ -27,11 +27,11 @@ SIZE = upload_bytes(SETTINGS.training.compressor(), PARAMS)
 PLAN = b"FLU2" + plan_digest(SETTINGS.training.compressor().scheme, shapes_of(PARAMS))[:4]
 
 
-def content_of(smallest=-0.01, step=0.0001, plan=PLAN):
+def content_of(smallest=-0.01, step=0.0001, plan=PLAN, params=PARAMS):
     """An upload of 8 bits: for each tensor its smallest value, its step and a byte for each value."""
     tensors = [
         struct.pack("<ff", smallest, step) + np.random.default_rng(0).bytes(leaf.size)
-        for leaf in jax.tree_util.tree_leaves(PARAMS)
+        for leaf in jax.tree_util.tree_leaves(params)
     ]
     body = plan + b"".join(tensors)
     return body + struct.pack("<I", zlib.crc32(body))

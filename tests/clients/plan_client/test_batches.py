@@ -5,7 +5,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
@@ -60,7 +60,6 @@ class Orders:
     st.booleans(),
     st.booleans(),
 )
-@settings(max_examples=100, deadline=None)
 def test_batches_are_cut_as_local_sgd_cuts_them(count, size, epochs, most, kept, first, across):
     order = "cap_then_shuffle" if first and kept is not None else "shuffle_then_cap"
     training = LocalTraining(size, epochs, most, None, kept, order, across)
@@ -69,7 +68,6 @@ def test_batches_are_cut_as_local_sgd_cuts_them(count, size, epochs, most, kept,
 
 
 @given(st.lists(st.lists(st.integers(4, 40), max_size=9), min_size=1, max_size=4))
-@settings(deadline=None)
 def test_sequences_are_cut_and_padded_as_ours(texts):
     expected = padded_sequences(ClientExamples.from_sequences(texts), 6)
     np.testing.assert_array_equal(sequences_of(texts, rules_of(VECTOR["batches"][0])), expected)
@@ -95,12 +93,10 @@ def is_old(character):
     return unicodedata.ucd_3_2_0.category(character) == unicodedata.category(character)
 
 
-@pytest.mark.long
 @given(
     st.text(st.characters(exclude_categories=["Cs", "Cn"]).filter(is_old), max_size=40)
     | st.text("abcdeßéÉ İ,.'\t你a\u0301Σς", max_size=30)
 )
-@settings(max_examples=300, deadline=None)
 def test_pieces_are_those_of_the_library(tokenizers, text):
     for tokenizer, ours in tokenizers:
         assert ours.encode(text) == tokenizer.encode_batch([text])[0].tolist()

@@ -1,7 +1,6 @@
 """A client of plans counts its rounds as fedlm's client does, and refuses the same."""
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlm.clients import own_participation as native
@@ -42,9 +41,7 @@ def answers(make, refused, folder, steps, examples):
     return said
 
 
-@pytest.mark.long
 @given(st.lists(STEPS, max_size=14))
-@settings(max_examples=150, deadline=None)
 def test_both_clients_refuse_the_same(tmp_path_factory, steps):
     ours, theirs = (tmp_path_factory.mktemp(name) for name in ("ours", "theirs"))
     found = answers(OwnParticipation, ClientError, ours, steps, "1")

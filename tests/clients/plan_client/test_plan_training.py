@@ -48,35 +48,19 @@ def check_equal(trainer, manifest, **settings):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"upload_bits": 2, "upload_rotation": True, "client_gradient_clip": 0.1},
         {"upload_bits": 32, "client_epochs": 3, "client_batches_across_epochs": True, "client_max_examples": 7},
-        {"client_algorithm": "mime_lite", "client_max_examples": 5, "client_cap_order": "cap_then_shuffle"},
+        *(
+            pytest.param(one, marks=pytest.mark.long)
+            for one in (
+                {"upload_bits": 2, "upload_rotation": True, "client_gradient_clip": 0.1},
+                {"client_algorithm": "mime_lite", "client_max_examples": 5, "client_cap_order": "cap_then_shuffle"},
+                {"model": "cifg_tiny"},
+            )
+        ),
     ],
     ids=str,
 )
 def test_a_plan_trains_bit_for_bit_as_local_sgd(settings):
-    plan, manifest = plans.plan_of(**settings)
-    check_equal(Here(plan, manifest), manifest, **settings)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"client_algorithm": "fedprox", "fedprox_mu": 0.5, "upload_bits": 16},
-        {"client_algorithm": "local_adam", "client_epochs": 2, "upload_bits": 4},
-    ]
-    + [{"model": "transformer_tiny"}, {"model": "cifg_tiny", "precision": "bfloat16"}]
-    + [
-        pytest.param(settings, marks=pytest.mark.thorough)
-        for settings in (
-            *({"model": model} for model in ("cifg_tiny", "si_cifg_tiny", "si_transformer_tiny")),
-            {"model": "gru4rec_tiny", "dropout": 0.4},
-        )
-    ],
-    ids=str,
-)
-def test_plans_of_real_models_train_bit_for_bit_as_local_sgd(settings):
     plan, manifest = plans.plan_of(**settings)
     check_equal(Here(plan, manifest), manifest, **settings)
 

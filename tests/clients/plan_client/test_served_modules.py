@@ -1,6 +1,5 @@
 """Machine code of a server is run where a signed statement says that it is what the device's owner asked for."""
 
-import hashlib
 import json
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from fedlm.fl_core.deployment.plans import plan_modules
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm_client import messages_pb2 as messages
-from fedlm_client import runtimes
 from fedlm_client.client import Client, Settings
 from fedlm_client.errors import ClientError, PlanError
 from fedlm_client.http_channel import Channel
@@ -82,23 +80,6 @@ def test_a_statement_must_be_signed_as_such(made, signer, tmp_path):
     for content in (b"", b"\xff", b"[]", b"[" * 100_000):
         with pytest.raises(PlanError, match="cannot be read"):
             read_statement(offered(sign, content), keys, manifest, WANTED)
-
-
-def test_modules_have_the_same_names_on_server_and_device(made, tmp_path, monkeypatch):
-    plan, manifest = made
-    monkeypatch.setattr(runtimes.importlib.metadata, "version", lambda name: WANTED.version)
-    named = plan_modules.module_name(hashlib.sha256(plan.step).hexdigest(), WANTED.version)
-    assert runtimes.module_path(tmp_path, manifest.step.sha256) == tmp_path / named
-    folder = plan_modules.ModuleFolder(tmp_path)
-    target = tmp_path / WANTED.target
-    target.mkdir()
-    for program in (manifest.step, manifest.finish):
-        assert folder.find(plan, WANTED.name, WANTED.target, WANTED.version) is None
-        runtimes.module_path(target, program.sha256).write_bytes(b"module")
-    assert folder.find(plan, WANTED.name, WANTED.target, WANTED.version) is not None
-    for name in ("", ".", "..", "../" + tmp_path.name, f"{WANTED.target}/", "x" * 65, "a\0b", "aarch64-linux"):
-        assert folder.find(plan, WANTED.name, name, WANTED.version) is None
-    assert folder.find(plan, WANTED.name, WANTED.target, "3.12.0") is None
 
 
 def test_only_iree_runs_modules(tmp_path):

@@ -17,18 +17,12 @@ from fedlm.fl_core.deployment.plans.plan_modules import PURPOSE, ModuleFolder
 from fedlm.fl_core.deployment.plans.plan_offers import PlanOffers
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
-from tests.fl_core.deployment.plans.test_plan_offers import offer, settled
+from tests.fl_core.deployment.plans.test_plan_offers import offer, settled, signer
 from tests.support import plans
 
 ASKING = messages.Runtime(name="litert", version=str(VERSION), target="litert")
 MODEL = b"a model of LiteRT"
-settled = settled
-
-
-@pytest.fixture
-def signer(tmp_path):
-    create_plan_key(tmp_path / "keys")
-    return PlanSigner(tmp_path / "keys" / PLAN_KEY_FILE)
+settled, signer = settled, signer
 
 
 def exported(folder, signer, digest, **changes):

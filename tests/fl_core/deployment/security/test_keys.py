@@ -289,7 +289,7 @@ REQUEST = make_request(new_key())
 
 
 @given(st.one_of(st.binary(max_size=300), st.tuples(st.integers(0, len(REQUEST) - 1), st.integers(1, 255))))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 def test_damaged_requests_are_refused_with_a_reason(shared, damage):
     if not hasattr(shared, "fuzzed"):
         shared.fuzzed = shared.make_token("fuzzed")

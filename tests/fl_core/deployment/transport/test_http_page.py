@@ -8,11 +8,9 @@ import pytest
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport.http_page import Page
-from fedlm.fl_core.deployment.transport.http_server import HttpServer
-from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.errors import ConfigurationError
 from tests.deployment.test_hostile_http import answer, request
-from tests.fl_core.deployment.transport.test_transports import Handlers
+from tests.support.serving import Handlers, serving
 
 CHECK_IN = messages.CheckInRequest(protocol=2).SerializeToString()
 
@@ -31,12 +29,8 @@ def asked(folder, *sent):
     """What a server with a page answers, one connection after another."""
 
     async def run():
-        server = HttpServer(Handlers(), ListenOptions("127.0.0.1:0", 1 << 16, page=folder))
-        await server.start()
-        try:
+        async with serving(Handlers(), page=folder) as server:
             return [await answer(server.port, one) for one in sent]
-        finally:
-            await server.stop(0)
 
     return asyncio.run(run())
 
@@ -115,13 +109,8 @@ def test_a_page_is_for_those_with_a_certificate(page, tmp_path):
     authority.make_server(("127.0.0.1",), 1)
 
     async def run():
-        options = ListenOptions("127.0.0.1:0", 1 << 16, tmp_path / "keys", page=page)
-        server = HttpServer(Handlers(), options)
-        await server.start()
-        try:
+        async with serving(Handlers(), tmp_path / "keys", page=page) as server:
             return await answer(server.port, request("GET /", name=None))
-        finally:
-            await server.stop(0)
 
     assert asyncio.run(run()) is None
 

@@ -11,9 +11,7 @@ from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.security.credentials import client_tls
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import http_connections
-from fedlm.fl_core.deployment.transport.http_server import HttpServer
-from fedlm.fl_core.deployment.transport.listeners import ListenOptions
-from tests.fl_core.deployment.transport.test_transports import Handlers
+from tests.support.serving import Handlers, serving
 
 SIZE, STALLED_SECONDS = 12 << 20, 1.0
 AT_ONCE, BYTES_A_SECOND = 1 << 16, 4e6
@@ -64,12 +62,8 @@ def read(asking, most=1 << 62, seconds=AT_ONCE / BYTES_A_SECOND):
 def served(keys, act, at_once=0):
     async def go():
         handlers = Model(at_once)
-        server = HttpServer(handlers, ListenOptions("127.0.0.1:0", 1 << 19, keys))
-        await server.start()
-        try:
+        async with serving(handlers, keys) as server:
             return await asyncio.to_thread(act, server.port, handlers.artifact)
-        finally:
-            await server.stop(0)
 
     return asyncio.run(go())
 

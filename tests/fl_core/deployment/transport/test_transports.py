@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly, ServedArtifact
+from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly
 from fedlm.fl_core.deployment.protocol.errors import (
     RefusedError,
     TooManyCallsError,
@@ -17,58 +17,22 @@ from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.transport import grpc_server, http_server
 from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
 from fedlm.fl_core.deployment.transport.http_client import HttpChannel
-from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.fl_core.errors import ConfigurationError
+from tests.support.serving import ARTIFACT, CONTENT, Handlers, serving
 
-CONTENT = bytes(range(256)) * 64
-ARTIFACT = ServedArtifact([CONTENT], "test", 4096)
 every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
-
-
-class Handlers:
-    """Answer with what a client said; `fault` is raised in its place, in a download after a chunk."""
-
-    def __init__(self, fault=None):
-        self.fault, self.peers = fault, []
-
-    async def check_in(self, peer, request):
-        self.peers.append(peer)
-        if self.fault:
-            raise self.fault
-        return messages.CheckInReply(come_back=messages.ComeBack(seconds=request.protocol, reason=peer))
-
-    async def download(self, peer, request, bytes_at_once=0):
-        number = request.first_chunk
-        while number < len(ARTIFACT.description.chunk_digests):
-            chunk = ARTIFACT.chunk(number, bytes_at_once)
-            yield chunk
-            number += chunk.count
-            if self.fault:
-                raise self.fault
-
-    async def upload(self, peer, upload):
-        if self.fault:
-            raise self.fault
-        header, body, space = await upload.header(), b"", memoryview(bytearray(999))
-        while count := await upload.read_into(space):
-            body += space[:count]
-        if header is None:
-            return messages.UploadReply(status=messages.UploadReply.INVALID)
-        return messages.UploadReply(status=messages.UploadReply.ACCEPTED, reason=f"{header.size} {hash(body)}")
 
 
 @contextlib.asynccontextmanager
 async def connected(transport, handlers, port=0, limits=ConnectionLimits()):  # noqa: B008
-    server = TRANSPORTS[transport].listen(handlers, ListenOptions(f"127.0.0.1:{port}", 1 << 16, limits=limits))
-    await server.start()
-    channel = TRANSPORTS[transport].dial(f"127.0.0.1:{server.port}", None)("ann")
-    try:
-        async with asyncio.timeout(30):
-            yield server, channel
-    finally:
-        await channel.close()
-        await server.stop(0)
+    async with serving(handlers, None, transport, f"127.0.0.1:{port}", limits=limits) as server:
+        channel = TRANSPORTS[transport].dial(f"127.0.0.1:{server.port}", None)("ann")
+        try:
+            async with asyncio.timeout(30):
+                yield server, channel
+        finally:
+            await channel.close()
 
 
 async def fetch(channel, first_chunk=0):

@@ -6,17 +6,10 @@ import pytest
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.errors import RefusedError
-from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+from tests.fl_core.deployment.transport.test_transports import connected
 
 PIECES = [bytes([number]) * 1000 for number in range(20)]
-
-
-async def connected(transport, handlers):
-    """A server of handlers, and a client's connection to it."""
-    server = TRANSPORTS[transport].listen(handlers, ListenOptions("127.0.0.1:0", 1 << 16))
-    await server.start()
-    return server, TRANSPORTS[transport].dial(f"127.0.0.1:{server.port}", None)("client")
 
 
 class Uploads:
@@ -48,13 +41,8 @@ def test_what_follows_the_header_is_sent_when_it_is_wanted(wanted, transport):
 
     async def run():
         handlers = Uploads(wanted, sent)
-        server, channel = await connected(transport, handlers)
-        try:
-            async with asyncio.timeout(20):
-                return handlers, await channel.upload(parts())
-        finally:
-            await channel.close()
-            await server.stop(0)
+        async with connected(transport, handlers) as (_, channel):
+            return handlers, await channel.upload(parts())
 
     handlers, reply = asyncio.run(run())
     assert reply.status == messages.UploadReply.LATE
@@ -79,15 +67,10 @@ def test_a_refused_upload_says_why(transport):
             yield messages.UploadPart(data=piece)
 
     async def run():
-        server, channel = await connected(transport, Refusing())
-        try:
-            async with asyncio.timeout(30):
-                # A refusal is held back for a moment, so many are waited for at once.
-                uploads = [channel.upload(parts()) for _ in range(10)]
-                return await asyncio.gather(*uploads, return_exceptions=True)
-        finally:
-            await channel.close()
-            await server.stop(0)
+        async with connected(transport, Refusing()) as (_, channel):
+            # A refusal is held back for a moment, so many are waited for at once.
+            uploads = [channel.upload(parts()) for _ in range(10)]
+            return await asyncio.gather(*uploads, return_exceptions=True)
 
     ends = asyncio.run(run())
     assert [type(end) for end in ends] == [RefusedError] * 10

@@ -17,17 +17,12 @@ from fedlm.fl_core.deployment.protocol.errors import TransportError, WrongServer
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport.http_client import HttpChannel
 from fedlm.fl_core.deployment.transport.http_names import CHUNK_BYTES
-from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm_client import errors as plan_errors
 from fedlm_client.http_channel import Channel
 from tests.clients.rules import RULES, named
-
-
-class Handlers:
-    async def check_in(self, peer, request):
-        return messages.CheckInReply(come_back=messages.ComeBack(reason=peer))
+from tests.support.serving import Handlers, serving
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +40,8 @@ def keys(tmp_path_factory):
 
 @contextlib.asynccontextmanager
 async def listening(transport, keys=None, host="127.0.0.1"):
-    server = TRANSPORTS[transport].listen(Handlers(), ListenOptions(f"{host}:0", 1 << 16, keys))
-    await server.start()
-    try:
+    async with serving(Handlers(), keys, transport, f"{host}:0") as server:
         yield f"{host}:{server.port}"
-    finally:
-        await server.stop(0)
 
 
 async def check_in(transport, server, credentials=None, proxy=None):

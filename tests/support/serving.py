@@ -1,0 +1,54 @@
+"""Listeners with handlers of a few lines, for tests of what travels between clients and servers."""
+
+import contextlib
+
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
+from fedlm.fl_core.deployment.transport.listeners import ListenOptions
+from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+
+CONTENT = bytes(range(256)) * 64
+ARTIFACT = ServedArtifact([CONTENT], "test", 4096)
+
+
+class Handlers:
+    """Answer with what a client said; `fault` is raised in its place, in a download after a chunk."""
+
+    def __init__(self, fault=None):
+        self.fault, self.peers = fault, []
+
+    async def check_in(self, peer, request):
+        self.peers.append(peer)
+        if self.fault:
+            raise self.fault
+        return messages.CheckInReply(come_back=messages.ComeBack(seconds=request.protocol, reason=peer))
+
+    async def download(self, peer, request, bytes_at_once=0):
+        number = request.first_chunk
+        while number < len(ARTIFACT.description.chunk_digests):
+            chunk = ARTIFACT.chunk(number, bytes_at_once)
+            yield chunk
+            number += chunk.count
+            if self.fault:
+                raise self.fault
+
+    async def upload(self, peer, upload):
+        if self.fault:
+            raise self.fault
+        header, body, space = await upload.header(), b"", memoryview(bytearray(999))
+        while count := await upload.read_into(space):
+            body += space[:count]
+        if header is None:
+            return messages.UploadReply(status=messages.UploadReply.INVALID)
+        return messages.UploadReply(status=messages.UploadReply.ACCEPTED, reason=f"{header.size} {hash(body)}")
+
+
+@contextlib.asynccontextmanager
+async def serving(handlers, keys=None, transport="http", address="127.0.0.1:0", **options):
+    """Listen until what is inside is over; yields the server."""
+    server = TRANSPORTS[transport].listen(handlers, ListenOptions(address, 1 << 16, keys, **options))
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop(0)
