@@ -6,7 +6,6 @@ import pytest
 
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import SkippedCounts
-from fedlm.simulations.data.sources import standard_library as stdlib_corpus
 from fedlm.simulations.data.sources.standard_library import (
     comment_blocks,
     docstrings,
@@ -113,12 +112,3 @@ def test_unreadable_modules_are_counted_by_reason(tmp_path: Path):
 def test_no_standard_library_is_an_error(tmp_path: Path):
     with pytest.raises(DataError, match=r"found no Python source.*Use a Python"):
         module_files(tmp_path)
-
-
-def test_own_source_reads_as_english():
-    source = Path(stdlib_corpus.__file__).read_text(encoding="utf-8")
-    assert "One module is one client." in stdlib_corpus.module_sentences(source)
-
-
-def test_modules_are_documents():
-    assert stdlib_corpus.StandardLibrary.without_users

@@ -18,6 +18,7 @@ from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from tests.simulations.data.vocabulary.trained_tokenizer import train_tokenizer
+from tests.support.properties import costly
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,7 @@ def store(tmp_path, tokenizer):
     return make(tmp_path / "store", tokenizer, clients, batch_clients=16)
 
 
+@costly(4)
 @given(data=st.data(), batch_clients=st.integers(1, 5), batch_bytes=st.integers(0, 40))
 def test_round_trip(tmp_path_factory, tokenizer, data, batch_clients, batch_bytes):
     clients = data.draw(clients_strategy(tokenizer.vocabulary_size - 1))
