@@ -165,7 +165,7 @@ def test_command_imports(tmp_path: Path, capsys, monkeypatch):
         (root / f"m{i}.py").write_text(f'"""This module has the number {i} in it. It is made for a test."""\n')
     monkeypatch.setattr(stdlib, "stdlib_root", lambda: root)
     out = tmp_path / "made" / "store"
-    command = ["import", "stdlib", "--out", str(out), "--vocabulary-size", "100"]
+    command = ["import", "stdlib", "--out", str(out), "--vocabulary-size", "100", "--workers", "1"]
     assert main(command) == 0
     printed = capsys.readouterr()
     assert f"fedlm data describe {out}" in printed.out

@@ -51,16 +51,6 @@ class TestTruth:
         # What E, A and alpha come to at a hundredth more is what they come to: 6 / N^0.12 goes on without a limit.
         assert np.abs(errors(surface, Truth(), 500_000, 1e7)).max() < 0.02
 
-    @pytest.mark.parametrize("method", METHODS)
-    def test_limit_scale_and_exponent_of_curves_of_one_limit(self, method):
-        truth = Truth(by_examples=300.0, b=0.45, by_noise=0.0, curvature=0.0)
-        surface = fitted(dataclasses.replace(THIN, example_spread=0.0).measure(truth), method, rolling=0)
-        limits = truth.limit + truth.by_parameters / surface.parameters**truth.a
-        scale = truth.by_examples / truth.batch_size**truth.b
-        for curve in np.moveaxis(surface.curves, 1, 0):
-            assert np.allclose(curve[:, 0], limits, rtol=1e-3)
-            assert np.allclose(curve[:, 1:], [scale, truth.b], rtol=1e-2)
-
     def test_the_best_measured_learning_rate_is_known(self):
         surface = fitted(THIN.measure(Truth()))
         assert np.array_equal(
@@ -152,11 +142,6 @@ class TestUnfinishedGrids:
         assert np.isnan(surface.predict(3_280_000, 512, 0))
         assert any(note.startswith("There is no training without noise") for note in surface.notes)
         assert surface.curves.shape == (5, 6, 3)
-
-    def test_without_noisy_trainings_there_is_the_noiseless_loss(self):
-        surface = fitted(self.MEASUREMENTS.where(self.MEASUREMENTS.noise_batch_ratio == 0), draws=3)
-        assert np.isfinite(surface.predict(1e6, 512, 0))
-        assert np.isfinite(surface.band(1e6, 512, 0)).all()
 
     @pytest.mark.long
     def test_trainings_of_two_lengths_make_one_grid(self):

@@ -56,13 +56,6 @@ class TestTwoStages:
         assert np.allclose(curves[..., 1:], [TRUTH.by_examples / 1024**TRUTH.b, TRUTH.b], rtol=1e-3)
 
     @pytest.mark.long
-    def test_the_best_rate_lies_between_measured_ones(self):
-        between = dataclasses.replace(GRID, learning_rates=tuple(2.0 ** (power + 0.3) for power in range(-11, -5)))
-        surface = fitted(trainings(between))
-        ratios = surface.noise_batch_ratios
-        assert np.allclose(np.log2(surface.learning_rate(29e6, 50_000, ratios) / TRUTH.best_rate(ratios)), 0, atol=0.05)
-
-    @pytest.mark.long
     def test_held_out_trainings_are_predicted_within_one_percent(self, whole):
         settings = SurfaceSettings(method="two-stage", draws=0)
         found = surface_held_out(whole, settings)
