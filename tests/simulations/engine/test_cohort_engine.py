@@ -14,14 +14,13 @@ from fedlm.fl_core.exact_sums import SAFETY, as_float64, grid_step, number_of_co
 from fedlm.fl_core.local_sgd import LocalTraining
 from fedlm.fl_core.round_loop import RoundPlan
 from fedlm.models.base import Model
-from fedlm.models.cifg import CifgConfig, cifg
 from fedlm.models.dropout import with_dropout
 from fedlm.models.registry import MODELS
 from fedlm.simulations.data.federated_data import InMemoryData
 from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
 from fedlm.simulations.engine.lanes import lane_chunks
 from tests.clients.in_process import InProcessRunner
-from tests.models.small_models import each
+from tests.deployment.small_deployment import BigramConfig, bigram
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -38,7 +37,8 @@ def small(name):
     return build(name, dataclasses.replace(config, **sizes))
 
 
-MODEL = cifg("small", CifgConfig(vocabulary_size=VOCABULARY, embedding=16, hidden=20))
+MODEL = bigram("small", BigramConfig(vocabulary_size=VOCABULARY, embedding=16))
+FAMILIES = ("cifg_tiny", "si_transformer_tiny", "lstm4rec_tiny", "dpformer_tiny")
 
 
 def ragged_data(sizes=SIZES):
@@ -85,8 +85,8 @@ def assert_same(found, expected, tolerance):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", each(name for name in MODELS if name.endswith("_tiny") and name != "bert_tiny"))
-def test_every_architecture_matches_the_plain_loop(name):
+@pytest.mark.parametrize("name", FAMILIES)
+def test_models_of_each_family_match_the_plain_loop(name):
     assert_same(*run_both(small(name)), tolerance=2e-4)
 
 
@@ -97,12 +97,11 @@ def looped():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("devices", "lanes"), [(1, 3), (2, 1), (4, 3), (1, 9), (2, 20)])
+@pytest.mark.parametrize(("devices", "lanes"), [(1, 9), (2, 1), (4, 3)])
 def test_devices_and_lanes_do_not_change_the_result(looped, devices, lanes):
     assert_same(run_engine(MODEL, devices=devices, lanes=lanes), looped, tolerance=1e-4)
 
 
-@pytest.mark.long
 def test_clients_of_all_lanes_that_end_at_one_step_count_once():
     # Nine lanes are gone through in five parts of two, so that the last part is filled up.
     assert_same(*run_both(MODEL, lanes=9, data=ragged_data([6] * 9)), tolerance=1e-4)
@@ -171,7 +170,6 @@ def test_what_clients_drop_is_the_same_as_in_the_plain_loop(devices, lanes):
     assert float(without.aggregate.training.loss) != pytest.approx(float(engine.aggregate.training.loss), rel=1e-4)
 
 
-@pytest.mark.long
 def test_uploads_of_factors_match_those_of_the_plain_loop():
     assert_same(*run_both(MODEL, compression="powersgd2", devices=2, lanes=2), tolerance=2e-4)
 
@@ -252,7 +250,6 @@ def exploding(model):
     return Model(model.name, model.vocabulary_size, model.init, model.apply, loss)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("compression", ["uniform8", "float32"])
 def test_updates_that_are_not_finite_are_dropped_and_counted(compression):
     rng = np.random.default_rng(1)
@@ -278,7 +275,6 @@ def test_two_runs_agree_bit_for_bit():
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.long
 def test_the_announced_cohort_is_made_ready_and_gives_the_same():
     class Recorded(InMemoryData):
         fetched: list[int] = []  # noqa: RUF012

@@ -89,14 +89,14 @@ def in_pairs(values):
     return total
 
 
-@pytest.mark.parametrize("devices", [1, 2, 3, 4])
+@pytest.mark.parametrize("devices", [3, 4])
 def test_numbers_are_added_in_pairs(devices):
     given = aggregates(devices, exact=False)
     for found, each in zip(*map(jax.tree_util.tree_leaves, (spread(devices, 1, given), given)), strict=True):
         np.testing.assert_array_equal(found, in_pairs(np.asarray(each)))
 
 
-@pytest.mark.parametrize("devices", [1, 3, 4])
+@pytest.mark.parametrize("devices", [1, 3])
 def test_integers_are_added_exactly_and_carried(devices):
     given = aggregates(devices, exact=True)
     found = spread(devices, 1, given)

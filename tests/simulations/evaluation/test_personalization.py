@@ -19,25 +19,19 @@ from fedlm.simulations.evaluation.personalization import personalize, share_bett
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
 from fedlm.simulations.experiments.trained_run import open_run
+from tests.support.plain_runs import PUBLIC
+
+pytestmark = pytest.mark.usefixtures("plain_cohorts")
 
 
 @pytest.fixture(scope="module")
 def settings(small_store):
-    return compose(
-        Experiment,
-        data=small_store,
-        model="cifg_tiny",
-        rounds=2,
-        cohort_size=5,
-        length=8,
-        heldout_examples=20,
-        checkpoint_every=1,
-        client_batch_size=4,
-    )
+    changes = {"rounds": 2, "checkpoint_every": 1, "client_batch_size": 4, "client_max_batches": 9}
+    return compose(Experiment, data=small_store, **PUBLIC | changes | {"test_examples": None})
 
 
 @pytest.fixture(scope="module")
-def finished(settings, tmp_path_factory):
+def finished(settings, plain_cohorts, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "run"
     return out, run_experiment(settings, out, save_client_scores=True)
 
@@ -51,7 +45,6 @@ def personalized(run, *others):
     return personalize(run.trained, run.experiment.training.local_training(), *others)
 
 
-@pytest.mark.long
 def test_a_run_opens_with_its_settings_and_last_parameters(finished, run, settings):
     assert run.experiment == settings
     assert run.trained.steps == 2
@@ -68,7 +61,6 @@ def test_a_split_scores_as_it_did_when_training_ended(finished, run):
     assert table.num_rows == found.summary["clients_scored"] == summary["test_clients"]["tokens"]["count"]
 
 
-@pytest.mark.long
 def test_a_client_scores_as_its_own_examples_do(run):
     data, columns = run.trained.split("heldout"), evaluate_split(run.trained, "heldout").columns
     for row in (0, len(columns["client_id"]) - 1):
@@ -89,7 +81,6 @@ def test_some_clients_are_always_the_same(run):
     assert seen[-1] == (sum(found.columns["examples"]),) * 2
 
 
-@pytest.mark.long
 def test_the_second_half_is_scored_before_and_after(run):
     seen = []
     found = personalized(run, "train", 0.1, 12, lambda done, total: seen.append((done, total)))
@@ -119,13 +110,13 @@ def test_without_a_step_nothing_changes(run):
     assert found.summary["clients_scored"] == np.sum(sizes > 1) < found.summary["clients_in_split"] == len(sizes)
 
 
-@pytest.mark.long
 def test_training_follows_the_settings_of_the_run(run):
-    """One local step of at most one example changes less than the epoch of the run's settings."""
-    short = run._replace(experiment=with_changes(run.experiment, client_max_batches=1, client_batch_size=1))
-    whole, little = (personalized(one, "train", None, 8).columns for one in (run, short))
-    change = [np.abs(columns["personalized_loss"] - columns["loss"]).mean() for columns in (whole, little)]
-    assert 0 < change[1] < change[0]
+    """One local step changes less than the epochs of other settings."""
+    short = run._replace(experiment=with_changes(run.experiment, client_max_batches=1))
+    longer = run._replace(experiment=with_changes(run.experiment, client_epochs=4))
+    whole, little, more = (personalized(one, "train", None, 8).columns for one in (run, short, longer))
+    change = [np.abs(columns["personalized_loss"] - columns["loss"]).mean() for columns in (little, more)]
+    assert 0 < change[0] < change[1]
     assert personalized(run, "train", run.experiment.client_learning_rate, 8).columns["personalized_loss"].tolist() == (
         whole["personalized_loss"].tolist()
     )

@@ -28,8 +28,8 @@ ROUNDS, EVERY, WIDTH, GOAL, CLIP, NOISE = 40, 3, 5, 10, 1.0, 2.0
 SERVER = ServerOptimizerConfig("fedavg")
 
 
-def plan_of(mechanism):
-    return noise_matrices.plan_of(mechanism, ROUNDS, NOISE, BoundedParticipation(4, 5))
+def plan_of(mechanism, rounds=ROUNDS):
+    return noise_matrices.plan_of(mechanism, rounds, NOISE, BoundedParticipation(4, 5))
 
 
 class RandomSums:
@@ -63,15 +63,15 @@ class NotedRunFolder(RunFolder):
         super().save(rounds, state, about)
 
 
-def go_on(directory, mechanism):
+def go_on(directory, mechanism, rounds=ROUNDS):
     """Run until the end, or until killed."""
-    aggregation, runner = PrivateAggregation(plan_of(mechanism), CLIP, GOAL), RandomSums()
+    aggregation, runner = PrivateAggregation(plan_of(mechanism, rounds), CLIP, GOAL), RandomSums()
     fresh = init_server(SERVER, {"x": jnp.zeros(WIDTH)})
     directory = Path(directory)
     with NotedRunFolder(directory / "run") as folder:
         identity = RunIdentity("toy", {}, {"vocabulary": Fact("none", "vocabulary")})
         terms = PrivacyTerms(aggregation.plan, 1e-6)
-        run = Run(folder, identity, ROUNDS, EVERY, lambda rows: None, terms)
+        run = Run(folder, identity, rounds, EVERY, lambda rows: None, terms)
         training = FederatedTraining(run, FederatedOptimization(SERVER, 1.0, 1.0, 0), fresh, aggregation)
         generation = len(run.ledger.generations) - 1
 

@@ -55,6 +55,7 @@ def test_every_request_is_answered_as_the_harness_answers_it(scored, name):
         assert found["results"][name][key] == pytest.approx(value, abs=1e-4), key
 
 
+@pytest.mark.long
 def test_the_tasks_reach_the_ends_of_what_a_model_reads(scored):
     _, counts = scored
     assert counts["cut"] > 5
