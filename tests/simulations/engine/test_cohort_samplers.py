@@ -13,6 +13,9 @@ from fedlm.simulations.engine.cohort_samplers import make_cohorts
 from fedlm.simulations.experiments import comparison
 from fedlm.simulations.experiments.configuration import Comparison, Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
+from tests.support.plain_runs import PUBLIC
+
+pytestmark = pytest.mark.usefixtures("plain_cohorts")
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +33,8 @@ def trace(tmp_path, train):
 
 
 def settings(small_store, **changes):
-    few = {
-        "rounds": 3,
-        "cohort_size": 5,
-        "length": 8,
-        "heldout_examples": 20,
-        "test_examples": 20,
-        "client_max_batches": 2,
-    }
-    return compose(Experiment, data=small_store, model="cifg_tiny", checkpoint_every=1, **few | changes)
+    few = {"cohort_sampler": "uniform", "cohort_size": 5, "rounds": 3, "checkpoint_every": 1}
+    return compose(Experiment, data=small_store, **PUBLIC | few | changes)
 
 
 def cohorts_of(experiment, train):

@@ -1,46 +1,20 @@
 """Central runs that drop activations in training."""
 
-import json
+import functools
 
 import pytest
 
-from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.pretraining import run as run_module
-from fedlm.simulations.pretraining.run import Observer, run_pretraining
-from fedlm.simulations.pretraining.settings import Pretraining
-
-PRIVATE = {"privacy": "dpsgd", "noise_multiplier": 1.0, "noise_seed": "experiment"}
+from tests.simulations.pretraining import small_runs
+from tests.simulations.pretraining.small_runs import PRIVATE, Interrupt, described
 
 
 @pytest.fixture(scope="module")
 def train(small_store, tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "tiny.json"
     sizes = {"layers": 1, "heads": 1, "embedding": 8, "mlp": 8, "max_length": 6, "tied": True}
-    path.write_text(json.dumps({"architecture": "sasrec", "config": {"vocabulary_size": 120, **sizes}}))
-
-    def run(out, observer=None, **changes):
-        settings = {
-            "model": str(path),
-            "data": small_store,
-            "steps": 4,
-            "batch_size": 6,
-            "length": 6,
-            "learning_rate": 0.05,
-            "checkpoint_every": 2,
-            "heldout_examples": 20,
-            "test_examples": 20,
-            "dropout": 0.4,
-        }
-        return run_pretraining(compose(Pretraining, **settings | {"privacy": "none"} | changes), out, observer)
-
-    return run
-
-
-class Interrupt(Observer):
-    def published(self, row):
-        if row["step"] == 2:
-            raise KeyboardInterrupt
+    model = described(tmp_path_factory.mktemp("model"), "sasrec", **sizes)
+    return functools.partial(small_runs.train, data=small_store, model=model, dropout=0.4)
 
 
 @pytest.mark.long
@@ -49,7 +23,7 @@ def test_a_run_that_goes_on_drops_the_same(train, tmp_path, private):
     changes = PRIVATE if private else {}
     whole = train(tmp_path / "whole", **changes)
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "run", Interrupt(), **changes)
+        train(tmp_path / "run", Interrupt(2), **changes)
     assert train(tmp_path / "run", **changes)["parameters_sha256"] == whole["parameters_sha256"]
     # Bookkeeping, which keeps no example's gradient, takes the masks.
     assert whole["clipping_method"] == ("bookkeeping" if private else None)

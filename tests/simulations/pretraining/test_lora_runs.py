@@ -1,5 +1,6 @@
 """Runs that train adapters of an earlier run's model."""
 
+import functools
 import json
 import shutil
 
@@ -19,41 +20,24 @@ from fedlm.models.registry import create_model
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.evaluation.trained_models import open_model
 from fedlm.simulations.pretraining import run as run_module
-from fedlm.simulations.pretraining.run import Observer, run_pretraining
+from fedlm.simulations.pretraining.run import Observer
 from fedlm.simulations.pretraining.settings import Pretraining
 from fedlm.simulations.weights.exporting import export_model, read_run
+from tests.simulations.pretraining import small_runs
+from tests.simulations.pretraining.small_runs import PRIVATE, Interrupt, described
 
 leaves = jax.tree_util.tree_leaves
 LORA = {"lora_rank": 2, "lora_alpha": 6.0, "lora_dropout": 0.25, "lora_matrices": ("query", "mlp_output")}
-PRIVATE = {"noise_multiplier": 1.0, "noise_seed": "experiment"}
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """The description of a Transformer that compiles in a moment."""
-    path = tmp_path_factory.mktemp("model") / "tiny.json"
-    config = {"vocabulary_size": 120, "layers": 2, "heads": 2, "embedding": 8, "mlp": 12}
-    path.write_text(json.dumps({"architecture": "transformer", "config": config}))
-    return path
+    return described(tmp_path_factory.mktemp("model"), "transformer", layers=1, heads=1, embedding=8, mlp=12)
 
 
 @pytest.fixture(scope="module")
 def train(small_store, tiny):
-    def run(out, observer=None, **changes):
-        settings = {
-            "model": str(tiny),
-            "data": small_store,
-            "steps": 4,
-            "batch_size": 6,
-            "length": 6,
-            "learning_rate": 0.05,
-            "checkpoint_every": 2,
-            "heldout_examples": 20,
-            "test_examples": 20,
-        }
-        return run_pretraining(compose(Pretraining, **settings | {"privacy": "none"} | changes), out, observer)
-
-    return run
+    return functools.partial(small_runs.train, data=small_store, model=tiny)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +50,7 @@ def base(train, tmp_path_factory):
 @pytest.fixture(scope="module")
 def adapted(train, base, tmp_path_factory):
     out = tmp_path_factory.mktemp("adapted")
-    return train(out, init_from=base, privacy="dpsgd", **PRIVATE, **LORA), out
+    return train(out, init_from=base, **PRIVATE, **LORA), out
 
 
 @pytest.fixture
@@ -83,11 +67,11 @@ def stored(run):
 @pytest.mark.long
 def test_adapters_alone_are_trained_and_stored(adapted, base, tiny):
     summary, out = adapted
-    whole = create_model(str(tiny), 120)
+    whole = create_model(tiny, 120)
     config = compose(Pretraining, model="x", data=out, steps=1, batch_size=1, privacy="none", init_from=base, **LORA)
     trained = parameter_count(lora_model(whole, config.lora_config()))
-    # Two blocks, each with a query of 8 by 8 and an output of 12 by 8.
-    assert trained == 2 * 2 * (16 + 20)
+    # A block with a query of 8 by 8 and an output of 12 by 8.
+    assert trained == 2 * (16 + 20)
     assert (summary["parameters"], summary["trained_parameters"]) == (parameter_count(whole), trained)
     state = stored(out)
     assert sum(leaf.size for leaf in leaves(state["params"])) == trained
@@ -106,26 +90,17 @@ def test_what_is_frozen_stays_as_it_was(adapted, base, tiny):
         for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(before), leaves(after), strict=True)
         if not np.array_equal(one, other)
     }
-    places = {f"['blocks'][{block}]['{name}']['kernel']" for block in (0, 1) for name in ("query", "mlp_output")}
+    places = {f"['blocks'][0]['{name}']['kernel']" for name in ("query", "mlp_output")}
     assert changed == places
-    adapters = stored(out)["params"]["blocks"][1]["query"]
-    expected = before["blocks"][1]["query"]["kernel"] + 3.0 * adapters[LORA_A] @ adapters[LORA_B]
-    np.testing.assert_allclose(after["blocks"][1]["query"]["kernel"], expected, rtol=1e-5, atol=1e-6)
-
-
-class Interrupt(Observer):
-    def __init__(self, step):
-        self.step = step
-
-    def published(self, row):
-        if row["step"] == self.step:
-            raise KeyboardInterrupt
+    adapters = stored(out)["params"]["blocks"][0]["query"]
+    expected = before["blocks"][0]["query"]["kernel"] + 3.0 * adapters[LORA_A] @ adapters[LORA_B]
+    np.testing.assert_allclose(after["blocks"][0]["query"]["kernel"], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("private", [True, False])
 def test_a_run_that_goes_on_comes_to_the_same_adapters(train, base, adapted, tmp_path, private):
-    changes = LORA | {"init_from": base} | ({"privacy": "dpsgd", **PRIVATE} if private else {})
+    changes = LORA | {"init_from": base} | (PRIVATE if private else {})
     expected = adapted[0] if private else train(tmp_path / "whole", **changes)
     with pytest.raises(KeyboardInterrupt):
         # After the first checkpoint; a private run shows no row before.
@@ -154,7 +129,7 @@ def test_a_run_goes_on_though_what_it_began_with_has_gone_on(train, gone_on, tmp
     begun, run = shutil.copytree(gone_on, tmp_path / "begun"), tmp_path / "run"
     shutil.rmtree(begun / "checkpoints" / "4")
     older, newer = (parameters_digest(stored(folder)["params"]) for folder in (begun, gone_on))
-    changes = LORA | {"init_from": begun} | ({"privacy": "dpsgd", **PRIVATE} if private else {})
+    changes = LORA | {"init_from": begun} | (PRIVATE if private else {})
     with pytest.raises(KeyboardInterrupt):
         train(run, Interrupt(1) if saved else InterruptBeforeACheckpoint(), **changes)
     shutil.copytree(gone_on, begun, dirs_exist_ok=True)
@@ -191,7 +166,7 @@ def test_nobody_can_compute_what_a_private_run_drops(train, base, tmp_path, monk
 
     monkeypatch.setattr(run_module, "logical_batches", stop)
     for noise_seed in ("entropy", "entropy", "experiment"):
-        settings = {"init_from": base, "privacy": "dpsgd", **PRIVATE, **LORA, "noise_seed": noise_seed}
+        settings = {"init_from": base, **PRIVATE, **LORA, "noise_seed": noise_seed}
         with pytest.raises(KeyboardInterrupt):
             train(tmp_path / f"run{len(seeds)}", **settings)
         # Others get at no file that the run has written.
@@ -205,7 +180,7 @@ def test_nobody_can_compute_what_a_private_run_drops(train, base, tmp_path, monk
 
 
 def test_a_run_has_other_adapters_or_none(train, base, adapted, changed):
-    settings = {"init_from": base, "privacy": "dpsgd", **PRIVATE}
+    settings = {"init_from": base, **PRIVATE}
     (changed / "summary.json").unlink()
     with pytest.raises(CheckpointError, match=r"lora_alpha was 6\.0 and is now 7"):
         train(changed, **settings, **LORA | {"lora_alpha": 7.0})
@@ -218,7 +193,7 @@ def test_what_a_unit_is_and_how_much_noise_there_was_is_not_read_from_a_summary(
     edited = json.loads(path.read_text())
     edited["units"]["protects"], edited["noise_batch_ratio"] = "all that anybody wrote", 99.0
     path.write_text(json.dumps(edited))
-    found = train(changed, init_from=base, privacy="dpsgd", **PRIVATE, **LORA)
+    found = train(changed, init_from=base, **PRIVATE, **LORA)
     for name in ("units", "noise_batch_ratio"):
         assert found[name] == adapted[0][name]
 
@@ -236,7 +211,7 @@ def test_frozen_parameters_that_are_gone_or_others_are_refused(adapted, changed,
     readers = (
         lambda: open_model(changed),
         lambda: read_run(changed),
-        lambda: read_parameters(changed, fingerprint, str(tiny)),
+        lambda: read_parameters(changed, fingerprint, tiny),
         lambda: read_frozen(changed, "0"),
     )
     for read in readers:
@@ -266,18 +241,18 @@ def test_what_a_private_run_s_adapters_belong_to_is_what_its_ledger_says(train, 
         about = json.loads(path.read_text()) | {"initial_parameters_sha256": other["parameters_sha256"]}
         path.write_text(json.dumps(about))
     fingerprint = TokenStore.open(small_store).fingerprint
-    for read in (lambda: open_model(changed), lambda: read_parameters(changed, fingerprint, str(tiny))):
+    for read in (lambda: open_model(changed), lambda: read_parameters(changed, fingerprint, tiny)):
         with pytest.raises(CheckpointError, match="frozen: holds other parameters"):
             read()
     (changed / "summary.json").unlink()
     with pytest.raises(CheckpointError, match="another set of first parameters"):
-        train(changed, init_from=tmp_path / "other", privacy="dpsgd", **PRIVATE, **LORA)
+        train(changed, init_from=tmp_path / "other", **PRIVATE, **LORA)
 
 
 @pytest.mark.long
 def test_another_run_begins_with_the_merged_model(train, adapted, tmp_path, small_store, tiny):
     _, out = adapted
-    found = read_parameters(out, TokenStore.open(small_store).fingerprint, str(tiny))
+    found = read_parameters(out, TokenStore.open(small_store).fingerprint, tiny)
     whole = open_model(out).params
     assert found.sha256 == parameters_digest(whole)
     # What a ledger names is what was trained.
@@ -308,9 +283,7 @@ def test_exported_adapters_are_the_difference_to_the_merged_model(adapted, base,
     assert (config["r"], config["lora_alpha"], config["lora_dropout"]) == (2, 6.0, 0.25)
     tensors = load_file(tmp_path / "peft" / "adapter_model.safetensors")
     merged, before = (load_file(tmp_path / name / "model.safetensors") for name in ("merged", "base"))
-    assert config["target_modules"] == sorted(
-        f"blocks.{block}.{name}" for block in (0, 1) for name in ("query", "mlp_output")
-    )
+    assert config["target_modules"] == ["blocks.0.mlp_output", "blocks.0.query"]
     for module in config["target_modules"]:
         a, b = (tensors.pop(f"base_model.model.{module}.lora_{kind}.weight") for kind in "AB")
         kernel = before.pop(f"{module}.kernel") + 3.0 * (b @ a).T

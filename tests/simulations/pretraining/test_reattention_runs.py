@@ -29,6 +29,8 @@ from fedlm.simulations.pretraining.run import run_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
 from fedlm.simulations.weights.exporting import export_model
 from tests.models.small_models import random_batch
+from tests.simulations.pretraining.small_runs import SETTINGS, described
+from tests.support.plain_runs import PRIVATE
 
 LENGTH = 6
 DELTA = 1e-5
@@ -36,11 +38,8 @@ DELTA = 1e-5
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """The description of a model that compiles in a moment."""
-    path = tmp_path_factory.mktemp("model") / "tiny.json"
-    config = {"vocabulary_size": 120, "layers": 1, "heads": 2, "embedding": 8, "mlp": 12, "most_correction": 16.0}
-    path.write_text(json.dumps({"architecture": "reattention_transformer", "config": config}))
-    return path
+    sizes = {"layers": 1, "heads": 1, "embedding": 8, "mlp": 12, "most_correction": 16.0}
+    return described(tmp_path_factory.mktemp("model"), "reattention_transformer", **sizes)
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +58,9 @@ def files(small_store, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def settings_of(small_store, tiny):
-    def settings(**changes):
-        found = {"model": str(tiny), "data": small_store, "steps": 1, "batch_size": 6, "length": LENGTH}
-        found |= {"packing": "none"}
-        found |= {"learning_rate": 0.05, "checkpoint_every": 1, "heldout_examples": 20, "test_examples": 20}
-        return compose(Pretraining, **found | {"noise_multiplier": 1.2, "delta": DELTA} | changes)
-
-    return settings
+    fixed = {"model": tiny, "data": small_store, "steps": 1, "checkpoint_every": 1, "packing": "none"}
+    noise = {"privacy": "dpsgd", "noise_multiplier": 1.2, "delta": DELTA}
+    return lambda **changes: compose(Pretraining, **SETTINGS | fixed | noise | changes)
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +117,8 @@ def test_what_is_opened_is_the_model_that_was_trained(trained, tiny, small_store
     tokens = random_batch().tokens[:, :-1]
     logits = opened.model.apply(opened.params, tokens)
     errors = read_errors(out)
-    np.testing.assert_array_equal(logits, create_model(str(tiny), 120, None, errors).apply(opened.params, tokens))
-    plain = create_model(str(tiny), 120).apply(opened.params, tokens)
+    np.testing.assert_array_equal(logits, create_model(tiny, 120, None, errors).apply(opened.params, tokens))
+    plain = create_model(tiny, 120).apply(opened.params, tokens)
     assert np.abs(np.asarray(logits) - plain).max() > 1e-4
 
 
@@ -254,15 +249,8 @@ def test_data_with_a_budget_are_not_counted(train, files, small_store, tmp_path)
 
 @pytest.fixture(scope="module")
 def simulation(small_store, tiny, files):
-    settings = {"model": str(tiny), "data": small_store, "rounds": 1, "cohort_size": 6, "length": LENGTH}
-    settings |= {"client_max_batches": 1, "checkpoint_every": 1, "heldout_examples": 20, "test_examples": 20}
-    settings |= {"update_clip_norm": 0.1, "noise_multiplier": 1.5, "privacy": "gaussian", "delta": DELTA}
-    settings |= {
-        "cohort_sampler": "min_separation",
-        "min_separation": 3,
-        "max_participations": 2,
-        "lanes_per_device": 1,
-    }
+    settings = PRIVATE | {"model": tiny, "data": small_store, "length": LENGTH, "noise_multiplier": 1.5, "delta": DELTA}
+    settings |= {"client_max_batches": 1, "min_separation": 3, "max_participations": 2, "lanes_per_device": 1}
     return settings | {"relevance": files / "private-client"}
 
 
@@ -282,14 +270,14 @@ def test_federated_rounds(simulation, files, tmp_path):
 @pytest.mark.long
 def test_a_comparison_gives_relevances_to_those_that_need_them(simulation, tiny):
     settings = {name: value for name, value in simulation.items() if name not in ("model", "noise_multiplier")}
-    models = (str(tiny), "transformer_tiny")
+    models = (tiny, "transformer_tiny")
     compared = compose(Comparison, **settings, models=models, epsilons=(8.0, float("inf")), seeds=(0,))
     needs = {
         (one.model, one.privacy.is_private): one.reattention.relevance is not None for one in compared.experiments()
     }
     assert needs == {
-        (str(tiny), True): True,
-        (str(tiny), False): False,
+        (tiny, True): True,
+        (tiny, False): False,
         ("transformer_tiny", True): False,
         ("transformer_tiny", False): False,
     }
