@@ -65,17 +65,16 @@ def assert_close(found, expected):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
-def test_the_engine_does_what_the_plain_loop_does_with_any_devices_and_lanes(name):
+def test_the_engine_does_what_the_plain_loop_does_on_devices_of_several_lanes(name):
     settings = settings_of(name, client_gradient_clip=0.5)
     expected, cost = after_rounds(settings, loop_of(settings))
-    for devices, lanes in ((1, 1), (2, 3)):
-        found, cohort = after_rounds(settings, engine_of(settings, devices, lanes))
-        assert_close(found, expected)
-        assert cohort[1:] == cost[1:]
+    found, cohort = after_rounds(settings, engine_of(settings, devices=2, lanes=3))
+    assert_close(found, expected)
+    assert cohort[1:] == cost[1:]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["mime_lite", OWN])
 def test_a_run_that_is_resumed_ends_with_the_same_bits(tmp_path, name):
     whole, _ = simulate(settings_of(name, rounds=2), SAMPLER, tmp_path / "whole")
     simulate(settings_of(name, rounds=1), SAMPLER, tmp_path / "halves")

@@ -110,7 +110,7 @@ def test_clients_of_all_lanes_that_end_at_one_step_count_once():
 @pytest.mark.long
 def test_an_exact_sum_has_the_same_bits_on_any_number_of_devices_and_in_one_loop_over_clients():
     rules = AggregationRules(weighting="uniform", clip_norm=0.2, exact=True)
-    results = [run_engine(MODEL, rules=rules, devices=devices) for devices in (1, 2, 4)]
+    results = [run_engine(MODEL, rules=rules, devices=devices) for devices in (1, 4)]
     delta = results[0].aggregate.delta
     for other in results[1:]:
         for a, b in zip(*map(jax.tree_util.tree_leaves, (delta, other.aggregate.delta)), strict=True):
@@ -160,13 +160,12 @@ def test_every_setting_matches_the_plain_loop(changes):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("devices", "lanes"), [(1, 1), (2, 2)])
-def test_what_clients_drop_is_the_same_as_in_the_plain_loop(devices, lanes):
+def test_what_clients_drop_is_the_same_as_in_the_plain_loop():
     model = with_dropout(small("gru4rec_tiny"), 0.4)
     training = dataclasses.replace(TRAINING, draws_dropout=True)
-    engine, loop = run_both(model, training=training, devices=devices, lanes=lanes)
+    engine, loop = run_both(model, training=training, devices=2, lanes=2)
     assert_same(engine, loop, tolerance=2e-4)
-    without = run_engine(model, devices=devices, lanes=lanes)
+    without = run_engine(model, devices=2, lanes=2)
     assert float(without.aggregate.training.loss) != pytest.approx(float(engine.aggregate.training.loss), rel=1e-4)
 
 

@@ -1,6 +1,5 @@
 """Federated rounds whose clients drop activations in training."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -34,15 +33,6 @@ def test_a_run_that_goes_on_drops_the_same(run, tmp_path):
     whole = run(tmp_path / "whole")
     run(tmp_path / "run", rounds=2)
     assert run(tmp_path / "run").summary["parameters_sha256"] == whole.summary["parameters_sha256"]
-    other = run(tmp_path / "other", dropout=0.0)
-    assert other.summary["parameters_sha256"] != whole.summary["parameters_sha256"]
-
-
-@pytest.mark.long
-def test_how_many_clients_are_trained_at_once_changes_nothing(run, tmp_path):
-    found = [run(tmp_path / f"run{lanes}", rounds=1, lanes_per_device=lanes, upload_bits=32) for lanes in (1, 3)]
-    for one, other in zip(*(jax.tree_util.tree_leaves(each.params) for each in found), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
 
 
 def test_a_model_without_dropout_is_refused(data, tmp_path):
@@ -57,7 +47,6 @@ def test_sequences_longer_than_a_model_has_positions_for_are_refused(data, tmp_p
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.long
 def test_what_a_client_drops_follows_from_round_and_client_and_the_secret_where_there_is_one():
     def drawn(plan, client):
         return plan.dropout(client).integers(1 << 32, size=4).tolist()

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlm.fl_core.errors import ConfigurationError
@@ -23,6 +23,7 @@ from fedlm.simulations.pretraining.run import run_pretraining
 from fedlm.simulations.pretraining.sampling import ShuffledBatches
 from fedlm.simulations.pretraining.settings import Pretraining
 from tests.simulations.pretraining.small_stores import TOKENIZER
+from tests.support.plain_runs import MODEL
 
 WORD = st.integers(4, 11)
 PAIR = st.tuples(st.lists(WORD, max_size=6), st.lists(WORD, max_size=6)).map(
@@ -53,7 +54,6 @@ def targets(tokens, starts):
     return np.where(places >= starts[..., None], tokens[..., 1:], PAD_ID)
 
 
-@settings(max_examples=25, deadline=None)
 @given(clients=CLIENTS, length=st.integers(1, 9), most=st.integers(1, 3), batch_clients=st.integers(1, 3))
 def test_sequences_and_targets_are_those_of_a_loop(tmp_path_factory, clients, length, most, batch_clients):
     path = tmp_path_factory.mktemp("units")
@@ -79,8 +79,6 @@ def test_sequences_and_targets_are_those_of_a_loop(tmp_path_factory, clients, le
         assert (tokens[client][weight[client] == 0] == PAD_ID).all()
 
 
-@pytest.mark.long
-@settings(max_examples=15, deadline=None)
 @given(clients=CLIENTS, length=st.integers(1, 9))
 def test_what_is_scored_is_what_is_trained_on(tmp_path_factory, clients, length):
     path = tmp_path_factory.mktemp("scored")
@@ -162,7 +160,7 @@ def capitals(tmp_path_factory):
 
 
 def settings_of(data, **changes):
-    plain = {"model": "cifg_tiny", "steps": 2, "batch_size": 8, "length": 12, "noise_multiplier": 1.0}
+    plain = {"model": MODEL, "steps": 2, "batch_size": 8, "length": 12, "noise_multiplier": 1.0}
     return Pretraining(data=data, **plain | {"evaluate_every": 2, "noise_seed": "experiment", **changes})
 
 
@@ -203,7 +201,7 @@ def test_what_takes_all_text_alike_refuses_prompts(capitals, tmp_path):
     from fedlm.simulations.experiments.configuration import Experiment
     from fedlm.simulations.experiments.preparation import prepare
 
-    experiment = Experiment(model="cifg_tiny", data=capitals, rounds=1)
+    experiment = Experiment(model=MODEL, data=capitals, rounds=1)
     for attempt in (
         lambda: export_store(TokenStore.open(capitals), "parquet", tmp_path / "out.parquet"),
         lambda: prepare(experiment),

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlm.fl_core.client_examples import padded_sequences
@@ -44,7 +44,6 @@ def windows(tokens, length):
     return [row + [PAD_ID] * (length + 1 - len(row)) for row in rows]
 
 
-@settings(max_examples=25, deadline=None)
 @given(clients=CLIENTS, length=st.integers(1, 7), most=st.integers(1, 4), batch_clients=st.integers(1, 4))
 def test_units_are_what_a_loop_would_cut(tmp_path_factory, clients, length, most, batch_clients):
     path = tmp_path_factory.mktemp("units")
@@ -71,7 +70,6 @@ def test_units_are_what_a_loop_would_cut(tmp_path_factory, clients, length, most
 
 
 @given(length=st.integers(1, 40))
-@settings(max_examples=10, deadline=None)
 def test_every_token_of_packed_text_is_predicted_once(small_units, length):
     units = small_units(length, packing="packed")
     tokens, _ = all_sequences(units)
@@ -251,11 +249,12 @@ def test_a_cache_that_was_made_of_a_damaged_store_is_noticed(tmp_path):
         opened(TokenStore.open(store.path), tmp_path / "cache", check=True)
 
 
+@pytest.mark.long
 def test_processes_that_ask_at_once_see_whole_files(tmp_path):
     store = write_store(tmp_path / "store", [[[4] * 1000] * 50] * 20)
     expected = 20 * 50 * (4 * 1000 + BOS_ID + EOS_ID)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["small_stores"])
+    context.set_forkserver_preload([sum_of_tokens.__module__])
     with context.Pool(4) as pool:
         found = pool.starmap(sum_of_tokens, [(store.path, tmp_path / "cache")] * 4)
     assert found == [expected] * 4

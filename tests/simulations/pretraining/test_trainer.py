@@ -144,7 +144,7 @@ def test_a_private_step_of_a_state_that_is_spread_has_the_same_bits(devices):
     np.testing.assert_array_equal(noisy_step(devices, "full"), noisy_step())
 
 
-@pytest.mark.parametrize("sharding", ["data", "full"])
+@pytest.mark.parametrize("sharding", [pytest.param("data", marks=pytest.mark.long), "full"])
 def test_a_plain_step_is_the_same_however_it_is_spread(sharding):
     one, _ = take_step(small(), units(40), None)
     many, report = take_step(small(), units(40), None, devices=4, sharding=sharding)
@@ -205,7 +205,7 @@ def test_noise_is_added_once_whatever_the_batch():
 def test_other_secrets_give_other_noise():
     rows = {name: array[:0] for name, array in units().items()}
     one, other = (
-        flat(take_step(small(), rows, Clipping("vmap", 1.0), noise=1.0, secret=bytes([number] * 32))[0])
+        flat(take_step(small(), rows, Clipping("bookkeeping", 1e3), 1.0, bytes([number] * 32), microbatch=3)[0])
         for number in (0, 1)
     )
     assert abs(stats.pearsonr(one, other).statistic) < 5 / np.sqrt(len(one))

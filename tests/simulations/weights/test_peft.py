@@ -65,7 +65,9 @@ def drawn_adapters(adapters, names):
     return jax.tree_util.tree_unflatten(structure, found), by_name
 
 
-@pytest.mark.parametrize("name", ADAPTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name != "gemma3")) for name in ADAPTED]
+)
 def test_logits_and_names_are_those_of_peft(name):
     golden = GOLDEN[name]
     config = config_from_hugging_face(golden["config"])

@@ -50,9 +50,9 @@ def by_hand(store, split, table, keep_history, negatives=None):
         yield better, equal, len(others) + 1
 
 
-@pytest.mark.parametrize("split", ["heldout", "test"])
-@pytest.mark.parametrize("keep_history", [True, False])
-@pytest.mark.parametrize("rows", [1, 7, 64])
+@pytest.mark.parametrize(
+    ("split", "keep_history", "rows"), [("heldout", True, 7), ("test", False, 64), ("test", True, 1)]
+)
 def test_places_are_those_of_a_loop(store, split, keep_history, rows, monkeypatch):
     monkeypatch.setattr(ranking, "rows_per_device", lambda: rows)
     table, scorer = bigram_scorer(store)
