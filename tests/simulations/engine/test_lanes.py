@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlm.fl_core.local_sgd import LocalTraining, batch_rows, dropout_keys
@@ -24,7 +24,6 @@ def test_the_longest_clients_are_placed_first():
     assert balance_lanes(np.array([1, 1, 1, 1, 1, 5]), 2) == [[5], [0, 1, 2, 3, 4]]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(0, 23), min_size=1, max_size=12),
     st.integers(1, 2),
@@ -81,7 +80,6 @@ def test_chunks_carry_each_clients_batches_in_order(sizes, devices, lanes, steps
 
 
 @pytest.mark.long
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(0, 23), min_size=1, max_size=12),
     st.lists(st.integers(1, 3), min_size=1, max_size=3),

@@ -21,6 +21,7 @@ from fedlm.simulations.evaluation import canaries
 from fedlm.simulations.evaluation.canaries import WithCanaries, audit, draw_canaries
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
+from tests.deployment.small_deployment import MODEL as BIGRAM
 
 
 def test_canaries_are_sequences_of_ordinary_tokens():
@@ -85,7 +86,7 @@ def test_a_canary_outside_adds_zero_to_every_sum_and_to_every_count(small_store)
     drawn = draw_canaries(8, 3, 6, 120, seed=0)
     both, clients = WithCanaries(data, drawn), len(data.num_examples)
     outside = clients + np.flatnonzero(~drawn.inside)
-    model = create_model("cifg_tiny", 120)
+    model = create_model(BIGRAM, 120)
     rules = AggregationRules(weighting="uniform", clip_norm=0.5)
     work = ClientWork(model, LocalTraining(), make_compressor("float32"), rules)
     engine = CohortEngine(work, both, 6, devices=jax.devices()[:1])
@@ -139,7 +140,7 @@ def test_losses_that_are_no_numbers_do_not_stop_the_audit(monkeypatch):
 
 def summary_of(small_store, out, **changes):
     settings = {
-        "model": "cifg_tiny",
+        "model": BIGRAM,
         "data": small_store,
         "rounds": 14,
         "cohort_size": 100,

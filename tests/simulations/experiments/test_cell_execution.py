@@ -12,13 +12,15 @@ from tests.simulations.experiments.toy_cells import ToyCell
 
 @pytest.mark.long
 def test_cells_that_fail_or_are_killed_do_not_end_the_others(tmp_path):
-    fates = ("finishes", "fails", "is killed once", "finishes")
+    fates = ("finishes", "fails", "is killed once", "finishes", "is killed")
     cells = [ToyCell(tmp_path / str(number), fate) for number, fate in enumerate(fates)]
     seen = Counter()
     failures = run_cells(cells, LocalProcesses(2), lambda cell, row: seen.update([(cell, row["row"])]))
-    assert failures == {cells[1]: "ArithmeticError: the toy is broken"}
+    assert failures.keys() == {cells[1], cells[4]}
+    assert failures[cells[1]] == "ArithmeticError: the toy is broken"
+    assert "killed 2 times" in failures[cells[4]]
     assert "ArithmeticError" in (tmp_path / "1" / "error.txt").read_text()
-    assert [cell.is_finished() for cell in cells] == [True, False, True, True]
+    assert [cell.is_finished() for cell in cells] == [True, False, True, True, False]
     assert set(seen) == {(cell, row) for cell in cells for row in range(3)}
 
 
@@ -36,12 +38,6 @@ def test_a_cell_has_as_many_cores_when_it_is_left_alone(tmp_path):
     run_cells(cells, LocalProcesses(2))
     assert (tmp_path / "1" / "done").read_text() == (tmp_path / "before").read_text()
     assert int((tmp_path / "before").read_text()) == max(len(cpu_cores()) // 2, 1)
-
-
-@pytest.mark.long
-def test_a_cell_that_is_always_killed_is_given_up(tmp_path):
-    cell = ToyCell(tmp_path, "is killed")
-    assert "killed 2 times" in run_cells([cell], LocalProcesses(1))[cell]
 
 
 @pytest.mark.long

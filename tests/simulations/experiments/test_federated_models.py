@@ -6,15 +6,10 @@ from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.experiments.comparison import run_comparison
 from fedlm.simulations.experiments.configuration import Comparison, Experiment
-from fedlm.simulations.experiments.federated_models import create_federated_model
 from fedlm.simulations.experiments.preparation import prepare
 
 NOWHERE = Path("nowhere")
 MESSAGE = "'bert_tiny' has the masked objective.*next token.*fedlm models"
-
-
-def test_causal_models_are_built():
-    assert create_federated_model("cifg_tiny", 50).vocabulary_size == 50
 
 
 def test_a_simulation_of_a_masked_model_is_refused():
