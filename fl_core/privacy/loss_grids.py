@@ -94,7 +94,7 @@ def _parts_that_go_up(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     count = len(low)
     if count < 2:
         return np.zeros(count)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         ratio = np.nan_to_num(low[:-1] / high[1:], nan=0.0, posinf=1e300)
     ahead, behind = np.append(ratio, 1e300), np.insert(ratio, 0, 0.0)
     smooth = (1 / (1 + np.maximum(ahead, behind))).tolist()
