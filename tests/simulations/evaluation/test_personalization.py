@@ -19,6 +19,7 @@ from fedlm.simulations.evaluation.personalization import personalize, share_bett
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
 from fedlm.simulations.experiments.trained_run import open_run
+from tests.simulations.data.made_up_store import import_made_up
 from tests.support.plain_runs import PUBLIC
 
 pytestmark = pytest.mark.usefixtures("plain_cohorts")
@@ -198,15 +199,7 @@ def test_data_that_have_moved_are_asked_for(tmp_path):
         open_run(tmp_path)
 
 
-@pytest.mark.long
-def test_data_of_another_vocabulary_is_refused(finished, small_store, tmp_path):
-    from fedlm.simulations.data.client_text import ClientText
-    from fedlm.simulations.data.importing import ImportSettings, import_text
-    from fedlm.simulations.data.sources.in_memory import InMemoryText
-
-    other = tmp_path / "other"
-    words = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
-    clients = [ClientText(f"c{index}", [" ".join(words[index % 5 :])] * 3) for index in range(40)]
-    import_text("made up", InMemoryText(clients), other, ImportSettings(vocabulary_size=60), workers=1)
+def test_data_of_another_vocabulary_is_refused(finished, tmp_path):
+    import_made_up(tmp_path / "other")
     with pytest.raises(DataError, match="another vocabulary than the run"):
-        open_run(finished[0], other)
+        open_run(finished[0], tmp_path / "other")

@@ -6,7 +6,6 @@ import math
 import os
 import shutil
 
-import numpy as np
 import pytest
 
 from fedlm.fl_core.composed_settings import compose
@@ -27,6 +26,7 @@ from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
 from fedlm.simulations.experiments.preparation import prepare
 from fedlm.simulations.experiments.trained_run import open_run
+from tests.simulations.data.made_up_store import import_made_up
 from tests.support.plain_runs import PUBLIC, StopError, run, run_until
 
 pytestmark = pytest.mark.usefixtures("plain_cohorts")
@@ -430,14 +430,8 @@ def test_parameters_of_something_else_are_refused(settings, tmp_path):
 
 
 def test_parameters_of_another_vocabulary_are_refused(settings, tmp_path):
-    from fedlm.simulations.data.client_text import ClientText
-    from fedlm.simulations.data.importing import ImportSettings, import_text
-    from fedlm.simulations.data.sources.in_memory import InMemoryText
-
     public = settings | {"privacy": "none", "noise_multiplier": None, "rounds": 1}
     run(public, tmp_path / "run")
-    rng = np.random.default_rng(0)
-    texts = [ClientText(f"{n}", [" ".join(rng.choice(list("uvwxyz"), 5)) for _ in range(3)]) for n in range(60)]
-    import_text("other", InMemoryText(texts), tmp_path / "other", ImportSettings(vocabulary_size=40), workers=1)
+    import_made_up(tmp_path / "other")
     with pytest.raises(CheckpointError, match="trained on another vocabulary"):
         run(public, tmp_path / "out", data=tmp_path / "other", init_from=tmp_path / "run")
