@@ -24,7 +24,7 @@ from fedlm.fl_core.deployment.operations.listener import OperatorApplication, Op
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters
 from fedlm.fl_core.deployment.roles import Endpoints, aggregate, agreement, coordinate
 from fedlm.fl_core.deployment.state.database import Database
-from fedlm.fl_core.deployment.state.state_sql import sqlite_url
+from fedlm.fl_core.deployment.state.state_sql import SqlState, sqlite_url
 from tests.deployment import small_deployment as small
 from tests.deployment.kills import rows_of
 from tests.deployment.plain_loop import final_parameters, simulate
@@ -147,13 +147,16 @@ def test_an_aggregator_alone_that_is_asked_to_end_hands_over_what_it_has(tmp_pat
     url = sqlite_url(tmp_path / "state.db")
     what, database = small.task(settings), Database(url)
     shared = SharedRounds(database)
+    SqlState(database).claim("run")
     content = b"".join(pack_parameters(what.model.init(jax.random.key(0))))
     round_ = SharedRound("aa" * 16, 0, 0, 0.1, None, 2, 1, 1, 3, agreement(what), "", "selecting", 600.0)
 
     async def until(reached):
-        # The database is asked in another thread: the aggregator and the client need this one.
+        # In another thread: the aggregator and the client need this one. There is no coordinator, by whose clock a
+        # client that came before the round has rested.
         while not await asyncio.to_thread(reached):
             await asyncio.sleep(0.05)
+            await asyncio.to_thread(shared.advance, round_.token, "selecting", 600.0, 0.05)
 
     async def go():
         endpoints = small.endpoints(settings, free_port)

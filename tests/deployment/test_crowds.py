@@ -3,17 +3,13 @@
 import asyncio
 import contextlib
 import json
-import os
 import resource
-import signal
 import socket
 import time
 
 import pytest
 
 from fedlm.fl_core.deployment.event_log import json_log
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.roles import Endpoints, serve
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import crowds
@@ -119,44 +115,3 @@ def test_connections_are_counted_by_network_and_given_back(monkeypatch):
     assert network_of("2001:db8::1") == network_of("2001:db8::ffff") == "2001:db8::/64"
     assert network_of("::ffff:10.0.0.1") == "10.0.0.1"
     assert network_of("fe80::1%eth0") == "fe80::/64"
-
-
-def serve_slowly(out, port, log):
-    """Run a server whose round waits for clients for ten minutes, but a second once it goes down."""
-    settings = small.deployment(
-        rounds=ROUNDS,
-        cohort_size=2,
-        minimum_reports=2,
-        over_selection=1.0,
-        reporting_seconds=600.0,
-        drain_seconds=1.0,
-        window_seconds=0.0,
-    )
-    with json_log(log):
-        asyncio.run(serve(small.task(settings), out, small.endpoints(settings, port), small.log_release))
-
-
-def test_a_server_that_goes_down_does_not_wait_for_clients_that_left(tmp_path):
-    port, log = find_free_port(), tmp_path / "log"
-    process = small.in_process(serve_slowly, tmp_path / "run", port, log)
-
-    async def take_part_and_leave():
-        async with asyncio.timeout(small.PATIENCE):
-            for name in ("ann", "ben"):
-                channel = TRANSPORTS["grpc"].dial(f"127.0.0.1:{port}", None)(name)
-                request = messages.CheckInRequest(protocol=PROTOCOL)
-                while (await channel.check_in(request)).WhichOneof("answer") != "selected":
-                    await asyncio.sleep(0.1)
-                await channel.close()
-
-    try:
-        until_listening(process, log)
-        asyncio.run(take_part_and_leave())
-        os.kill(process.pid, signal.SIGTERM)
-        process.join(60)
-        assert process.exitcode == 0, "it waits for clients that left"
-    finally:
-        process.kill()
-    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
-    assert events[-1] == "drained"
-    assert "round_abandoned" in events

@@ -235,7 +235,7 @@ def test_a_model_is_only_for_the_selected_and_a_download_goes_on_where_it_broke_
             await fetch("a", 100)
         round_.collecting.cancel()
 
-    in_round(tmp_path, scenario, chunk_bytes=4096, selection_seconds=20.0)
+    in_round(tmp_path, scenario, compiled=False, chunk_bytes=4096, selection_seconds=20.0)
 
 
 def test_a_server_that_goes_down_opens_no_round_but_ends_the_one_under_way(tmp_path):

@@ -61,28 +61,17 @@ def test_a_client_tells_its_user_which_versions_a_server_speaks(tmp_path, transp
         asyncio.run(go())
 
 
-@pytest.mark.long
 def test_a_client_without_the_run_s_algorithm_is_told_so_and_comes_back_no_more(tmp_path):
-    async def go():
-        name = "tests.support.own_algorithms:REMEMBERING"
-        server = small.Server(small.task(small.deployment(client_algorithm=name)), tmp_path / "run")
-        async with asyncio.timeout(small.PATIENCE), server:
-            channel = TRANSPORTS["grpc"].dial(f"127.0.0.1:{server.port}", None)("old")
-            known = messages.CheckInRequest(protocol=PROTOCOL, algorithms=["sgd", name])
-            replies = [
-                await channel.check_in(messages.CheckInRequest(protocol=PROTOCOL)),
-                await channel.check_in(known),
-            ]
-            await channel.close()
-            told = []
-            ended = await small.make_client(server.port, tmp_path, 0, notice=told.append).run_async()
-            return *replies, ended, told
+    name, replies = "tests.support.own_algorithms:REMEMBERING", []
 
-    refused, taken, ended, told = asyncio.run(go())
+    async def scenario(round_):
+        for algorithms in ([], ["sgd", name]):
+            request = messages.CheckInRequest(protocol=PROTOCOL, algorithms=algorithms)
+            replies.append((await round_.handlers.check_in("old", request)).come_back)
+        round_.collecting.cancel()
+
+    in_round(tmp_path, scenario, compiled=False, client_algorithm=name)
+    refused, taken = replies
     reason = "the client does not have the client algorithm tests.support.own_algorithms:REMEMBERING, which this run"
-    assert refused.come_back.reason.startswith(reason)
-    assert refused.come_back.done
-    assert not taken.come_back.done
-    # Clients of this version end with the reason too, where they do not have it.
-    assert not ended
-    assert told[0].startswith(reason)
+    assert refused.reason.startswith(reason)
+    assert (refused.done, taken.done) == (True, False)

@@ -94,13 +94,18 @@ PRIVATE = {
 def test_two_processes_release_the_same_private_models_as_one(small_store, tmp_path):
     """The secret of the noise is in the folder of the first process; both draw the same noise, also after a restart.
     Private sums are the same on any number of devices."""
-    run_alone(small_store, tmp_path / "one", devices=1, **PRIVATE)
+    for name, devices in (("one", 4), ("single", 1)):
+        run_alone(small_store, tmp_path / name, devices=devices, **PRIVATE)
     out = tmp_path / "two"
     for process in begin_two(*words(small_store, out, devices=2, **PRIVATE)):
         kill_once(process, lambda: rows_of(out))
     assert not (out / "summary.json").exists()
     run_two(small_store, out, devices=2, **PRIVATE)
     assert_same_run(out, tmp_path / "one")
+    digests = [
+        json.loads((tmp_path / name / "summary.json").read_text())["parameters_sha256"] for name in ("one", "single")
+    ]
+    assert digests[0] == digests[1]
     records = [PrivacyLedger(folder / "privacy" / "ledger.jsonl").records for folder in (out, tmp_path / "one")]
     assert records[0][1:] == records[1][1:]
 

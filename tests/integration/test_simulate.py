@@ -7,7 +7,7 @@ import time
 import pytest
 
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
-from tests.support.processes import begin, rows_of
+from tests.support.processes import begin, finish_well, rows_of
 
 SETTINGS = {
     "model": "cifg_tiny",
@@ -72,16 +72,6 @@ def test_the_same_command_again_finds_the_run_finished(finished, small_store, fe
     assert (out / "metrics.jsonl").read_bytes() == before
 
 
-@pytest.mark.long
-def test_killed_at_random_instants_it_ends_with_the_same_bits(finished, small_store, tmp_path, fedlm_here):
-    """kill -9 after a random delay, again and again, until a start survives; then compare all that is written."""
-    out, _ = finished
-    interrupted = tmp_path / "interrupted"
-    assert start_and_kill(options(small_store, interrupted), interrupted, most=2) > 0
-    assert fedlm_here(*options(small_store, interrupted)).returncode == 0
-    check_same_bits(interrupted, out)
-
-
 PRIVATE = {
     "privacy": "banded",
     "bands": 2,
@@ -93,14 +83,14 @@ PRIVATE = {
 
 
 @pytest.mark.long
-def test_a_private_run_with_repeatable_noise_survives_kills_too(small_store, tmp_path, fedlm_here):
+@pytest.mark.parametrize("changes", [{}, PRIVATE | {"noise-seed": "experiment"}], ids=["plain", "private"])
+def test_killed_at_random_instants_it_ends_with_the_same_bits(small_store, tmp_path, changes):
+    """kill -9 after a random delay, again and again, until a start survives; then compare all that is written."""
     whole, interrupted = tmp_path / "whole", tmp_path / "interrupted"
-    changes = PRIVATE | {"noise-seed": "experiment"}
-    result = fedlm_here(*options(small_store, whole, **changes))
-    assert result.returncode == 0, result.stderr
-    assert "privacy: NOT PRIVATE" in result.stdout
+    ((output, _),) = finish_well(begin(*options(small_store, whole, **changes)))
+    assert "NOT PRIVATE" in output
     assert start_and_kill(options(small_store, interrupted, **changes), interrupted, most=2) > 0
-    assert fedlm_here(*options(small_store, interrupted, **changes)).returncode == 0
+    finish_well(begin(*options(small_store, interrupted, **changes)))
     check_same_bits(interrupted, whole)
 
 
