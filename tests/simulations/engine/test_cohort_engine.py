@@ -102,6 +102,7 @@ def test_devices_and_lanes_do_not_change_the_result(looped, devices, lanes):
     assert_same(run_engine(MODEL, devices=devices, lanes=lanes), looped, tolerance=1e-4)
 
 
+@pytest.mark.long
 def test_clients_of_all_lanes_that_end_at_one_step_count_once():
     # Nine lanes are gone through in five parts of two, so that the last part is filled up.
     assert_same(*run_both(MODEL, lanes=9, data=ragged_data([6] * 9)), tolerance=1e-4)
@@ -169,6 +170,7 @@ def test_what_clients_drop_is_the_same_as_in_the_plain_loop():
     assert float(without.aggregate.training.loss) != pytest.approx(float(engine.aggregate.training.loss), rel=1e-4)
 
 
+@pytest.mark.long
 def test_uploads_of_factors_match_those_of_the_plain_loop():
     assert_same(*run_both(MODEL, compression="powersgd2", devices=2, lanes=2), tolerance=2e-4)
 

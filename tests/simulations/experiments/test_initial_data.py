@@ -295,6 +295,7 @@ def test_a_run_with_a_checkpoint_goes_on_when_the_folder_of_its_first_parameters
         run(child, tmp_path / "child", audit_canaries=20)
 
 
+@pytest.mark.long
 def test_central_training_goes_on_when_the_folder_of_its_first_parameters_is_gone(settings, tmp_path):
     run(settings, tmp_path / "parent")
     central = {

@@ -141,7 +141,8 @@ def test_with_privacy_adapters_are_what_is_released(run, tmp_path):
     ("changes", "message"),
     [({"dropout": 0.1}, "dropout is 0.1, but the model .* has none"), ({"init_from": None}, "give init_from")],
 )
-def test_settings_that_do_not_fit_are_refused(run, tmp_path, changes, message):
+def test_settings_that_do_not_fit_are_refused(data, tmp_path, changes, message):
+    settings = SETTINGS | {"init_from": tmp_path / "base", "lora_rank": 2} | changes
     with pytest.raises(ConfigurationError, match=message):
-        run(tmp_path / "run", **changes)
+        fedlm.simulate(model=MODEL, data=data, out=tmp_path / "run", **settings)
     assert not (tmp_path / "run").exists()

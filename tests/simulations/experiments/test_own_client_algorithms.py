@@ -13,6 +13,7 @@ from tests.simulations.experiments.own_experiments import PRIVATE, SETTINGS, Hal
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
+@pytest.mark.long
 def test_a_client_algorithm_by_object_is_what_clients_do(data):
     halves = fedlm.simulate(data=data, client_algorithm=HalfSteps(), **SETTINGS)
     plain = fedlm.simulate(data=data, **SETTINGS | {"client_learning_rate": 0.25})

@@ -79,6 +79,7 @@ def test_data_that_does_not_do_says_why(texts, make, what):
         make(texts)
 
 
+@pytest.mark.long
 def test_a_model_that_is_not_of_language_trains_on_rows_as_they_are():
     rng = np.random.default_rng(0)
     inputs = rng.integers(0, 5, (30, 8, 4))

@@ -37,6 +37,12 @@ def overfit_folder(store, tmp_path_factory):
     return write_run(runs / "overfit", store, runs / "cache", steps=150)
 
 
+@pytest.fixture(scope="module")
+def fresh_folder(store, tmp_path_factory):
+    runs = tmp_path_factory.mktemp("runs")
+    return write_run(runs / "fresh", store, runs / "cache", steps=0)
+
+
 def measure(folder, tmp_path, **settings):
     return measure_memorization(folder, None, tmp_path / "cache", MemorizationSettings(**settings))
 
@@ -78,6 +84,7 @@ def test_a_fresh_model_gives_nothing_away(store, tmp_path):
     assert np.mean(np.array(exposures) > 4.5) < 0.5
 
 
+@pytest.mark.long
 def test_runs_without_canaries_or_held_out_text_say_so(store, tmp_path):
     folder = write_run(tmp_path / "fresh", store, tmp_path / "cache", 0, canaries=0)
     found = measure(folder, tmp_path, split="heldout", examples=3)
@@ -101,9 +108,9 @@ def test_runs_without_canaries_or_held_out_text_say_so(store, tmp_path):
         ({"split": "test"}, DataError, "the split 'test' has no examples"),
     ],
 )
-def test_mistakes_are_named(overfit_folder, tmp_path, settings, error, message):
+def test_mistakes_are_named(fresh_folder, tmp_path, settings, error, message):
     with pytest.raises(error, match=message):
-        measure(overfit_folder, tmp_path, **settings)
+        measure(fresh_folder, tmp_path, **settings)
 
 
 @pytest.mark.parametrize("name", ["examples", "references", "seed"])
@@ -112,9 +119,9 @@ def test_settings_out_of_range_are_refused(name):
         MemorizationSettings(**{name: -1})
 
 
-def test_runs_without_clients_are_not_evaluated_on_clients(overfit_folder):
+def test_runs_without_clients_are_not_evaluated_on_clients(fresh_folder):
     with pytest.raises(CheckpointError, match="run of `fedlm pretrain`, which has no clients"):
-        open_run(overfit_folder)
+        open_run(fresh_folder)
 
 
 def test_lengths_that_are_not_given_suit_the_sequences():
