@@ -64,8 +64,7 @@ def trained(cell: GridCell):
     [
         (TINY, None, None),
         (TINY, 0.5, 2),
-        pytest.param("transformer_1x32", None, None, marks=pytest.mark.thorough),
-        ("transformer_1x32", 0.5, None),
+        pytest.param("transformer_1x32", 0.5, None, marks=pytest.mark.thorough),
     ],
 )
 def test_steps_are_those_of_central_training(small_store, tmp_path, model, clip_norm, microbatch_size):

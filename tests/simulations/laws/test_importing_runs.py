@@ -89,7 +89,7 @@ def test_the_command_writes_measurements_that_keep_their_task(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_simulated_run_is_taken_in(tmp_path):
     data = DataInMemory.from_texts({f"user {n}": ["the cat sat"] for n in range(30)}, vocabulary_size=40)
     noise = {"privacy": "gaussian", "noise_multiplier": 0.01, "noise_seed": "experiment", "update_clip_norm": 1.0}
