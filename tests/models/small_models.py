@@ -103,19 +103,16 @@ class SmallModel:
         self.name = name
         self.config = config
         self.model = trained_on_batches(build(name, config))
+        self.init = jax.jit(self.model.init)
         self.apply = jax.jit(self.model.apply)
         self.sums = jax.jit(self.model.loss)
         self.loss_sums_and_gradient = jax.jit(
             jax.value_and_grad(lambda params, batch: batch_loss(self.model, params, batch), has_aux=True)
         )
-        self.per_example = jax.jit(jax.vmap(jax.value_and_grad(self._example_loss), in_axes=(None, 0)))
 
     def loss_and_gradient(self, params, batch):
         (loss, _), gradient = self.loss_sums_and_gradient(params, batch)
         return loss, gradient
-
-    def _example_loss(self, params, tokens):
-        return self.model.loss(params, Batch(tokens[None], jnp.ones(1))).loss[0]
 
     @functools.cached_property
     def params(self):
@@ -143,21 +140,16 @@ def random_batch(words=WORDS, length=LENGTH, vocabulary=VOCABULARY, seed=0):
     return Batch(jnp.asarray(rows, jnp.int32), jnp.ones(len(rows)))
 
 
-# Made of parts that the others have, and held to the NumPy reference.
-MADE_OF_OTHERS = (
-    "si_cifg_published_tiny",
-    "si_cifg_unit_rms_tiny",
-    "cifg_unit_rms_tiny",
-    "cifg_rms_norm_tiny",
-    "transformer_rms_norm_tiny",
-    "si_transformer_rms_norm_tiny",
-)
+def each(models, rest=pytest.mark.long, more=()):
+    """One parameter for each model of a dictionary.
 
-
-def each(models, long=MADE_OF_OTHERS):
-    """One parameter for each model of a dictionary, or of names, those of `long` marked so."""
-    values = models.items() if isinstance(models, dict) else ((name, name) for name in models)
-    return [pytest.param(value, id=name, marks=pytest.mark.long if name in long else ()) for name, value in values]
+    The first of each kind of configuration has no mark, nor have those that `more` names; others have that of `rest`.
+    """
+    plain = {type(small.config): name for name, small in reversed(models.items())}.values()
+    return [
+        pytest.param(small, id=name, marks=() if name in plain or name in more else rest)
+        for name, small in models.items()
+    ]
 
 
 def _distinct():

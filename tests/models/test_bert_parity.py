@@ -1,24 +1,20 @@
 """Logits and sizes of BERT against Hugging Face's BertForMaskedLM: a committed file, and live where it is installed."""
 
-import json
-import subprocess
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.simulation.peers import bert_logits
 from benchmarks.simulation.peers.bert_logits import HEADS, INPUTS, LAYERS, POSITIONS, PUBLISHED, VOCABULARY, WIDTH, draw
 from fedlm.models.base import parameter_count
 from fedlm.models.bert import BertConfig, bert
 from fedlm.models.hugging_face import from_hugging_face, to_hugging_face
 from fedlm.models.masked_language import mask_id
 from fedlm.models.registry import MODELS, create_model
+from tests.models.peers import assert_said_today, committed
 
-ROOT = Path(__file__).parents[2]
-PEERS_PYTHON = ROOT / "benchmarks" / "simulation" / "peers" / ".venv" / "bin" / "python"
-GOLDEN = json.loads((Path(__file__).parent / "bert_logits.json").read_text())
+GOLDEN = committed("bert_logits.json")
 CONFIG = BertConfig(
     vocabulary_size=VOCABULARY - 1, layers=LAYERS, heads=HEADS, embedding=WIDTH, mlp=4 * WIDTH, max_length=POSITIONS
 )
@@ -32,11 +28,6 @@ def params():
     return from_hugging_face({name: draw(name, leaf.shape) for name, leaf in theirs.items() if "decoder" not in name})
 
 
-def test_logits_are_those_of_hugging_face(params):
-    logits = jax.jit(MODEL.apply)(params, jnp.asarray(INPUTS))
-    np.testing.assert_allclose(logits, GOLDEN["logits"], rtol=1e-5, atol=1e-5)
-
-
 def test_logits_in_float64_are_those_of_hugging_face_to_the_last_digits(params):
     # What float32 would hide: the epsilon of layer norms, an approximation of the GELU.
     with jax.enable_x64(True):
@@ -45,16 +36,7 @@ def test_logits_in_float64_are_those_of_hugging_face_to_the_last_digits(params):
 
 
 def test_the_committed_logits_are_what_hugging_face_says_today(tmp_path):
-    has_it = [PEERS_PYTHON, "-c", "import importlib.util as u, sys; sys.exit(not u.find_spec('transformers'))"]
-    if not PEERS_PYTHON.exists() or subprocess.run(has_it).returncode:
-        pytest.skip("transformers is not installed; run `make bench-peers`")
-    out = tmp_path / "found.json"
-    subprocess.run(
-        [PEERS_PYTHON, "-m", "benchmarks.simulation.peers.bert_logits", out], check=True, cwd=ROOT, timeout=300
-    )
-    found = json.loads(out.read_text())
-    np.testing.assert_allclose(found["logits"], GOLDEN["logits"], rtol=0, atol=1e-11)
-    assert found["parameters"] == GOLDEN["parameters"]
+    assert_said_today(bert_logits, "transformers", GOLDEN, tmp_path)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -1,5 +1,6 @@
 """Dropout of models, with a key for every example."""
 
+import dataclasses
 import functools
 
 import jax
@@ -18,13 +19,16 @@ from tests.models.small_models import SMALL_MODELS, perturbed, random_batch
 
 RATE, VOCABULARY = 0.4, 29
 RECURRENT = RecurrentRecommenderConfig(vocabulary_size=VOCABULARY, embedding=6, hidden=7, layers=2)
+UNTIED = dataclasses.replace(RECURRENT, tied=False, layers=1)
+SASREC = SasRecConfig(vocabulary_size=VOCABULARY, heads=2, embedding=6, mlp=5, max_length=8)
 recurrent = reference.recurrent_recommender_logits
 MODELS = {
     "gru4rec": (gru4rec, RECURRENT, functools.partial(recurrent, layer=reference.gru)),
-    "lstm4rec": (lstm4rec, RECURRENT, functools.partial(recurrent, layer=reference.lstm)),
-    "sasrec": (
+    "lstm4rec": (lstm4rec, UNTIED, functools.partial(recurrent, layer=reference.lstm)),
+    "sasrec": (sasrec, SASREC, functools.partial(reference.sasrec_logits, heads=2)),
+    "sasrec_untied": (
         sasrec,
-        SasRecConfig(vocabulary_size=VOCABULARY, heads=2, embedding=6, mlp=5, max_length=8),
+        dataclasses.replace(SASREC, tied=False),
         functools.partial(reference.sasrec_logits, heads=2),
     ),
 }
@@ -36,24 +40,19 @@ def keys(number, seed=0):
 
 
 @functools.cache
-def model_and_params(name):
-    build, config, expected = MODELS[name]
-    model = build(name, config)
+def dropped(name):
+    """A model that drops, its parameters, and its compiled loss of a batch."""
+    build, config, _ = MODELS[name]
+    model = with_dropout(build(name, config), RATE)
     params = jax.tree_util.tree_map(jnp.asarray, perturbed(model.init(jax.random.key(3))))
-    return with_dropout(model, RATE), params, expected
-
-
-@functools.cache
-def losses(name):
-    model, params, _ = model_and_params(name)
-    return jax.jit(lambda batch: model.loss(params, batch).loss)
+    return model, params, jax.jit(lambda batch: model.loss(params, batch).loss)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_the_loss_is_that_of_what_is_left(name):
     """Every place of the model has a mask of its own, and no more is dropped."""
-    _, params, logits_of = model_and_params(name)
+    (_, params, losses), logits_of = dropped(name), MODELS[name][2]
     batch = BATCH._replace(dropout=keys(4))
 
     @functools.cache
@@ -68,28 +67,27 @@ def test_the_loss_is_that_of_what_is_left(name):
     log_softmax = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     picked = np.take_along_axis(log_softmax, np.asarray(batch.targets)[..., None], -1)[..., 0]
     expected = -np.sum(np.where(batch.targets != 0, picked, 0), axis=-1)
-    np.testing.assert_allclose(losses(name)(batch), expected, rtol=1e-4)
+    np.testing.assert_allclose(losses(batch), expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_what_is_dropped_of_a_row_follows_from_its_key_alone(name):
-    loss = losses(name)
+def test_what_is_dropped_of_a_row_follows_from_its_key_alone():
+    _, _, losses = dropped("gru4rec")
     batch = BATCH._replace(dropout=keys(4))
-    found, order = loss(batch), jnp.array([2, 0, 3, 1])
-    moved = loss(batch._replace(tokens=batch.tokens[order], dropout=batch.dropout[order]))
+    found, order = losses(batch), jnp.array([2, 0, 3, 1])
+    moved = losses(batch._replace(tokens=batch.tokens[order], dropout=batch.dropout[order]))
     np.testing.assert_allclose(moved, found[order], rtol=1e-6)
-    assert np.all(np.abs(found - loss(batch._replace(dropout=keys(4, seed=1)))) > 1e-5)
+    assert np.all(np.abs(found - losses(batch._replace(dropout=keys(4, seed=1)))) > 1e-5)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_without_keys_nothing_is_dropped(name):
-    model, params, _ = model_and_params(name)
+    model, params, losses = dropped(name)
     build, config, _ = MODELS[name]
     plain = build(name, config)
     # A model that is not told to drops nothing, whatever keys there are.
     for batch in (BATCH, BATCH._replace(dropout=keys(4))):
-        np.testing.assert_allclose(jax.jit(plain.loss)(params, batch).loss, losses(name)(BATCH), rtol=1e-6)
+        np.testing.assert_allclose(jax.jit(plain.loss)(params, batch).loss, losses(BATCH), rtol=1e-6)
     assert with_dropout(plain, 0.0) is plain
     tokens = BATCH.tokens[:, :-1]
     np.testing.assert_array_equal(model.apply(params, tokens), plain.apply(params, tokens))

@@ -2,24 +2,23 @@
 
 import dataclasses
 import json
-import subprocess
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.simulation.peers import gemma_logits
 from benchmarks.simulation.peers.gemma_logits import INPUTS, MODELS, draw
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.gemma import gemma
 from fedlm.models.hugging_face_gemma import config_from_hugging_face, config_to_hugging_face, names_in_hugging_face
 from fedlm.models.named_states import StateError, check_shapes, from_state, to_state
 from fedlm.models.registry import MODELS as OURS
+from tests.models.peers import assert_said_today, committed
 
-ROOT = Path(__file__).parents[2]
-PEERS_PYTHON = ROOT / "benchmarks" / "simulation" / "peers" / ".venv" / "bin" / "python"
-GOLDEN = json.loads((Path(__file__).parent / "gemma_logits.json").read_text())["models"]
+COMMITTED = committed("gemma_logits.json")
+GOLDEN = COMMITTED["models"]
 
 # config.json of Gemma 3's 1B as version 4 of transformers wrote it.
 BEFORE_VERSION_5 = {
@@ -45,6 +44,10 @@ BEFORE_VERSION_5 = {
 }
 
 
+ABSENT = object()
+"""Nothing is taken from defaults where it is not there."""
+
+
 def built(name):
     config = config_from_hugging_face(GOLDEN[name]["config"])
     model = gemma(name, config)
@@ -59,18 +62,13 @@ def drawn(config, like):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_logits_are_those_of_hugging_face(name):
+def test_configurations_come_back_and_logits_are_those_of_hugging_face(name):
     config, model, like = built(name)
+    assert config_from_hugging_face(json.loads(json.dumps(config_to_hugging_face(config)))) == config
     state, names = drawn(config, like)
     check_shapes(state, names, like)
     logits = jax.jit(model.apply)(from_state(state, names, "a Gemma"), jnp.asarray(INPUTS))
     np.testing.assert_allclose(logits, GOLDEN[name]["logits"], rtol=1e-5, atol=5e-5)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_configurations_come_back(name):
-    config = config_from_hugging_face(GOLDEN[name]["config"])
-    assert config_from_hugging_face(json.loads(json.dumps(config_to_hugging_face(config)))) == config
 
 
 @pytest.mark.long
@@ -96,6 +94,10 @@ def test_a_configuration_of_version_4_is_read():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        *(
+            ({missing: ABSENT}, f"has no {missing}")
+            for missing in ("vocab_size", "query_pre_attn_scalar", "rope_theta")
+        ),
         ({"head_dim": None}, "head_dim is None, expected a positive integer"),
         ({"num_attention_heads": 1.5}, "num_attention_heads is 1.5"),
         ({"attention_bias": True}, "attention_bias is True, but only False"),
@@ -110,14 +112,9 @@ def test_a_configuration_of_version_4_is_read():
     ],
 )
 def test_a_configuration_that_is_not_ours_is_refused(change, message):
+    document = {name: value for name, value in (BEFORE_VERSION_5 | change).items() if value is not ABSENT}
     with pytest.raises(ConfigurationError, match=message):
-        config_from_hugging_face(BEFORE_VERSION_5 | change)
-
-
-@pytest.mark.parametrize("missing", ["vocab_size", "query_pre_attn_scalar", "final_logit_softcapping", "rope_theta"])
-def test_nothing_is_taken_from_defaults(missing):
-    with pytest.raises(ConfigurationError, match=f"has no {missing}"):
-        config_from_hugging_face({name: value for name, value in BEFORE_VERSION_5.items() if name != missing})
+        config_from_hugging_face(document)
 
 
 def test_parts_that_no_model_there_has_are_said():
@@ -137,12 +134,4 @@ def test_a_state_that_lacks_a_parameter_or_has_another_shape_is_refused():
 
 
 def test_the_committed_logits_are_what_hugging_face_says_today(tmp_path):
-    has_it = [PEERS_PYTHON, "-c", "import importlib.util as u, sys; sys.exit(not u.find_spec('transformers'))"]
-    if not PEERS_PYTHON.exists() or subprocess.run(has_it).returncode:
-        pytest.skip("transformers is not installed; run `make bench-peers`")
-    out = tmp_path / "found.json"
-    subprocess.run(
-        [PEERS_PYTHON, "-m", "benchmarks.simulation.peers.gemma_logits", out], check=True, cwd=ROOT, timeout=300
-    )
-    for name, found in json.loads(out.read_text())["models"].items():
-        np.testing.assert_allclose(found["logits"], GOLDEN[name]["logits"], rtol=1e-5, atol=1e-5)
+    assert_said_today(gemma_logits, "transformers", COMMITTED, tmp_path, error=1e-5)

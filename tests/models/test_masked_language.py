@@ -26,12 +26,10 @@ def params():
     return jax.tree_util.tree_map(lambda leaf: 0.5 * rng.normal(size=leaf.shape).astype(np.float32), shapes)
 
 
-def test_the_mask_is_one_more_id_after_those_of_the_data():
-    assert (MASK, MODEL.vocabulary_size, MODEL.objective) == (DATA_VOCABULARY, DATA_VOCABULARY + 1, "masked")
-
-
 @pytest.mark.long
 def test_the_loss_is_the_cross_entropy_of_the_targets_alone(params):
+    # The mask is one more id after those of the data.
+    assert (MASK, MODEL.vocabulary_size, MODEL.objective) == (DATA_VOCABULARY, DATA_VOCABULARY + 1, "masked")
     sums = jax.jit(MODEL.loss)(params, MaskedBatch(INPUTS, TARGETS, WEIGHT))
     logits = np.asarray(APPLY(params, INPUTS), np.float64)
     log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))

@@ -13,10 +13,9 @@ from fedlm.models.registry import MODELS, ModelEntry, create_model, same_model
 from fedlm.models.special_tokens import GEMMA, OWN
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_descriptions_of_all_named_models_come_back(name):
-    document = json.loads(json.dumps(describe_model(*MODELS[name])))
-    assert ModelEntry(*read_description(document)) == MODELS[name]
+def test_descriptions_of_all_named_models_come_back():
+    for entry in MODELS.values():
+        assert ModelEntry(*read_description(json.loads(json.dumps(describe_model(*entry))))) == entry
 
 
 def test_a_model_is_made_of_a_file(tmp_path):
@@ -70,7 +69,5 @@ def test_scores_leave_out_the_end_that_the_vocabulary_has():
     tokens = jnp.array([[GEMMA.bos, 5, 6, GEMMA.eos, 0, 0]])
     for special_tokens, scored in ((GEMMA, 2), (OWN, 3)):
         model = create_model("transformer_tiny", 9, special_tokens)
-        sums = jax.eval_shape(model.loss, model.init(jax.random.key(0)), Batch(tokens, jnp.ones(1)))
-        assert sums.tokens.shape == (1,)
         found = model.loss(model.init(jax.random.key(0)), Batch(tokens, jnp.ones(1)))
         assert (float(found.tokens[0]), float(found.scored_tokens[0])) == (3, scored)

@@ -1,4 +1,4 @@
-"""Each formula against a million draws. A mean or a variance may be off by 5 standard errors: with a few hundred of
+"""Each formula against 200,000 draws. A mean or a variance may be off by 5 standard errors: with a few hundred of
 them compared, on seeds that are fixed, that would happen by chance in one of 5,000 choices of seeds."""
 
 import jax
@@ -10,7 +10,7 @@ from scipy import integrate, stats
 from fedlm.models import moments
 from fedlm.models.layers import init_layer_norm, layer_norm
 
-DRAWS = 1_000_000
+DRAWS = 200_000
 ERRORS = 5
 
 
@@ -28,10 +28,6 @@ def assert_moments(draws, mean, variance, relative=0.0):
     assert np.all(np.abs(found - variance) <= ERRORS * square.std(axis=0) / root + (1e-5 + relative) * found + 1e-12)
 
 
-# Means, and standard deviations, among which those of the paper's table 3.
-CASES = np.array([(0, 0.01), (0, 0.1), (0, 1), (0.5, 0.3), (-0.5, 0.3), (2, 1), (-2, 1), (1, 6), (-3, 5), (40, 2)]).T
-
-
 @pytest.mark.parametrize(
     ("formula", "function"),
     [
@@ -40,26 +36,15 @@ CASES = np.array([(0, 0.01), (0, 0.1), (0, 1), (0.5, 0.3), (-0.5, 0.3), (2, 1), 
     ],
     ids=["relu", "gelu"],
 )
-def test_activations(formula, function):
-    mean, deviation = CASES
-    draws = np.concatenate([part for part in _in_parts(lambda z: function(mean + deviation * z), 1)])
-    assert_moments(draws, *map(np.asarray, formula(jnp.float32(mean), jnp.float32(deviation**2))))
-
-
-def _in_parts(function, width):
-    for part in range(10):
-        yield function(normal(part, DRAWS // 10, width))
-
-
-@pytest.mark.long
-def test_gelu_is_exact():
-    """Against adaptive quadrature, in float64, over means and deviations far beyond those of a network."""
-    grid = [(m, s) for m in (-30, -1, 0, 2, 100) for s in (1e-3, 0.3, 4, 50)]
+def test_activations_are_exact(formula, function):
+    """Against adaptive quadrature, in float64, over means and deviations far beyond those of a network; without noise
+    the mean is the value."""
+    grid = [(m, s) for m in (-30, -1, 0, 2, 100) for s in (0.0, 1e-3, 0.3, 4, 50)]
     with jax.enable_x64(True):
-        found = np.array([moments.gelu_moments(jnp.float64(m), jnp.float64(s**2)) for m, s in grid]).tolist()
+        found = np.array([formula(jnp.float64(m), jnp.float64(s**2)) for m, s in grid]).tolist()
     for (m, s), (mean, variance) in zip(grid, found, strict=True):
-        expected = expectation(lambda x: x * stats.norm.cdf(x), m, s)
-        square = expectation(lambda x, c=expected: (x * stats.norm.cdf(x) - c) ** 2, m, s)
+        expected = expectation(function, m, s) if s else function(m)
+        square = expectation(lambda x, c=expected: (function(x) - c) ** 2, m, s) if s else 0
         np.testing.assert_allclose(mean, expected, rtol=1e-7, atol=1e-12)
         np.testing.assert_allclose(variance, square, rtol=1e-6, atol=1e-10 * s**2)
 
@@ -88,18 +73,6 @@ def test_gelu_by_the_formulas_of_relu_is_a_fourth_too_much_for_small_inputs():
     # Table 3: 0.3408 for ReLU, 0.3467 sampled for GELU.
     np.testing.assert_allclose(moments.relu_moments(jnp.float32(0), unit)[1], 0.3408, atol=1e-4)
     np.testing.assert_allclose(moments.gelu_moments(jnp.float32(0), unit)[1], 0.3467, atol=2e-3)
-
-
-def test_activations_without_noise():
-    x = jnp.array([-2.0, 0.0, 3.0])
-    for formula, function in ((moments.relu_moments, jax.nn.relu), (moments.gelu_moments, _gelu)):
-        mean, variance = formula(x, jnp.zeros(3))
-        np.testing.assert_allclose(mean, function(x), rtol=1e-6)
-        assert not np.any(variance)
-
-
-def _gelu(x):
-    return jax.nn.gelu(x, approximate=False)
 
 
 def test_the_larger_of_two():
@@ -141,14 +114,9 @@ WIDTH = 16
 def test_layer_norms(deviation):
     """Off by less than the width's inverse of what it is; and by less where there is little noise, or little else."""
     x, scale = normal(0, WIDTH), 1 + 0.2 * normal(1, WIDTH)
-    rng = np.random.default_rng(2)
-    total, square, count = np.zeros(WIDTH), np.zeros(WIDTH), 0
-    for _ in range(10):
-        noisy = x + deviation * rng.standard_normal((DRAWS // 10, WIDTH), dtype=np.float32)
-        centred = noisy - noisy.mean(axis=1, keepdims=True)
-        y = scale * centred / np.sqrt(np.square(centred).mean(axis=1, keepdims=True))
-        total, square, count = total + y.sum(axis=0), square + np.square(y).sum(axis=0), count + len(y)
-    variance = np.mean(square / count - np.square(total / count))
+    noisy = x + deviation * normal(2, DRAWS, WIDTH)
+    centred = noisy - noisy.mean(axis=1, keepdims=True)
+    variance = np.mean(np.var(scale * centred / np.sqrt(np.square(centred).mean(axis=1, keepdims=True)), axis=0))
     found = moments.layer_norm_variance(jnp.float32(x), jnp.float32(deviation**2), jnp.float32(scale), 0.0)
     np.testing.assert_allclose(found, variance, rtol=2 / WIDTH)
 
@@ -177,13 +145,6 @@ def test_weighted_sums_of_values():
     assert_moments(draws, np.zeros(2), np.asarray(found))
 
 
-def test_sums_of_residuals_and_positions():
-    """Independent errors add; a position that is not learned has none."""
-    one, other = 0.4, 0.3
-    draws = 1.5 + one * normal(0, DRAWS, 1) + other * normal(1, DRAWS, 1)
-    assert_moments(draws, 1.5, one**2 + other**2)
-
-
 @pytest.mark.parametrize("relevance", [1.0, 0.02])
 def test_effective_errors_of_embeddings(relevance):
     """Noise on the sum of a batch, divided by how many of it the parameter is relevant to."""
@@ -194,7 +155,7 @@ def test_effective_errors_of_embeddings(relevance):
 
 
 def test_inflation_of_exponential_scores():
-    """E exp<q, K> over exp<q, k> with isotropic noise in K; |q| s below 1, where a million draws tell the mean."""
+    """E exp<q, K> over exp<q, k> with isotropic noise in K; |q| s below 1, where so many draws tell the mean."""
     q, k, s = normal(0, 6) / 2.5, normal(1, 6) / 2, 0.7
     draws = np.exp((k + s * normal(2, DRAWS, 6)) @ q)
     expected = np.exp(q @ k + moments.exponential_inflation(q @ q * s**2))

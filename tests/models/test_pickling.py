@@ -65,8 +65,8 @@ def test_a_fresh_process_computes_the_loss_of_every_model(tmp_path, quick_compil
     assert len({round(loss, 6) for loss in expected}) >= 15
 
 
-@pytest.mark.parametrize("name", FAMILIES.values())
-def test_a_model_comes_back_with_all_its_functions(name):
+@pytest.mark.parametrize("name", ["cifg_tiny", "transformer_tiny", "bert_tiny", "sasrec_tiny"])
+def test_a_model_comes_back_with_all_its_functions_and_is_compiled_once(name):
     model = create_model(name, 30)
     for pickler in (pickle, cloudpickle):
         copy = pickle.loads(pickler.dumps(model))
@@ -75,12 +75,9 @@ def test_a_model_comes_back_with_all_its_functions(name):
         assert shapes[0] == shapes[1]
         assert jax.eval_shape(copy.apply, shapes[0], TOKENS) == jax.eval_shape(model.apply, shapes[0], TOKENS)
         assert (copy.decoder is None, copy.dropping is None) == (model.decoder is None, model.dropping is None)
-
-
-def test_what_is_read_twice_is_one_model_that_is_compiled_once():
-    written = pickle.dumps(create_model("cifg_tiny", 30))
-    assert pickle.loads(written) == pickle.loads(written)
-    assert pickle.loads(written) != pickle.loads(pickle.dumps(create_model("cifg_tiny", 31)))
+    # What is read twice is one model.
+    assert pickle.loads(pickle.dumps(model)) == pickle.loads(pickle.dumps(model))
+    assert pickle.loads(pickle.dumps(model)) != pickle.loads(pickle.dumps(create_model(name, 31)))
 
 
 def test_a_function_that_was_replaced_is_the_one_that_comes_back():

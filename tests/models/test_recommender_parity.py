@@ -1,13 +1,10 @@
 """Logits of sequential recommenders against PyTorch's layers: a committed file, and live where these are installed."""
 
-import json
-import subprocess
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
 
+from benchmarks.simulation.peers import recommender_logits
 from benchmarks.simulation.peers.recommender_logits import (
     BLOCKS,
     HEADS,
@@ -22,10 +19,9 @@ from benchmarks.simulation.peers.recommender_logits import (
 )
 from fedlm.models.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
 from fedlm.models.sasrec import SasRecConfig, sasrec
+from tests.models.peers import assert_said_today, committed
 
-ROOT = Path(__file__).parents[2]
-PEERS_PYTHON = ROOT / "benchmarks" / "simulation" / "peers" / ".venv" / "bin" / "python"
-GOLDEN = json.loads((Path(__file__).parent / "recommender_logits.json").read_text())
+GOLDEN = committed("recommender_logits.json")
 RECURRENT = RecurrentRecommenderConfig(vocabulary_size=ITEMS, layers=RECURRENT_LAYERS, embedding=WIDTH, hidden=HIDDEN)
 MODELS = {
     "gru4rec": gru4rec("gru4rec", RECURRENT),
@@ -50,13 +46,4 @@ def test_logits_in_float64_are_those_of_pytorch_to_the_last_digits(name):
 
 
 def test_the_committed_logits_are_what_pytorch_says_today(tmp_path):
-    has_it = [PEERS_PYTHON, "-c", "import importlib.util as u, sys; sys.exit(not u.find_spec('torch'))"]
-    if not PEERS_PYTHON.exists() or subprocess.run(has_it).returncode:
-        pytest.skip("PyTorch is not installed; run `make bench-peers`")
-    out = tmp_path / "found.json"
-    subprocess.run(
-        [PEERS_PYTHON, "-m", "benchmarks.simulation.peers.recommender_logits", out], check=True, cwd=ROOT, timeout=300
-    )
-    found = json.loads(out.read_text())
-    for name, logits in GOLDEN.items():
-        np.testing.assert_allclose(found[name], logits, rtol=0, atol=1e-11)
+    assert_said_today(recommender_logits, "torch", GOLDEN, tmp_path)

@@ -38,8 +38,10 @@ COUNTED = [name for name, entry in MODELS.items() if type(entry.config) in (Cifg
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_parameter_count_is_that_of_the_formula(name):
-    config = MODELS[name].config
+def test_a_name_says_which_architecture_is_built_and_about_how_large_it_is(name):
+    architecture, size = name.rsplit("_", 1)
+    build, config = MODELS[name]
+    assert build is ARCHITECTURES[architecture].build
     more = 0
     if has_gain(name):
         # For nothing, or for a factor and a shift.
@@ -47,12 +49,9 @@ def test_parameter_count_is_that_of_the_formula(name):
     elif "_layer_norm_" in name:
         # Three gates and the cell have a factor and a shift, and gates no bias.
         more = 2 * 4 * config.hidden - 3 * config.hidden
-    assert parameter_count(create_model(name)) == count_by_hand(config) + more
-
-
-@pytest.mark.parametrize("name", [name for name in COUNTED if name.endswith("_4m")])
-def test_models_of_4m_have_about_as_many(name):
-    assert parameter_count(create_model(name)) == pytest.approx(4.2e6, rel=0.01)
+    count = parameter_count(create_model(name))
+    assert count == count_by_hand(config) + more
+    assert size != "4m" or count == pytest.approx(4.2e6, rel=0.01)
 
 
 @pytest.mark.parametrize("prefix", ["", "si_"])
@@ -105,10 +104,6 @@ def test_recommenders_have_one_table_of_items_or_two(name, count):
     assert parameter_count(create_model(f"{name}_untied", items)) == count + 2 * 64 * items
 
 
-def test_the_count_follows_the_vocabulary():
-    assert parameter_count(create_model("cifg_19m", 5096)) == 18_884_608 + 1000 * (1024 + 1)
-
-
 def test_counting_allocates_nothing():
     huge = CifgConfig(vocabulary_size=10**7, embedding=10**5, hidden=10**5)
     model = MODELS["cifg_19m"].build("huge", huge)
@@ -117,25 +112,14 @@ def test_counting_allocates_nothing():
 
 def test_published_transformers_have_eight_heads():
     # Which the number of parameters does not show.
-    assert {MODELS[name].config.heads for name in MODELS if name.endswith(("transformer_11m", "transformer_21m"))} == {
-        8
-    }
-
-
-@pytest.mark.parametrize("name", COUNTED)
-def test_names_say_which_architecture_is_built(name):
-    architecture, _ = name.rsplit("_", 1)
-    assert MODELS[name].build is ARCHITECTURES[architecture].build
-
-
-def test_every_architecture_has_a_twin():
-    assert {"si_cifg_19m", "si_transformer_21m", "si_cifg_tiny", "si_transformer_tiny"} <= set(TWINS)
-    assert all(name.startswith("si_") for name in TWINS)
+    published = [name for name in MODELS if name.endswith(("transformer_11m", "transformer_21m"))]
+    assert {MODELS[name].config.heads for name in published} == {8}
 
 
 @pytest.mark.parametrize("name", TWINS)
 def test_twins_have_the_same_sizes_and_parameters(name):
     twin = TWINS[name]
+    assert name.startswith("si_")
     assert MODELS[name].config == MODELS[twin].config
     shapes = [jax.eval_shape(create_model(each).init, jax.random.key(0)) for each in (name, twin)]
     # SI-CIFG's output has a gain for each coordinate; that of CIFG as published has no norm.
@@ -144,47 +128,45 @@ def test_twins_have_the_same_sizes_and_parameters(name):
     assert {key: leaf.shape for key, leaf in gain.items()} in ({}, {"scale": (MODELS[name].config.embedding,)})
 
 
-def test_only_scale_invariant_models_have_a_standard_twin():
-    assert standard_twin("si_cifg_19m") == "cifg_19m"
-    assert standard_twin("si_cifg_published_19m") == "cifg_19m"
-    assert standard_twin("si_cifg_unit_rms_tiny") == "cifg_unit_rms_tiny"
-    assert standard_twin("cifg_19m") is None
-    assert standard_twin("si_unheard_of") is None
+@pytest.mark.parametrize(
+    ("name", "twin"),
+    [
+        ("si_cifg_19m", "cifg_19m"),
+        ("si_transformer_21m", "transformer_21m"),
+        ("si_cifg_published_19m", "cifg_19m"),
+        ("si_cifg_unit_rms_tiny", "cifg_unit_rms_tiny"),
+        ("cifg_19m", None),
+        ("si_unheard_of", None),
+    ],
+)
+def test_only_scale_invariant_models_have_a_standard_twin(name, twin):
+    assert standard_twin(name) == twin
 
 
-def test_created_models_have_the_vocabulary_asked_for():
+def test_created_models_have_the_vocabulary_asked_for_or_their_own():
     assert create_model("transformer_tiny", 77).vocabulary_size == 77
     shapes = jax.eval_shape(create_model("transformer_tiny", 77).init, jax.random.key(0))
     assert shapes["embedding"]["table"].shape[0] == 77
+    for name, (_, config) in MODELS.items():
+        model = create_model(name)
+        assert model.vocabulary_size == config.vocabulary_size + (model.objective == "masked")
+        hash(config)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_created_models_keep_their_own_vocabulary_unless_asked(name):
-    model = create_model(name)
-    mask = model.objective == "masked"
-    assert (model.name, model.vocabulary_size) == (name, MODELS[name].config.vocabulary_size + mask)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_configurations_are_frozen_and_hashable(name):
-    config = MODELS[name].config
-    hash(config)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        config.vocabulary_size = 1
-
-
-def test_an_unknown_name_is_answered_with_the_closest():
-    with pytest.raises(UnknownModelError, match=r"'si_cfig_19m'.*did you mean.*\bsi_cifg_19m\b"):
-        create_model("si_cfig_19m")
-
-
-def test_a_name_close_to_none_is_answered_with_where_all_are():
-    with pytest.raises(UnknownModelError, match=r"^unknown model 'zzz'; `fedlm models` lists all$"):
-        create_model("zzz")
-
-
-def test_unknown_models_are_mistakes_of_users():
-    assert issubclass(UnknownModelError, ConfigurationError)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("si_cfig_19m", r"'si_cfig_19m'.*did you mean.*\bsi_cifg_19m\b"),
+        ("zzz", "^unknown model 'zzz'; `fedlm models` lists all$"),
+        ("transformer_3x100", "3x100"),
+        ("transformer_0x128", "unknown"),
+        ("transformer_3x", "unknown"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_closest_or_with_where_all_are(name, message):
+    with pytest.raises(UnknownModelError, match=message) as caught:
+        create_model(name)
+    assert isinstance(caught.value, ConfigurationError)
 
 
 def test_special_tokens_stand_where_their_ids_say():
@@ -215,6 +197,3 @@ def test_transformers_are_named_by_their_shape():
     # 12 layers width^2, two layer norms a layer and the last one, the table and the output's bias.
     assert parameter_count(create_model("transformer_3x128", 512)) == 12 * 3 * 128**2 + 14 * 128 + 512 * 129
     assert same_model("transformer_3x128", "transformer_1m")
-    for name in ("transformer_3x100", "transformer_0x128", "transformer_3x"):
-        with pytest.raises(UnknownModelError):
-            create_model(name)

@@ -13,6 +13,8 @@ from tests.models.small_models import EVERY_PART_OF_GEMMA, SMALL_MODELS
 FAST = ("ghost", "bookkeeping")
 VOCABULARY, WIDTH = 11, 4
 EVERY_MODEL = SMALL_MODELS | {"gemma": EVERY_PART_OF_GEMMA}
+# Beside one of each kind, what has a recurrence or a norm of its own; the others are tried thoroughly alone.
+MORE = ("cifg_layer_norm_tiny", "lstm4rec_tiny", "gemma")
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 4))

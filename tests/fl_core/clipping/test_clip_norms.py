@@ -64,19 +64,14 @@ def test_clipped_gradients_are_no_longer_than_the_clip_norm(method, form, precis
             assert longest >= 0.3 * {"constant": 0.998, "automatic": 0.9, "per_layer": 0.5}[function]
 
 
-def runs_in_test_long(name, method, precision):
-    """Whether `make test-long` runs a case: one of each model, all of two."""
-    return (method, precision) == ("bookkeeping", "bfloat16") or name in ("cifg_tiny", "gemma")
+LONG = ("cifg_tiny", "bert_tiny", "sasrec_tiny", "gemma")
 
 
 # In full precision `vmap` is held to bookkeeping above, and ghost clipping has the norms of bookkeeping.
+@pytest.mark.parametrize(("method", "precision"), [("bookkeeping", "float32"), *((one, "bfloat16") for one in METHODS)])
 @pytest.mark.parametrize(
-    ("name", "method", "precision"),
-    [
-        pytest.param(*case, marks=pytest.mark.long if runs_in_test_long(*case) else pytest.mark.thorough)
-        for name in EVERY_MODEL
-        for case in [*((name, method, "bfloat16") for method in METHODS), (name, "bookkeeping", "float32")]
-    ],
+    "name",
+    [pytest.param(name, marks=pytest.mark.long if name in LONG else pytest.mark.thorough) for name in EVERY_MODEL],
 )
 def test_no_models_clipped_gradients_are_longer_than_the_clip_norm(name, method, precision):
     small = EVERY_MODEL[name]
