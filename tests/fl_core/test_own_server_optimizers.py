@@ -44,7 +44,7 @@ def test_a_step_is_optax_own(name):
         np.testing.assert_allclose(ours, wanted, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["schedule", "masked"])
 def test_its_state_survives_a_checkpoint(name, tmp_path):
     server = OwnServerOptimizer(OPTIMIZERS[name])
     with Checkpoints(tmp_path) as checkpoints:

@@ -29,30 +29,12 @@ def random_gradients(count):
 
 
 @every_optimizer
-def test_minimises_a_quadratic(name):
-    config = ServerOptimizerConfig(name=name, epsilon=1e-3)
-    target = jax.tree_util.tree_map(lambda p: p + 1.0, PARAMS)
-    state = init_server(config, PARAMS)
-    for _ in range(300):
-        pseudo_gradient = jax.tree_util.tree_map(jnp.subtract, state.params, target)
-        state = server_step(config, state, pseudo_gradient, 0.05)
-    for found, wanted in zip(*map(jax.tree_util.tree_leaves, (state.params, target)), strict=True):
-        np.testing.assert_allclose(found, wanted, atol=0.05)
-
-
-@every_optimizer
-def test_a_zero_pseudo_gradient_at_the_start_moves_nothing(name):
+def test_a_zero_pseudo_gradient_at_the_start_moves_nothing_and_state_keeps_its_structure(name):
     state = run(name, [jax.tree_util.tree_map(jnp.zeros_like, PARAMS)])
     for found, wanted in zip(*map(jax.tree_util.tree_leaves, (state.params, PARAMS)), strict=True):
         np.testing.assert_array_equal(found, wanted)
-
-
-@every_optimizer
-def test_state_keeps_its_structure_and_params_their_dtype(name):
-    gradients = random_gradients(2)
-    before, after = run(name, gradients[:1]), run(name, gradients)
-    assert jax.tree_util.tree_structure(before) == jax.tree_util.tree_structure(after)
-    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree_util.tree_leaves(after.params))
+        assert found.dtype == jnp.float32
+    assert jax.tree_util.tree_structure(state) == jax.tree_util.tree_structure(run(name, random_gradients(2)))
 
 
 def reference(name, gradients, rate, momentum=0.9, b1=0.9, b2=0.999, eps=1e-8):

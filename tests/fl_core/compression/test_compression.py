@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlm.fl_core.compression.compressors import Scheme, compress_update, decompress_update
@@ -33,6 +33,7 @@ from fedlm.fl_core.deployment.protocol.update_bytes import (
 )
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.settings import TrainingSettings
+from tests.support.properties import costly
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -40,8 +41,14 @@ EVERY = COMPRESSIONS | {f"{name}, rotated": compressor for name, compressor in R
 UNIFORM = {name: compressor for name, compressor in EVERY.items() if "bits" in compressor.scheme.settings}
 
 
+QUICK = ("float32", "uniform2", "uniform8", "uniform4, rotated", "powersgd4")
+
+
 def each_of(compressors):
-    return pytest.mark.parametrize("compressor", compressors.values(), ids=compressors)
+    marked = [
+        pytest.param(one, id=name, marks=() if name in QUICK else pytest.mark.long) for name, one in compressors.items()
+    ]
+    return pytest.mark.parametrize("compressor", marked)
 
 
 UPDATE = {
@@ -54,19 +61,6 @@ UPDATE = {
 
 def round_trip(compressor, update, key):
     return decompress_update(compressor, key, compress_update(compressor, key, update), update)
-
-
-@pytest.mark.long
-@each_of(EVERY)
-def test_what_arrives_has_the_shapes_that_were_sent_and_follows_from_the_key(compressor):
-    received = round_trip(compressor, UPDATE, jax.random.key(0))
-    again = jax.jit(round_trip, static_argnums=0)(compressor, UPDATE, jax.random.key(0))
-    lanes = jax.vmap(lambda key: round_trip(compressor, UPDATE, key))(jax.random.split(jax.random.key(0), 2))
-    for name, values in UPDATE.items():
-        assert received[name].shape == values.shape == lanes[name].shape[1:]
-        assert received[name].dtype == again[name].dtype == np.float32
-        # Compiled as one program, a rotation sums in another order: a few units of 2^-24 of the largest partial sum.
-        np.testing.assert_allclose(received[name], again[name], atol=5e-5)
 
 
 @each_of(EVERY)
@@ -99,11 +93,10 @@ def test_error_is_within_one_step_of_the_tensor(compressor):
             assert np.all(error <= step * 1.001 + 1e-6)
 
 
-@pytest.mark.parametrize("bits", [2, 4, 8, 16])
+@pytest.mark.parametrize("bits", [2, 16])
 def test_constant_and_extreme_values_survive(bits):
-    compressor = make_compressor(f"uniform{bits}")
     update = {"constant": jnp.full(7, 1e-30), "ends": jnp.array([-1e18, 1e18, 0.0])}
-    received = round_trip(compressor, update, jax.random.key(3))
+    received = round_trip(make_compressor(f"uniform{bits}"), update, jax.random.key(3))
     np.testing.assert_array_equal(received["constant"], update["constant"])
     assert np.all(np.isfinite(received["ends"]))
     np.testing.assert_allclose(received["ends"][:2], update["ends"][:2], rtol=1e-5)
@@ -124,23 +117,19 @@ def test_quantization_is_unbiased(compressor):
     assert np.all(deviation <= 6 * samples.std(axis=0, ddof=1) / np.sqrt(len(keys)) + 4 * 2.0**-16)
 
 
-@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("bits", [2, 8])
 def test_rounding_is_stochastic_with_the_right_variance(bits):
     """A value that lies a fraction f between two codes has variance f (1 - f) step^2 (Suresh et al. 2017).
 
     20,000 samples give the variance a relative standard error of about 1 %; 8 % is 8 standard errors.
     """
-    step = 1.0
-    top = float(2**bits - 1)
-    values = jnp.asarray([0.0, top, 0.25, 1.5])
+    values = jnp.asarray([0.0, 2.0**bits - 1, 0.25, 1.5])
     compressor = make_compressor(f"uniform{bits}")
     keys = jax.random.split(jax.random.key(2), 20_000)
     samples = np.asarray(jax.jit(jax.vmap(lambda key: round_trip(compressor, [values], key)[0]))(keys))
-    expected = np.array([0.25 * 0.75, 0.25]) * step**2
-    np.testing.assert_allclose(samples.var(axis=0)[2:], expected, rtol=0.08)
+    np.testing.assert_allclose(samples.var(axis=0)[2:], [0.25 * 0.75, 0.25], rtol=0.08)
 
 
-@pytest.mark.long
 @each_of(EVERY)
 def test_wire_form_is_exactly_as_small_as_it_says(compressor):
     compressed = jax.jit(compress_update, static_argnums=0)(compressor, jax.random.key(0), UPDATE)
@@ -150,8 +139,9 @@ def test_wire_form_is_exactly_as_small_as_it_says(compressor):
     key, arrived = jax.random.key(0), jnp.asarray(np.frombuffer(message, np.uint8))
     received = decompress_update(compressor, key, unpack_update(compressor, arrived, UPDATE), UPDATE)
     expected = decompress_update(compressor, jax.random.key(0), compressed, UPDATE)
-    for a, b in zip(*map(jax.tree_util.tree_leaves, (received, expected)), strict=True):
-        np.testing.assert_array_equal(a, b)
+    for name, values in UPDATE.items():
+        assert (received[name].shape, received[name].dtype) == (values.shape, np.float32)
+        np.testing.assert_array_equal(received[name], expected[name])
 
 
 @pytest.mark.long
@@ -178,7 +168,7 @@ def test_eight_bits_are_one_byte_a_value_and_two_floats_a_tensor():
     assert download_bytes(UPDATE) == 4 * values
 
 
-@settings(max_examples=60, deadline=None)
+@costly(2)
 @given(st.data(), st.sampled_from(list(EVERY.values())))
 def test_any_damage_on_the_wire_is_refused(data, compressor):
     compressed = compress_update(compressor, jax.random.key(0), UPDATE)
@@ -208,7 +198,7 @@ def test_another_plan_another_length_and_numbers_that_are_not_finite_are_refused
 
 
 @pytest.mark.long
-@settings(max_examples=15, deadline=None)
+@costly(15)
 @given(st.integers(1, 5000), st.integers(0, 2**31))
 def test_rotation_keeps_norms_and_is_undone(size, seed):
     values = jnp.asarray(np.random.default_rng(seed).normal(size=size), jnp.float32)
@@ -221,8 +211,7 @@ def test_rotation_keeps_norms_and_is_undone(size, seed):
 
 
 def test_rotation_shortens_the_range_of_a_spike():
-    spike = jnp.zeros(1024).at[3].set(1.0)
-    rotated = rotate(jax.random.key(0), spike)
+    rotated = rotate(jax.random.key(0), jnp.zeros(1024).at[3].set(1.0))
     assert float(rotated.max() - rotated.min()) < 0.1
 
 
@@ -268,14 +257,6 @@ def test_no_two_schemes_are_the_same_and_each_is_found_by_what_the_wire_calls_it
             compressor_of(strange)
 
 
-def test_impossible_choices_are_refused():
-    with pytest.raises(ConfigurationError, match="compression is 'uniform3', but must be one of uniform2, "):
-        make_compressor("uniform3")
-    with pytest.raises(ConfigurationError, match="upload_rotation is on, but float32 does not rotate"):
-        make_compressor("float32", True)
-
-
-@pytest.mark.long
 def test_a_compression_is_named_or_follows_from_the_bits():
     assert TrainingSettings().compressor() == TrainingSettings(upload_bits=8).compressor() == COMPRESSIONS["uniform8"]
     assert TrainingSettings() == TrainingSettings(upload_bits=8)
@@ -286,9 +267,21 @@ def test_a_compression_is_named_or_follows_from_the_bits():
     for name in COMPRESSIONS:
         assert TrainingSettings(compression=name).compressor() == COMPRESSIONS[name]
         assert name in get_args(CompressionName)
-    with pytest.raises(ConfigurationError, match="upload_bits is 8, which is the compression uniform8, but"):
-        TrainingSettings(compression="float32", upload_bits=8)
-    with pytest.raises(ConfigurationError, match="compression is 'zip', but must be one of"):
-        TrainingSettings(compression="zip")
-    with pytest.raises(ConfigurationError, match="upload_bits is 5, but must be one of 2, 4, 8, 16, 32"):
-        TrainingSettings(upload_bits=5)
+
+
+@pytest.mark.parametrize(
+    ("choose", "message"),
+    [
+        (lambda: make_compressor("uniform3"), "compression is 'uniform3', but must be one of uniform2, "),
+        (lambda: make_compressor("float32", True), "upload_rotation is on, but float32 does not rotate"),
+        (
+            lambda: TrainingSettings(compression="float32", upload_bits=8),
+            "upload_bits is 8, which is the compression uniform8, but",
+        ),
+        (lambda: TrainingSettings(compression="zip"), "compression is 'zip', but must be one of"),
+        (lambda: TrainingSettings(upload_bits=5), "upload_bits is 5, but must be one of 2, 4, 8, 16, 32"),
+    ],
+)
+def test_impossible_choices_are_refused(choose, message):
+    with pytest.raises(ConfigurationError, match=message):
+        choose()

@@ -4,13 +4,13 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import pld
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting import account, calibrate, privacy_profile, sensitivity_squared
+from fedlm.fl_core.privacy.accounting import account, calibrate, events_of, privacy_profile, sensitivity_squared
 from fedlm.fl_core.privacy.central_plan import central_plan
-from fedlm.fl_core.privacy.composition import GaussianEvent, epsilon_above
+from fedlm.fl_core.privacy.composition import GaussianEvent, StatedEvent, epsilon_above, epsilon_bounds
 from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.mechanisms.tree_sensitivity import tree_sensitivity_squared
@@ -74,27 +74,6 @@ def test_poisson_sampling_is_what_dp_accounting_says(rounds, probability, noise)
     assert account(plan, DELTA).epsilon < without.epsilon
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        dp_accounting.GaussianDpEvent(2.0),
-        pytest.param(
-            dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.0)), marks=pytest.mark.long
-        ),
-        pytest.param(dp_accounting.TruncatedSubsampledGaussianDpEvent(1000, 0.01, 20, 1.0), marks=pytest.mark.long),
-    ],
-    ids=["gaussian", "poisson", "truncated"],
-)
-def test_the_library_composes_an_event_with_itself_as_with_others(event):
-    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    one, other = (
-        pld.PLDAccountant(relation).compose(many).get_epsilon(DELTA)
-        for many in (dp_accounting.SelfComposedDpEvent(event, 5), dp_accounting.ComposedDpEvent([event] * 5))
-    )
-    assert one == pytest.approx(other, rel=1e-3)
-
-
-@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 11), st.integers(1, 3), st.integers(1, 5))
 def test_trees_that_began_anew_are_trees_of_their_own(cut, most, apart):
     plan = plan_of("tree", 12, participation=BoundedParticipation(most, apart))
@@ -250,3 +229,23 @@ def test_epsilon_of_a_gaussian_mechanism_is_never_below_the_exact_one(noise, del
 def test_noise_for_a_target_keeps_the_upper_bound(target):
     found = calibrate(lambda noise: PrivacyPlan("gaussian", 1, noise, BoundedParticipation(1)), 1e-9, target)
     assert target * (1 - 1e-5) < account(found, 1e-9).epsilon <= target
+
+
+TREE = plan_of("tree", 64, 5.0, BoundedParticipation(2, 8))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [central_plan(1000, 20, 30, 1.5), central_plan(1000, 20, 3, 1.5, 40), TREE],
+    ids=["poisson", "truncated", "tree"],
+)
+def test_the_events_of_a_plan_have_its_epsilon(plan):
+    assert epsilon_bounds(events_of(plan), DELTA).upper == pytest.approx(account(plan, DELTA).epsilon, rel=2e-3)
+
+
+def test_different_runs_compose():
+    first = central_plan(1000, 20, 30, 1.5)
+    both = epsilon_bounds([*events_of(first), *events_of(TREE)], DELTA).upper
+    alone = [account(plan, DELTA).epsilon for plan in (first, TREE)]
+    assert max(alone) < both < sum(alone)
+    assert both < epsilon_bounds([*events_of(first), *events_of(TREE), StatedEvent(0.5)], DELTA).upper <= both + 0.51

@@ -11,7 +11,7 @@ from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
 from fedlm.fl_core.round_loop import CohortResult, FederatedOptimization, run_rounds
-from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server
+from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server, server_step
 from tests.support.exact_totals import exact_total
 
 WIDTH, ROUNDS, GOAL, CLIP, NOISE, RATE, MOMENTUM = 6, 11, 4, 0.5, 1.5, 0.3, 0.9
@@ -81,14 +81,11 @@ def test_a_tree_with_momentum_is_dp_ftrl(mechanism, restart_every):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm", "fedadam", "fedadagrad", "fedyogi"])
-@pytest.mark.parametrize("mechanism", ["gaussian", "tree"])
-def test_every_server_optimizer_steps_with_the_noised_mean(mechanism, optimizer):
+@pytest.mark.parametrize(("mechanism", "optimizer"), [("gaussian", "fedadam"), ("tree", "fedavgm")])
+def test_a_server_optimizer_steps_with_the_noised_mean(mechanism, optimizer):
     plan = PrivacyPlan(mechanism, ROUNDS, NOISE, BoundedParticipation(1, 1))
     means = (SUMS + prefix_noise(plan)) / GOAL
     config = ServerOptimizerConfig(optimizer, momentum=MOMENTUM)
-    from fedlm.fl_core.server_optimizers import server_step
-
     state = init_server(config, {"x": jnp.asarray(START)})
     for number, found in enumerate(run(plan, optimizer)):
         state = server_step(config, state, {"x": jnp.asarray(means[number], jnp.float32)}, jnp.asarray(RATE))

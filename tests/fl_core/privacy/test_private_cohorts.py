@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlm.fl_core.errors import ConfigurationError
@@ -44,7 +44,6 @@ def check(cohorts, num_clients, bound):
         assert np.all(np.diff(of_client) >= bound.min_separation)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 5), st.one_of(st.none(), st.integers(1, 4)), st.integers(0, 100))
 def test_min_separation_and_participations_are_kept(cohort_size, apart, most, seed):
     bound = BoundedParticipation(most, apart)

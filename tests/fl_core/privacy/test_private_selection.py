@@ -28,12 +28,15 @@ def selection(law, *trial):
     return SelectionEvent(trial or (GaussianEvent(2.0),), law)
 
 
-def ids(law):
-    return law.words()
+QUICK = (LAWS[0], LAWS[2], LAWS[-1])
+by_law = pytest.mark.parametrize(
+    "law", [pytest.param(law, id=law.words(), marks=() if law in QUICK else pytest.mark.long) for law in LAWS]
+)
 
 
-@pytest.mark.parametrize("law", LAWS, ids=ids)
+@by_law
 def test_the_law_has_the_probabilities_of_the_paper(law):
+    assert TrialsLaw(**law.as_json()) == law
     found = [float(one) for one in itertools.islice(law.probabilities(), 2000)]
     assert sum(found) == pytest.approx(1, abs=1e-12)
     assert sum(number * one for number, one in enumerate(found)) == pytest.approx(law.expected_trials, rel=1e-10)
@@ -52,7 +55,7 @@ def test_the_law_has_the_probabilities_of_the_paper(law):
     np.testing.assert_allclose(found[:60], wanted, rtol=1e-9)
 
 
-@pytest.mark.parametrize("law", LAWS, ids=ids)
+@by_law
 def test_the_number_of_trials_follows_the_law(law):
     """A chi-squared test of the true source of randomness; it fails of itself with probability 1e-6 for each law."""
     draws = np.array([law.draw() for _ in range(1000)])
@@ -80,7 +83,7 @@ def test_a_draw_is_the_inverse_of_the_distribution():
     assert TrialsLaw(POISSON, 3.0).draw(lambda below: 0) == 0
 
 
-@pytest.mark.parametrize("law", LAWS, ids=ids)
+@by_law
 @pytest.mark.parametrize("noise", [0.7, 2.0, 20.0])
 def test_epsilon_is_that_of_the_theorems(law, noise):
     """Against a slow reference: theorems 2 and 6, with exact divergences, and delta, of the Gaussian mechanism."""
@@ -109,7 +112,7 @@ def test_epsilon_is_that_of_the_theorems(law, noise):
     assert reference * (1 - 1e-3) <= found <= reference * (1.02 if law.eta is not None else 1.3)
 
 
-@pytest.mark.parametrize("law", LAWS, ids=ids)
+@by_law
 def test_the_library_of_accounting_says_the_same(law):
     events = [GaussianEvent(3.0), GaussianEvent(1.2, 50, 0.05)]
     assert rdp_privacy_accountant.DEFAULT_RDP_ORDERS[0] > 1
@@ -122,7 +125,7 @@ def test_the_library_of_accounting_says_the_same(law):
     assert ours == pytest.approx(theirs, rel=0.02)
 
 
-@pytest.mark.parametrize("law", LAWS, ids=ids)
+@by_law
 @pytest.mark.parametrize("noise", [1.0, 5.0])
 def test_no_selection_among_numbers_gives_away_more(law, noise):
     """Against integration: the largest of a number of draws of N(0, noise) or N(1, noise) has a known density."""
@@ -201,11 +204,6 @@ def test_a_selection_spends_more_than_a_run_and_less_than_all_of_them():
 def test_what_is_no_law_is_refused(values, message):
     with pytest.raises(ConfigurationError, match=message):
         TrialsLaw(*values)
-
-
-def test_a_law_is_read_as_it_was_written():
-    for law in LAWS:
-        assert TrialsLaw(**law.as_json()) == law
 
 
 def test_trials_without_a_known_divergence_are_refused():

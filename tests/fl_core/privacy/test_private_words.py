@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -25,7 +25,6 @@ def norm_squared(vector):
     return sum(value**2 for value in vector.values())
 
 
-@settings(max_examples=40)
 @given(st.text(max_size=5), WORDS, st.integers(1, 50))
 def test_a_client_adds_no_more_than_the_norm(client, words, most):
     added = contribution(client, words, most)

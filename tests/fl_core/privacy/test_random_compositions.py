@@ -14,6 +14,7 @@ from fedlm.fl_core.privacy.composition import AccountingError, GaussianEvent, St
 from fedlm.fl_core.privacy.loss_pairs import DIRECTIONS
 from fedlm.fl_core.privacy.loss_sums import lower_epsilon, upper_epsilon
 from tests.fl_core.privacy.test_loss_sums import laplace_delta
+from tests.support.properties import costly
 
 
 def powers(low, high):
@@ -74,27 +75,15 @@ def check_composition(events, delta, draw):
         assert lower <= upper_epsilon(losses_of(with_more, direction), delta / factor)
 
 
-quick, long, thorough = (
-    settings(max_examples=examples, deadline=None, derandomize=True) for examples in (5, 100, 10_000)
-)
-
-
-@quick
+@costly(3)
 @given(EVENTS, DELTAS, st.data())
 def test_no_bound_contradicts_another(events, delta, data):
     check_composition(events, delta, data.draw)
 
 
-@pytest.mark.long
-@long
-@given(EVENTS, DELTAS, st.data())
-def test_no_bound_contradicts_another_in_hundreds(events, delta, data):
-    check_composition(events, delta, data.draw)
-
-
 @pytest.mark.thorough
 @pytest.mark.timeout(12 * 3600)
-@thorough
+@settings(max_examples=10_000, derandomize=True)
 @given(EVENTS, DELTAS, st.data())
 def test_no_bound_contradicts_another_in_thousands(events, delta, data):
     """On coarse grids, whose bounds hold too and take a quarter of the time."""

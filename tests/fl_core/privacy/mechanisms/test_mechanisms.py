@@ -126,8 +126,9 @@ def largest_shift(covariance, most, apart):
 
 
 @every_plan_in_its_time
-@pytest.mark.parametrize("cut", [13, 1, 6, 10])
-@pytest.mark.parametrize(("most", "apart"), [(1, 1), (2, 1), (2, 3), (3, 3), (3, 5)])
+@pytest.mark.parametrize(
+    ("most", "apart", "cut"), [(1, 1, 10), (2, 1, 13), (2, 1, 6), (2, 3, 10), (3, 3, 13), (3, 3, 6), (3, 5, 1)]
+)
 def test_sensitivity_is_never_below_what_the_noise_itself_lets_through(plan, most, apart, cut):
     """By brute force from the covariance of the noise as it is drawn, with one secret or with another from a cut on."""
     plan = dataclasses.replace(plan, participation=BoundedParticipation(most, apart))
@@ -269,12 +270,6 @@ class TestNoiseSource:
     """Every statistical test here has a false-alarm rate of 1e-6."""
 
     LIKE: ClassVar = {"a": np.zeros((300, 100), np.float32), "b": np.zeros(20_000, np.float32)}
-
-    @pytest.mark.long
-    def test_draws_are_standard_normal(self):
-        drawn = noise_from(fresh_secret(), self.LIKE)([(1.0, (3,))])
-        for leaf in drawn.values():
-            assert scipy.stats.kstest(np.asarray(leaf).ravel(), "norm").pvalue > 1e-6
 
     def test_draws_add_up_with_their_coefficients(self):
         draw = noise_from(fresh_secret(), self.LIKE)

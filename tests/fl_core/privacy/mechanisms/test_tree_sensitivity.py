@@ -1,7 +1,7 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlm.fl_core.errors import ConfigurationError
@@ -36,7 +36,6 @@ def by_enumeration(trees, most, apart, completed):
     return max(sum(sum(one in node for one in rounds) ** 2 for node in nodes) for rounds in patterns)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=3), st.integers(1, 4), st.integers(1, 6), st.booleans())
 def test_equals_the_maximum_over_all_patterns(trees, most, apart, completed):
     assert tree_sensitivity_squared(trees, most, apart, completed) == by_enumeration(trees, most, apart, completed)
@@ -47,7 +46,6 @@ def test_a_client_in_every_round():
     assert tree_sensitivity_squared([1024], None, 1) == sum(2 ** (10 - level) * 4**level for level in range(11))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 80), st.integers(1, 8), st.integers(1, 30))
 def test_grows_with_rounds_and_participations_and_falls_with_separation(rounds, most, apart):
     here = tree_sensitivity_squared([rounds], most, apart)
