@@ -75,6 +75,7 @@ def check_composition(events, delta, draw):
         assert lower <= upper_epsilon(losses_of(with_more, direction), delta / factor)
 
 
+@pytest.mark.timeout(1800)
 @costly(3)
 @given(EVENTS, DELTAS, st.data())
 def test_no_bound_contradicts_another(events, delta, data):
@@ -93,6 +94,7 @@ def test_no_bound_contradicts_another_in_thousands(events, delta, data):
         check_composition(events, delta, data.draw)
 
 
+@pytest.mark.long
 def test_masses_next_to_none_are_no_warning():
     """The quotient of a mass by a neighbour of 1e-322 is beyond what floats hold."""
     event = GaussianEvent(10**-1.578125, 1, 1e-6, population=10, most=1)
