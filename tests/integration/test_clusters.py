@@ -35,7 +35,7 @@ def place(small_store, tmp_path_factory):
     return folder
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed; pip install -c constraints.txt -e '.[ray]'"
 )

@@ -75,7 +75,8 @@ def run_two(store, out, **changes):
     return summary
 
 
-@pytest.mark.long
+# That of adapters shows the same, and more.
+@pytest.mark.thorough
 def test_two_processes_give_the_same_parameters_as_one(small_store, tmp_path):
     alone, _ = run(small_store, tmp_path / "alone", devices=2)
     two = run_two(small_store, tmp_path / "two")
