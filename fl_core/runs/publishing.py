@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import jax
 import numpy as np
@@ -162,7 +163,7 @@ def load_published(folder: Path, like: Params) -> Params:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             flat = {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise CheckpointError(f"{path}: not the model of a release ({error}); give the folder of one") from error
     nested: dict[str, Any] = {}
     for name, array in flat.items():
