@@ -5,6 +5,7 @@ import pytest
 
 from fedlm.fl_core.aggregation import (
     AggregationRules,
+    WeightedMean,
     add_aggregates,
     contribution,
     empty_aggregate,
@@ -95,3 +96,8 @@ def test_norms_out_of_range_count_in_the_outermost_bins(norm):
     update = {"a": jnp.array([norm], jnp.float32)}
     counts = contribution(update, jnp.ones(()), TrainingSums.zero(), AggregationRules()).norm_counts
     assert float(counts[0 if norm < 1 else -1]) == 1.0
+
+
+def test_without_privacy_a_server_optimizer_keeps_what_it_remembers():
+    one = contribution(delta(1.0, 2.0), jnp.asarray(1.0), LOSSES, AggregationRules())
+    assert not WeightedMean().next(None, one, 0).restart

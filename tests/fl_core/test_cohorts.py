@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlm.fl_core.cohorts import Availability, AvailabilitySampler, UniformSampler, WeightedSampler
+from fedlm.fl_core.cohorts import Availability, AvailabilitySampler, UniformSampler, WeightedSampler, WhoeverChecksIn
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.randomness import device_key, host_rng
 
@@ -169,3 +169,7 @@ def test_a_secret_gives_each_stream_a_key_of_128_bits():
     keys = {other.tobytes() for other in [*others, key(secret, "a", 1)]}
     assert len(keys) == len(others) + 1
     assert host_rng(secret, "a", 1).random() == host_rng(secret, "a", 1).random()
+
+
+def test_where_clients_check_in_nobody_is_named():
+    assert not len(WhoeverChecksIn().sample(3))

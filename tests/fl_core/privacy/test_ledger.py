@@ -259,3 +259,20 @@ def test_noise_of_an_earlier_version_is_not_gone_on_with(tmp_path, monkeypatch, 
             begin(tmp_path, stored)
     assert lines_of(tmp_path) == written
     assert PrivacyLedger(tmp_path / "privacy" / LEDGER_FILE).spent() == account(PLAN, DELTA, [(0, released)])
+
+
+def repeatable(directory, stored):
+    releases = Releases(directory / "privacy", new_secret=lambda generation: bytes(32))
+    return releases, releases.resume(PLAN, DELTA, {}, stored)
+
+
+def test_rounds_with_repeatable_noise_are_run_again_to_the_same_model_alone(tmp_path):
+    stored = Stored()
+    releases, _ = repeatable(tmp_path, stored)
+    releases.ledger.intend(Release(5, "digest of 5"))
+    releases, found = repeatable(tmp_path, stored)
+    assert (found.checkpoint, found.next_round) == (0, 0)
+    with pytest.raises(LedgerError, match="gave another model"):
+        releases.save(5, "another", lambda: None)
+    release(releases, stored, 5)
+    assert releases.ledger.last_release == Release(5, "digest of 5")

@@ -246,3 +246,13 @@ def test_a_vocabulary_of_another_import_that_first_parameters_were_trained_with_
         spent.append(DataBudget(data).reserved().epsilon)
         assert spent[-1] == pytest.approx(exact, rel=0.01)
     assert spent[1] > 1.05 * spent[0]
+
+
+def test_a_process_that_another_has_followed_is_not_the_last(tmp_path):
+    budget = DataBudget.set(tmp_path, 1.0, DELTA, None)
+    assert not budget.entered("run", "first")
+    assert budget.enter("run", [], "first")
+    assert budget.entered("run", "first")
+    assert budget.enter("run", ["first"], "second")
+    assert not budget.enter("run", ["first"], "third")
+    assert (budget.entered("run", "first"), budget.entered("run", "second")) == (False, True)

@@ -158,3 +158,24 @@ def test_a_run_that_has_released_knows_which_copy_goes_on(tmp_path):
     (tmp_path / "new" / "lineage.json").unlink()
     with RunFolder(tmp_path / "new") as folder:
         assert Counting(folder, TERMS).run.remaining == range(STEPS)
+
+
+def test_noise_is_fresh_where_its_generation_begins_alone(tmp_path):
+    with RunFolder(tmp_path) as folder:
+        assert Counting(folder, TERMS).run.standing.fresh_noise
+    begin_and_stop(tmp_path, 4, privacy=TERMS)
+    with RunFolder(tmp_path) as folder:
+        assert not Counting(folder, TERMS).run.standing.fresh_noise
+
+
+def test_earlier_states_are_read_from_the_newest_on(tmp_path):
+    with RunFolder(tmp_path) as folder:
+        found = [(rounds, float(state.params[0])) for rounds, state in Counting(folder).take().run.earlier(FRESH)]
+    assert len(found) > 1
+    assert found == [(rounds, float(rounds)) for rounds in sorted((one for one, _ in found), reverse=True)]
+
+
+def test_a_run_without_privacy_hides_nothing(tmp_path):
+    tmp_path.chmod(0o755)
+    with RunFolder(tmp_path):
+        assert tmp_path.stat().st_mode & 0o777 == 0o755
