@@ -110,7 +110,7 @@ class _Profile(NamedTuple):
         """Bound what delta has of the sums that are computed, at an epsilon up to the last point, from above."""
         place = int(np.searchsorted(self.sums, epsilon))
         step = float(self.sums[place]) - epsilon
-        held = float(self.over[place] - self.steep[place] * math.expm1(-step)) + self.error * math.exp(self.tilt * step)
+        held = float(self.over[place] - self.steep[place] * math.expm1(-step)) + _grown(self.error, self.tilt * step)
         return math.exp(min(0.0, math.log(held) + self.log_moment - self.tilt * float(self.sums[place]) + self.factor))
 
 
@@ -300,6 +300,13 @@ def _log_moment(masses: np.ndarray, losses: np.ndarray, tilt: float) -> float:
     return top + math.log(float(np.sum(np.exp(exponents - top))))
 
 
+def _grown(error: float, exponent: float) -> float:
+    """Multiply by e to the power of an exponent: infinity is above any error, so that bounds hold."""
+    if exponent > 700.0:
+        return math.inf if error else 0.0
+    return error * math.exp(exponent)
+
+
 def _solve(profile: _Profile, delta: float) -> float:
     """Find where the bound on delta(epsilon) passes delta."""
     sums, below = profile.sums, profile.below
@@ -314,7 +321,7 @@ def _solve(profile: _Profile, delta: float) -> float:
     # Between two points the same losses lie above. Errors are no more than at the first, and all else is no less than
     # at the second.
     low, high = float(sums[place - 1]), float(sums[place])
-    error = profile.error * math.exp(profile.tilt * (high - low))
+    error = _grown(profile.error, profile.tilt * (high - low))
     remains = float(left[place] if below else left[place - 1])
     if remains <= 0 or profile.steep[place] <= 0:
         return max(0.0, low if below else high)

@@ -94,6 +94,13 @@ def test_no_bound_contradicts_another_in_thousands(events, delta, data):
         check_composition(events, delta, data.draw)
 
 
+def test_bounds_hold_on_a_grid_that_is_far_too_coarse(monkeypatch):
+    """Between two of its points a tilted error grows beyond what floats hold."""
+    monkeypatch.setattr(loss_sums, "_MOST_POINTS", 1 << 13)
+    losses = losses_of([StatedEvent(10.0, count=2)], "remove")
+    assert 19.9 < lower_epsilon(losses, 1e-9) <= 20 <= upper_epsilon(losses, 1e-9) < 20.1
+
+
 @pytest.mark.long
 def test_masses_next_to_none_are_no_warning():
     """The quotient of a mass by a neighbour of 1e-322 is beyond what floats hold."""
