@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting import account, calibrate, events_of, privacy_profile, sensitivity_squared
+from fedlm.fl_core.privacy.accounting import (
+    account,
+    calibrate,
+    events_of,
+    least_noise,
+    privacy_profile,
+    sensitivity_squared,
+)
 from fedlm.fl_core.privacy.central_plan import central_plan
 from fedlm.fl_core.privacy.composition import GaussianEvent, StatedEvent, epsilon_above, epsilon_bounds
 from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
@@ -249,3 +256,7 @@ def test_different_runs_compose():
     alone = [account(plan, DELTA).epsilon for plan in (first, TREE)]
     assert max(alone) < both < sum(alone)
     assert both < epsilon_bounds([*events_of(first), *events_of(TREE), StatedEvent(0.5)], DELTA).upper <= both + 0.51
+
+
+def test_the_least_noise_is_found_also_where_more_noise_spends_nothing():
+    assert least_noise(lambda noise: max(0.0, 3.0 - noise), 0.9) == pytest.approx(2.1, rel=1e-3)

@@ -306,5 +306,6 @@ def test_a_replaced_pair_is_that_of_two_mixtures(shift, probability):
     at = float(pair.outcome(np.array([epsilon]))[0])
     one = (1 - probability) * ndtr(-at) + probability * ndtr(shift - at)
     other = (1 - probability) * ndtr(-at) + probability * ndtr(-shift - at)
+    assert pair.above(at) == pytest.approx((one, other), rel=1e-12)
     losses, exact = [(1, MixedLoss(((1.0, pair),)))], float(one - math.exp(epsilon) * other)
     assert epsilon * 0.99 <= lower_epsilon(losses, exact) <= epsilon <= upper_epsilon(losses, exact) <= epsilon * 1.01
