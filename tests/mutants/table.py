@@ -11,9 +11,13 @@ WHY = "why"
 
 
 def write_table(folders: dict[str, Path]) -> None:
-    """Write what the verdicts of some folders say: `quick` and `long` of each, and who killed."""
+    """Write which quick test, and which long one, killed each mutant, by the verdicts of some folders."""
     reasons = {row["mutant"]: row[WHY] for row in read_table()}
-    found = {name: _by_mutant(folder) for name, folder in folders.items()}
+    found = {
+        f"{name}, {kind}": _by_mutant(folder / file)
+        for name, folder in folders.items()
+        for kind, file in (("quick", "verdicts.jsonl"), ("long", "long.jsonl"))
+    }
     with TABLE.open("w", newline="") as file:
         table = csv.DictWriter(file, ["area", "mutant", "line", "mutated", *found, WHY], lineterminator="\n")
         table.writeheader()
@@ -37,13 +41,12 @@ def read_table() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _by_mutant(folder: Path) -> dict[str, str]:
+def _by_mutant(verdicts: Path) -> dict[str, str]:
     """The last word on each mutant: the test that killed it, or else what became of it."""
     words: dict[str, str] = {}
-    for name in ("verdicts.jsonl", "long.jsonl"):
-        for one in read_verdicts(folder / name):
-            if words.get(one["mutant"], "survived") in ("survived", "not run"):
-                words[one["mutant"]] = one["by"] if one["verdict"] == "killed" else one["verdict"]
+    for one in read_verdicts(verdicts):
+        if words.get(one["mutant"], "survived") in ("survived", "not run"):
+            words[one["mutant"]] = one["by"] if one["verdict"] == "killed" else one["verdict"]
     return words
 
 

@@ -276,3 +276,10 @@ def test_rounds_with_repeatable_noise_are_run_again_to_the_same_model_alone(tmp_
         releases.save(5, "another", lambda: None)
     release(releases, stored, 5)
     assert releases.ledger.last_release == Release(5, "digest of 5")
+
+
+def test_the_ledger_has_a_release_before_its_checkpoint_is_written(tmp_path):
+    releases, _ = begin(tmp_path)
+    known = []
+    releases.save(5, "digest", lambda: known.append(PrivacyLedger(tmp_path / "privacy" / LEDGER_FILE).open_intent))
+    assert known == [Release(5, "digest")]
