@@ -12,7 +12,11 @@ from fedlm.simulations.data.store.token_store import TokenStore
 pytestmark = pytest.mark.reference
 
 LENGTH = 6
-FEDJAX_FILES = {"train": "store_train.sqlite", "heldout": "store_held_out.sqlite", "test": "store_test.sqlite"}
+FEDJAX_FILES = {
+    "train": "small_store_train.sqlite",
+    "heldout": "small_store_held_out.sqlite",
+    "test": "small_store_test.sqlite",
+}
 
 
 @pytest.fixture
