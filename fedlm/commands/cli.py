@@ -116,7 +116,7 @@ def _run(command: str, debug: bool, argv: list[str]) -> int:
         if debug:
             traceback.print_exc()
             return _FAILED
-        return _complain(prog, kept_failure(error, [*prog.split(), *argv]), _FAILED)
+        return _complain(prog, kept_failure(error, ["fedlm", command, *argv]), _FAILED)
 
 
 def _imported(module: str) -> ModuleType:

@@ -11,6 +11,8 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
+from fedlm.commands.user_folders import user_folder
+
 MOST_BYTES = 512 * 2**20
 """The least recently used beyond this are removed when a command begins."""
 LEAST_FREE = 1024 * 2**20
@@ -32,7 +34,7 @@ def keep_compiled_programs() -> None:
     if os.environ.get("JAX_ENABLE_COMPILATION_CACHE", "").lower() in _NO:
         return
     try:
-        folder = _cache_folder() / "fedlm" / "compiled" / _processor()
+        folder = user_folder("XDG_CACHE_HOME", ".cache") / "compiled" / _processor()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _is_ours_alone(folder) or shutil.disk_usage(folder).free < LEAST_FREE:
             return
@@ -44,12 +46,6 @@ def keep_compiled_programs() -> None:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     # A program that cannot be read or written is compiled, and that is all.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
-
-
-def _cache_folder() -> Path:
-    """By the XDG base directory specification, which has relative paths ignored."""
-    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return given if given.is_absolute() else Path.home() / ".cache"
 
 
 def _processor() -> str:

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from fedlm.commands.user_folders import user_folder
+
 # A user named the place, or the machine's owner closed it. Other errors, of a missing file for one, may be defects.
 _OF_THE_PLACE = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP,
@@ -46,19 +48,12 @@ def kept_failure(error: Exception, words: list[str]) -> str:
 
 def _kept(text: str) -> Path:
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-"
-    for folder in (_state_folder(), Path(tempfile.gettempdir())):
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            number, path = tempfile.mkstemp(".log", name, folder)
-        except OSError:
-            continue
-        with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-        return Path(path)
-    raise OSError(f"neither {_state_folder()} nor {tempfile.gettempdir()} can be written to")
-
-
-def _state_folder() -> Path:
-    """By the XDG base directory specification, which has relative paths ignored."""
-    given = Path(os.environ.get("XDG_STATE_HOME", ""))
-    return (given if given.is_absolute() else Path(os.path.expanduser("~/.local/state"))) / "fedlm"
+    try:
+        folder = user_folder("XDG_STATE_HOME", ".local/state")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        number, path = tempfile.mkstemp(".log", name, folder)
+    except (OSError, RuntimeError):  # of which the last means that there is no home
+        number, path = tempfile.mkstemp(".log", name)
+    with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+    return Path(path)

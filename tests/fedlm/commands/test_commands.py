@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -199,6 +200,20 @@ def test_a_line_is_enough_where_no_file_can_be_written(failing, tmp_path, monkey
     monkeypatch.setattr(tempfile, "tempdir", "/dev/null/nowhere")
     assert main(["models"]) == 1
     assert "KeyError: 'heldout'. The traceback cannot be kept (" in capsys.readouterr().err
+
+
+def test_a_traceback_of_a_user_without_a_home_is_kept_where_temporary_files_are(failing, tmp_path, monkeypatch, capsys):
+    failing(KeyError("heldout"))
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(Path, "home", _no_home)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert main(["models"]) == 1
+    (log,) = tmp_path.glob("*.log")
+    assert f"The traceback is in {log}, " in capsys.readouterr().err
+
+
+def _no_home():
+    raise RuntimeError("Could not determine home directory.")
 
 
 @pytest.mark.parametrize(
