@@ -1,6 +1,5 @@
 """The settings of federated training that a simulation and a deployment have in common."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -169,33 +168,3 @@ class TrainingSettings:
             server_warmup_rounds=self.server_warmup_rounds,
             algorithm=self.algorithm.make(),
         )
-
-
-def check_learning_rates(name: str, *rates: float) -> None:
-    """Refuse learning rates that are not positive and finite.
-
-    Args:
-      name: the setting, for the message.
-      *rates: its values.
-
-    Raises:
-      ConfigurationError: one is not.
-    """
-    for rate in rates:
-        if not (rate > 0 and math.isfinite(rate)):
-            raise ConfigurationError(f"{setting(name)} is {rate}, but must be positive and finite")
-
-
-def check_seeds(name: str, *seeds: int) -> None:
-    """Refuse seeds that random number generators do not take.
-
-    Args:
-      name: the setting, for the message.
-      *seeds: its values.
-
-    Raises:
-      ConfigurationError: one is negative or has more than 32 bits.
-    """
-    for seed in seeds:
-        if not 0 <= seed < 2**32:
-            raise ConfigurationError(f"{setting(name)} is {seed}, but must lie between 0 and 2^32 - 1")

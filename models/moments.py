@@ -19,17 +19,9 @@ Every function is held to a million random draws by the tests. All are exact for
 """
 
 import math
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-
-GeluMoments = Literal["exact", "relu"]
-"""How moments of GELU are computed: `exact`, or by the formulas of ReLU as in the paper (section 5.3, table 3), which
-are close where the variance is large, and a fourth too much where the input is small."""
-
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 
 def effective_error(noise_batch_ratio: float, relevance: jax.Array) -> jax.Array:
@@ -84,29 +76,6 @@ def linear_variance(
     return (mean.shape[-1] * variance + length) * weight_variance + variance * squares
 
 
-def maximum_moments(
-    mean: jax.Array, variance: jax.Array, other_mean: jax.Array, other_variance: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Compute mean and variance of the larger of two independent Gaussians (Clark 1961; DPFormer, equation 5.6).
-
-    All are float [...], and one of the variances at least is positive.
-    """
-    spread = jnp.sqrt(variance + other_variance)
-    ratio = (mean - other_mean) / spread
-    first, second, density = _cumulative(ratio), _cumulative(-ratio), _density(ratio)
-    larger = mean * first + other_mean * second + spread * density
-    # Around the larger mean, so that large means do not cancel.
-    centre = jnp.maximum(mean, other_mean)
-    one, other = mean - centre, other_mean - centre
-    centred = one * first + other * second + spread * density
-    square = (
-        (variance + jnp.square(one)) * first
-        + (other_variance + jnp.square(other)) * second
-        + (one + other) * spread * density
-    )
-    return larger, jnp.maximum(square - jnp.square(centred), 0.0)
-
-
 def relu_moments(mean: jax.Array, variance: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Compute mean and variance of `max(x, 0)` of a Gaussian (DPFormer, equation 5.6 and appendix D.2), float [...].
 
@@ -122,51 +91,6 @@ def relu_moments(mean: jax.Array, variance: jax.Array) -> tuple[jax.Array, jax.A
         jnp.where(certain, jnp.maximum(mean, 0.0), expected),
         jnp.where(certain, 0.0, variance * jnp.clip(share, 0.0, 1.0)),
     )
-
-
-def gelu_moments(mean: jax.Array, variance: jax.Array, by: GeluMoments = "exact") -> tuple[jax.Array, jax.Array]:
-    """Compute mean and variance of `x Phi(x)` of a Gaussian (GELU, Hendrycks and Gimpel 2016), float [...].
-
-    Ours, where it is exact: by Stein's lemma all moments follow from those of Phi and its derivatives, with
-    `E Phi(x) = Phi(m / sqrt(1 + v))`, and `E Phi(x)^2` by Owen's T function (Owen 1956), whose integral is computed
-    by Gauss-Legendre quadrature.
-
-    Args:
-      mean: m, float [...].
-      variance: v, float [...].
-      by: see `GeluMoments`.
-    """
-    if by == "relu":
-        return relu_moments(mean, variance)
-    m, v = mean, variance
-    root, wide = jnp.sqrt(1 + v), 1 + 2 * v
-    ratio = m / root
-    of_phi, of_density = _cumulative(ratio), _density(ratio) / root
-    expected = m * of_phi + v * of_density
-    phi_variance = _variance_of_phi(ratio, v)
-    both = m / (root * jnp.sqrt(wide))
-    # E[phi Phi], E[x phi Phi] and E[phi^2].
-    first = of_density * _cumulative(both)
-    second = of_density * (m / (1 + v) * _cumulative(both) + v / (root * jnp.sqrt(wide)) * _density(both))
-    squared = jnp.exp(-jnp.square(m) / wide) / (2 * math.pi * jnp.sqrt(wide))
-    # Var = E[(m^2 + v) h + 2 m v h' + ...] less the mean's square, for h = Phi^2, in orders of v: nothing cancels.
-    found = (
-        jnp.square(m) * phi_variance
-        + v * (jnp.square(of_phi) + phi_variance + 2 * m * (2 * first - of_phi * of_density))
-        + jnp.square(v) * (2 * squared - 2 * second - jnp.square(of_density))
-    )
-    return expected, jnp.maximum(found, 0.0)
-
-
-def _variance_of_phi(ratio: jax.Array, variance: jax.Array) -> jax.Array:
-    """Compute the variance of Phi(x), with ratio `m / sqrt(1 + v)`: `2 T(ratio, 1) - 2 T(ratio, 1 / sqrt(1 + 2 v))`."""
-    root = jnp.sqrt(1 + 2 * variance)
-    half = variance / (root * (1 + root))  # half the length of the interval from 1 / root to 1
-    total = jnp.zeros(jnp.broadcast_shapes(jnp.shape(ratio), jnp.shape(variance)))
-    for node, weight in zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True):
-        square = 1 + jnp.square(1 - half * (1 - node))
-        total = total + weight * jnp.exp(-0.5 * jnp.square(ratio) * square) / square
-    return half * total / math.pi
 
 
 def layer_norm_variance(

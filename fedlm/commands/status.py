@@ -119,9 +119,7 @@ def describe(status: dict[str, Any]) -> Group:
             f"of {totals['selected']} selected; {totals['bytes_down']:,} bytes down, {totals['bytes_up']:,} up"
         )
     )
-    if "participation" in status:
-        # A server of an earlier version does not tell.
-        lines.append(Text(f"participation: {participation_in_words(status['participation'])}"))
+    lines.append(Text(f"participation: {participation_in_words(status['participation'])}"))
     return Group(*lines, Text(_privacy_line(status["privacy"])))
 
 
@@ -134,8 +132,7 @@ def _round_lines(found: dict[str, Any]) -> list[Any]:
     most = max(found["checked_in"], found["selected"], found["goal"], 1)
     for stage in ("checked_in", "selected", "reported", "dropped"):
         bar = ProgressBar(total=most, completed=found[stage], width=30)
-        # A server of an earlier version does not tell who declined.
-        declined = f"  {found['declined']} declined" if stage == "dropped" and found.get("declined") else ""
+        declined = f"  {found['declined']} declined" if stage == "dropped" and found["declined"] else ""
         funnel.add_row("  " + stage.replace("_", " "), str(found[stage]), bar, declined)
     return [Text(f"round {found['round_number'] + 1} ({state}), waits for {found['goal']} reports:"), funnel]
 

@@ -31,7 +31,6 @@ TUNING_FIELD = "tuning"
 """In what checkpoints and ledger say of a run: `runs`, the number of private runs that it was compared with, or
 `selection`, the private selection that it is a trial of; its ledger adds `chosen` to the best of those."""
 COUNTED_IN_THE_OPEN = "its relevances of tokens were counted without privacy in data of people who count"
-UNRECORDED = "a version of fedlm that wrote down neither what its first parameters were made from nor what it spent"
 
 
 class Phase(NamedTuple):
@@ -150,15 +149,9 @@ def data_of_people(phases: Sequence[Phase], training_data: str | None = None) ->
 
 
 def recorded_ancestry(about: dict[str, Any]) -> tuple[Phase, ...]:
-    """Read what a checkpoint or ledger says of a run's first parameters, also of one that an earlier version began."""
-    if "ancestry" in about:
-        phases = [Phase(**phase) for phase in about["ancestry"]]
-        return tuple(seen_from(phases, about.get("training_data_sha256")))
-    settings = settings_in(about)
-    if settings.get("init_from") is None:
-        return ()
-    unknown = about.get("initial_parameters_sha256") or ""
-    return (Phase("?", str(settings["init_from"]), 0, unknown, None, "same", f"it began under {UNRECORDED}"),)
+    """Read what a checkpoint or ledger says of what a run's first parameters went through."""
+    phases = [Phase(**phase) for phase in about.get("ancestry", ())]
+    return tuple(seen_from(phases, about.get("training_data_sha256")))
 
 
 def settings_in(about: dict[str, Any]) -> dict[str, Any]:
@@ -186,7 +179,8 @@ def why_not_private(about: dict[str, Any]) -> str:
 def as_records(ancestry: Sequence[Phase]) -> list[dict[str, Any]]:
     """Make JSON-able records, which `recorded_ancestry` reads."""
     records = [phase._asdict() for phase in ancestry]
-    later = ("claim", "relevance", "vocabulary")  # fields that records of earlier versions have not got
+    may_lack = ("claim", "relevance", "vocabulary")
     return [
-        {name: value for name, value in record.items() if name not in later or value is not None} for record in records
+        {name: value for name, value in record.items() if name not in may_lack or value is not None}
+        for record in records
     ]

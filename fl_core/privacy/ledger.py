@@ -44,21 +44,21 @@ class Release(NamedTuple):
     Attributes:
       rounds: how many rounds it has seen.
       digest: of its content.
-      parameters: digest of the model's parameters alone; None in a ledger of an earlier version.
+      parameters: digest of the model's parameters alone.
     """
 
     rounds: int
     digest: str
-    parameters: str | None = None
+    parameters: str = ""
 
     def as_record(self) -> dict[str, Any]:
         """Make its fields in a ledger's record."""
-        return {name: value for name, value in self._asdict().items() if value is not None}
+        return self._asdict()
 
     @staticmethod
     def of_record(record: dict[str, Any]) -> "Release":
         """Undo `as_record`, of a whole record."""
-        return Release(record["rounds"], record["digest"], record.get("parameters"))
+        return Release(record["rounds"], record["digest"], record["parameters"])
 
 
 class PrivacyLedger:
@@ -115,9 +115,9 @@ class PrivacyLedger:
         return float(self._head["delta"])
 
     @property
-    def noise_format(self) -> str | None:
-        """How the run's noise follows from its secret; None in a ledger of an earlier version."""
-        return self._head.get("noise")
+    def noise_format(self) -> str:
+        """How the run's noise follows from its secret."""
+        return str(self._head["noise"])
 
     @property
     def about(self) -> dict[str, Any]:

@@ -24,8 +24,6 @@ DOCUMENT_CLIENT = (
     f"{ONE_DOCUMENT}, in all rounds (the data set was imported without users: somebody who wrote several documents "
     "is spread over as many clients, and the promise is per document, not per user)"
 )
-UNRECORDED = "(the data set does not record whether its clients are users or documents)"
-UNRECORDED_CLIENT = f"{CLIENT} {UNRECORDED}"
 Adjacency = Literal["add_or_remove", "zero_out"]
 _LEAST_NOISE, _MOST_NOISE = 1e-6, 1e9  # between which float32 holds the noise, and epsilon can be computed
 LEDGER_FILE = "ledger.jsonl"

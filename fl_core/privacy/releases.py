@@ -151,7 +151,7 @@ class Releases:
             )
         if self.ledger.noise_format != NOISE_FORMAT and self._resumed(plan).goes_on:
             raise LedgerError(
-                f"{self._directory / LEDGER_FILE}: the run was begun by an earlier version of fedlm, with noise that "
+                f"{self._directory / LEDGER_FILE}: the run was begun by another version of fedlm, with noise that "
                 f"this one does not draw any more; begin a new run with another {setting('out')}"
             )
         self._settle(checkpoints)
@@ -204,7 +204,7 @@ class Releases:
         the first secret, which it follows from, is not the one that the run was begun with."""
         return hmac.digest(self._read_secret(0), b"cohorts", "sha256")
 
-    def save(self, rounds: int, digest: str, write: Callable[[], None], parameters: str | None = None) -> None:
+    def save(self, rounds: int, digest: str, write: Callable[[], None], parameters: str = "") -> None:
         """Make a model durable; when this returns, it may be shown.
 
         Args:

@@ -12,7 +12,7 @@ from fedlm.fl_core.privacy.composition import Event, GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.participation import PoissonParticipation
-from fedlm.fl_core.privacy.plan import ONE_DOCUMENT, UNRECORDED, Adjacency, PrivacyPlan
+from fedlm.fl_core.privacy.plan import ONE_DOCUMENT, Adjacency, PrivacyPlan
 from fedlm.fl_core.privacy.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.private_selection import AnyEvent, SelectionEvent, composed_above
 from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
@@ -93,11 +93,7 @@ def _same_units(one: str, other: str, data: str | None, other_data: str | None) 
     """Say whether what one plan hides is what another hides: all of a person's text, or the same part of the same
     text."""
     people = {"client", "user"}
-    # What is not recorded may be a document.
-    nouns = {
-        "document" if unit.startswith(ONE_DOCUMENT) or UNRECORDED in unit else unit.split(":")[0]
-        for unit in (one, other)
-    }
+    nouns = {"document" if unit.startswith(ONE_DOCUMENT) else unit.split(":")[0] for unit in (one, other)}
     if nouns <= people:
         return True
     # A document of a data set without users is one of its clients.

@@ -86,8 +86,7 @@ class VocabularyOrigin:
         has not said more of it; `public`: brought by the user, who says that it holds nothing of anybody; `private`:
         made of the training data with differential privacy.
       private: what that spent; None for the other kinds.
-      recorded: whether the data set says so; one that an earlier version made says nothing, and counts as made of the
-        training data.
+      recorded: whether that is recorded; what is not counts as made of the training data.
       of_another: whether it was made with another data set, from which it was taken.
       text: fingerprint of the training clients whose text it was made of, where that is recorded of one that was given;
         whatever its user says of it.
@@ -194,7 +193,7 @@ class VocabularyOrigin:
 
     @staticmethod
     def from_json(record: dict[str, Any] | None) -> "VocabularyOrigin":
-        """Undo `as_json`; None, as of a data set that an earlier version made, is `UNKNOWN`.
+        """Undo `as_json`; None, where nothing is recorded, is `UNKNOWN`.
 
         Raises:
           ConfigurationError: it is not such a record.

@@ -154,12 +154,6 @@ class Run:
         standing = Standing(
             found.checkpoint, found.next_round, found.end, found.first, found.secret.hex(), releases.draw_seed()
         )
-        if standing.end > standing.first and self._identity.unknown_data(releases.ledger.about):
-            raise CheckpointError(
-                f"{folder.directory}: holds a private run of an earlier version of fedlm, which did not record who its "
-                "training clients were, so that nothing shows that these are the same. Begin a new run with another "
-                f"{setting('out')}; {setting('init_from')} begins it with these parameters"
-            )
         return standing, state
 
     def _go_on(self, begun: bool) -> None:

@@ -45,7 +45,7 @@ class _Plain(NamedTuple):
 
 
 def _stored(server: ServerState) -> Any:
-    # Checkpoints have names of fields; that of nothing would be one more than in those of earlier versions.
+    # Checkpoints have names of fields; that of nothing would be one more.
     remembers = jax.tree_util.tree_leaves(server.algorithm)
     return server if remembers else _Plain(server.params, server.optimizer)
 

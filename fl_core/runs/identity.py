@@ -1,7 +1,6 @@
 """What makes a run that run: which folder, and which other process, belongs to it."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +29,6 @@ class Fact(NamedTuple):
     what: str
     # the names under which a summary has it, outermost first; empty where it has it not
     in_summary: tuple[str, ...] = ()
-    since_ever: bool = True  # whether runs that earlier versions began have it too
 
 
 def errors_fact(reattention: Reattention | None) -> Fact:
@@ -49,17 +47,14 @@ class RunIdentity:
     facts: dict[str, Fact]  # by the names that they have in checkpoints
     paths: tuple[str, ...] = ()  # settings that name files, which may lie elsewhere when the run goes on
     may_change: tuple[str, ...] = ()  # settings that may be others when the run goes on
-    # adds to settings that an earlier version recorded those that it did not know
-    complete: Callable[[dict[str, Any]], dict[str, Any]] = dict
     unchecked: dict[str, Any] = field(default_factory=dict)  # what else checkpoints say of the run
-    # records of what its first parameters went through; None in a run that an earlier version began
-    ancestry: tuple[Phase, ...] | None = ()
+    ancestry: tuple[Phase, ...] = ()  # what its first parameters went through
     vocabulary: VocabularyOrigin = UNKNOWN
     relevance: RelevanceOrigin | None = None  # that its attention is corrected by; None without re-attention
 
     def about(self) -> dict[str, Any]:
         """Make what every checkpoint, and the ledger, says of the run."""
-        ancestry = {} if self.ancestry is None else {"ancestry": as_records(self.ancestry)}
+        ancestry = {"ancestry": as_records(self.ancestry)}
         facts = {name: fact.value for name, fact in self.facts.items()}
         vocabulary = {ORIGIN_FIELD: self.vocabulary.as_json()}
         relevance = {} if self.relevance is None else {RELEVANCE_FIELD: self.relevance.as_json()}
@@ -72,22 +67,16 @@ class RunIdentity:
         """Take over what the run in the folder has written down of its first parameters, its vocabulary and the
         relevances of its tokens, given its `about`: it was true when they were read, whatever has become of the runs
         and files that they come from."""
-        ancestry = recorded_ancestry(found) if "ancestry" in found else None
         vocabulary = VocabularyOrigin.from_json(found.get(ORIGIN_FIELD))
         relevance = RelevanceOrigin.from_json(found.get(RELEVANCE_FIELD))
-        return replace(self, ancestry=ancestry, vocabulary=vocabulary, relevance=relevance)
-
-    def unknown_data(self, found: dict[str, Any]) -> bool:
-        """Say whether the run in the folder has not written down which training data it was begun with, given its
-        `about`."""
-        return TRAINING_DATA in self.facts and found.get(TRAINING_DATA) is None
+        return replace(self, ancestry=recorded_ancestry(found), vocabulary=vocabulary, relevance=relevance)
 
     def check(self, found: dict[str, Any], directory: Path) -> None:
         """Refuse to go on with another run, given what `about` said when the run in the folder was begun. Raises
         CheckpointError where they differ in what may not change."""
         if self.kind not in found:
             raise _of_another_kind(directory)
-        old, new = self.complete(found[self.kind]), self.settings
+        old, new = found[self.kind], self.settings
         changed = [name for name in new if name not in self.paths + self.may_change and old.get(name) != new[name]]
         if changed:
             what = "; ".join(f"{setting(name)} was {old.get(name)} and is now {new[name]}" for name in changed)
@@ -96,7 +85,7 @@ class RunIdentity:
                 f"another {setting('out')} to begin a new one"
             )
         for name, fact in self.facts.items():
-            if (fact.since_ever or found.get(name) is not None) and found.get(name) != fact.value:
+            if found.get(name) != fact.value:
                 raise CheckpointError(
                     f"{directory}: holds a run with another {fact.what}; give what it was begun with, or another "
                     f"{setting('out')}"
@@ -118,7 +107,7 @@ class RunIdentity:
             summary = json.loads(path.read_text(encoding="utf-8"))
             if self.kind not in summary and "status" in summary:
                 raise _of_another_kind(directory)
-            old, new = self.complete(summary[self.kind]), self.settings
+            old, new = summary[self.kind], self.settings
             free = {*self.paths, *self.may_change} - {length}
             same = all(old.get(name) == value for name, value in new.items() if name not in free)
             for fact in self.facts.values():

@@ -200,15 +200,12 @@ def _training_of(
     from fedlm.fl_core.privacy.statement import training_in
 
     released = [one for one in ledger.releases if one.rounds == rounds]
-    if not released or released[-1].parameters not in (digest, None):
+    if not released or released[-1].parameters != digest:
         raise CheckpointError(
             f"{folder}: the checkpoint of {rounds} rounds is none that this private run's ledger names; it is damaged, "
             "or comes from somewhere else. Give another run"
         )
     phase = training_in(ledger, str(folder.absolute()))._replace(steps=rounds, parameters_sha256=digest)
-    if phase.not_private is None and released[-1].parameters is None:
-        why = "its ledger, of an earlier version of fedlm, does not say which parameters were released"
-        phase = phase._replace(not_private=why)
     return phase, recorded_ancestry(about)
 
 

@@ -196,15 +196,10 @@ def released(run: Path) -> Released:
     if ledger is None:
         return Released(about, params, steps)
     named = [one.parameters for one in ledger.releases if one.rounds == steps]
-    if not named or named[-1] not in (parameters_digest(params), None):
+    if not named or named[-1] != parameters_digest(params):
         raise CheckpointError(
             f"{run}: the checkpoint of {steps} rounds is none that the ledger names; it is damaged, or comes from "
             "somewhere else, so that nothing is known of it"
-        )
-    if named[-1] is None:
-        raise CheckpointError(
-            f"{run}: its ledger, of an earlier version of fedlm, does not say which parameters were released; run "
-            "it again to publish its model"
         )
     return Released(ledger.about, params, steps)
 

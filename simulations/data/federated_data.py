@@ -98,8 +98,8 @@ class DataSet(Protocol):
         """Where the vocabulary comes from, and so whether a guarantee for a model covers it."""
 
     @property
-    def without_users(self) -> bool | None:
-        """Whether its clients are documents, and nobody knows whose; None where that is not recorded."""
+    def without_users(self) -> bool:
+        """Whether its clients are documents, and nobody knows whose."""
 
     @property
     def contents(self) -> str:

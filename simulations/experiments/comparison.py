@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
-from fedlm.fl_core.composed_settings import default_settings, settings_as_json
+from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.runs.initial_parameters import restated
@@ -31,8 +31,6 @@ from fedlm.simulations.experiments.configuration import (
     Comparison,
     Experiment,
     RunSettings,
-    SelectionSettings,
-    with_defaults,
 )
 from fedlm.simulations.experiments.federated_models import create_federated_model
 
@@ -189,10 +187,11 @@ def claim_folder(comparison: Comparison, out: Path) -> None:
 def changed_settings(recorded: dict[str, Any], settings: dict[str, Any], may_grow: Iterable[str] = ()) -> str:
     """Say in which settings a comparison differs from one that was recorded, but for those that may grow, and for where
     files lie; empty where it does not. Raises TypeError where the record is none."""
-    before = default_settings(SelectionSettings) | with_defaults(recorded)
+    if not isinstance(recorded, dict):
+        raise TypeError(f"a list of settings is expected, found {recorded!r}")
     shared = settings.keys() - set(may_grow) - set(MAY_MOVE)
-    changed = [name for name in settings if name in shared and before.get(name) != settings[name]]
-    return "; ".join(f"{setting(name)} was {before.get(name)} and is now {settings[name]}" for name in changed)
+    changed = [name for name in settings if name in shared and recorded.get(name) != settings[name]]
+    return "; ".join(f"{setting(name)} was {recorded.get(name)} and is now {settings[name]}" for name in changed)
 
 
 def read_result(cell: Cell, failure: str | None = None) -> CellResult:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedlm.fl_core.composed_settings import check_value_types, compose, default_settings
+from fedlm.fl_core.composed_settings import check_value_types, compose
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.lora_settings import LoraSettings
 from fedlm.fl_core.number_ranges import Count, CountOrZero, NotNegative, Positive, PositiveOrInfinite, Seed
@@ -21,8 +21,6 @@ from fedlm.simulations.engine.cohort_settings import CohortSettings
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
     from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
-
-_GONE = {"client_gradient_norms"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,21 +285,12 @@ MAY_MOVE = ("data", "availability_trace", "cohort_weights", "init_from", "releva
 """Paths whose files may lie elsewhere when a run goes on; their content is compared instead."""
 
 
-def with_defaults(record: dict[str, Any]) -> dict[str, Any]:
-    """Complete the flat settings of an experiment that an earlier version recorded: some are new, and some are gone."""
-    if "privacy" not in record and record.get("weighting") == "examples":
-        # What was the default then is what `auto` means without privacy.
-        record = record | {"weighting": "auto"}
-    kept = {name: value for name, value in record.items() if name not in _GONE}
-    return default_settings(Experiment) | kept
-
-
 def experiment_of(record: dict[str, Any]) -> Experiment:
-    """Make settings of the flat record of an experiment, also of one that an earlier version wrote.
+    """Make settings of the flat record of an experiment.
 
     Raises:
       TypeError: the record has a setting that is not known.
       ConfigurationError: a setting is out of range.
     """
     paths = {name: Path(record[name]) for name in MAY_MOVE if record.get(name) is not None}
-    return compose(Experiment, **with_defaults(record) | paths)
+    return compose(Experiment, **record | paths)

@@ -128,11 +128,6 @@ def settings_of_algorithm(algorithm: Any) -> dict[str, Any] | None:
     return None
 
 
-def is_label(value: Any) -> bool:
-    """Say whether a recorded setting stands for an object that a program brought."""
-    return isinstance(value, str) and value.startswith("own(") and value.endswith(")")
-
-
 def build_model(model: OwnModel, vocabulary_size: int, special_tokens: SpecialTokens = OWN) -> Model:
     """Make a run's model of what a program brought. Raises ConfigurationError where it is none, or does not fit."""
     if isinstance(model, ModelEntry):

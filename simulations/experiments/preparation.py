@@ -37,7 +37,7 @@ from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.engine.cohort_engine import ClientWork
 from fedlm.simulations.engine.cohort_samplers import Cohorts, make_cohorts
 from fedlm.simulations.evaluation.canaries import Canaries, WithCanaries, draw_canaries
-from fedlm.simulations.experiments.configuration import MAY_MOVE, Experiment, with_defaults
+from fedlm.simulations.experiments.configuration import MAY_MOVE, Experiment
 from fedlm.simulations.experiments.federated_models import create_federated_model
 from fedlm.simulations.experiments.own_parts import CheckedSampler, Evaluation, OwnModel, OwnParts, build_model
 
@@ -86,15 +86,15 @@ class Privacy(NamedTuple):
     data: Path  # the folder of the data set, which may carry a budget
     vocabulary: VocabularyOrigin
     law: "TrialsLaw | None" = None  # of the number of trials that the run is to be chosen from
-    without_users: bool | None = False  # whether clients are documents; None where the data set does not say
+    without_users: bool = False  # whether clients are documents
     relevance: RelevanceOrigin | None = None  # that attention is corrected by; None without re-attention
 
     def plan(self, begun: "BegunRun | None" = None) -> "PrivateAggregation":
         """Work out what happens to the sums of rounds; `begun` is what the run that goes on has promised."""
-        from fedlm.fl_core.privacy.plan import CLIENT, DOCUMENT_CLIENT, UNRECORDED_CLIENT
+        from fedlm.fl_core.privacy.plan import CLIENT, DOCUMENT_CLIENT
         from fedlm.fl_core.privacy.private_plan import plan_aggregation
 
-        unit = {False: CLIENT, True: DOCUMENT_CLIENT, None: UNRECORDED_CLIENT}[self.without_users]
+        unit = DOCUMENT_CLIENT if self.without_users else CLIENT
         return plan_aggregation(
             self.settings,
             self.rounds,
@@ -372,9 +372,9 @@ def _identity(
         settings=settings,
         facts={
             "vocabulary": Fact(store.fingerprint, "vocabulary", ("vocabulary_sha256",)),
-            "contents": Fact(store.contents, "content of data", since_ever=False),
+            "contents": Fact(store.contents, "content of data"),
             "training_data_sha256": Fact(
-                training_data, "set of training clients and their text", ("training_data_sha256",), since_ever=False
+                training_data, "set of training clients and their text", ("training_data_sha256",)
             ),
             "cohort_file_sha256": Fact(
                 cohorts.file.sha256 if cohorts.file else None, drawn_by, ("cohort_file", "sha256")
@@ -386,7 +386,6 @@ def _identity(
         },
         paths=MAY_MOVE,
         may_change=("rounds",),
-        complete=with_defaults,
         ancestry=initial.ancestry if initial else (),
         vocabulary=store.vocabulary_origin,
         relevance=reattention.origin if reattention else None,

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.client_examples import cut_of_prompts
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.plan import UNRECORDED
 from fedlm.fl_core.privacy.vocabulary_origin import PACKED
 from fedlm.fl_core.randomness import host_rng
 from fedlm.models.special_tokens import PAD_ID
@@ -92,8 +91,7 @@ class Units:
     packing: Packing  # see `open_units`
     sequences_per_unit: int
     seed: int  # see `open_units`
-    # whether the store was imported without users, so that its clients are documents; None where it does not say
-    without_users: bool | None
+    without_users: bool  # whether the store was imported without users, so that its clients are documents
 
     @property
     def noun(self) -> str:
@@ -122,9 +120,8 @@ class Units:
         if self.kind == "user":
             most = "1 sequence" if self.sequences_per_unit == 1 else f"{self.sequences_per_unit} sequences"
             each = " with a prompt and its completion" if self.has_completions else ""
-            unknown = f" {UNRECORDED}" if self.without_users is None else ""
             cut = f"of which at most {most} of {self.length} tokens{each} are trained on"
-            return f"all text of one {self.noun}, {cut}{unknown}"
+            return f"all text of one {self.noun}, {cut}"
         if self.packing == "packed":
             return f"{PACKED} of {self.length} tokens"
         if self.has_completions:
@@ -145,8 +142,7 @@ class Units:
                 "units. The promise is per document, not per user."
             )
         if self.kind == "user":
-            unknown = " The data set does not record whether its clients are users or documents."
-            return "Everything that one user wrote is in one unit." + (unknown if self.without_users is None else "")
+            return "Everything that one user wrote is in one unit."
         if self.packing == "packed":
             return (
                 "A document or a user may be spread over several sequences, each of which counts for itself, and a "

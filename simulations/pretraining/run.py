@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from fedlm.fl_core.aggregation import norm_quantiles
-from fedlm.fl_core.composed_settings import default_settings, settings_as_json
+from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.privacy.mechanisms.registry import make_noise
 from fedlm.fl_core.processes import from_first, gather, is_first, lost_processes, together
 from fedlm.fl_core.randomness import device_key
@@ -129,7 +129,6 @@ def _identity(prepared: PreparedPretraining) -> RunIdentity:
                 prepared.training_data,
                 "set of training clients and their text",
                 ("training_data_sha256",),
-                since_ever=False,
             ),
             "initial_parameters_sha256": Fact(
                 initial.sha256 if initial else None,
@@ -140,7 +139,6 @@ def _identity(prepared: PreparedPretraining) -> RunIdentity:
         },
         paths=("data", "cache", "init_from", "relevance"),
         may_change=("microbatch_size", "sharding", "clipping"),
-        complete=lambda record: default_settings(Pretraining) | record,
         ancestry=initial.ancestry if initial else (),
         vocabulary=prepared.vocabulary_origin,
         relevance=reattention.origin if reattention else None,

@@ -118,7 +118,7 @@ def _mapped(path: Path) -> NDArray[Any]:
 
 
 def _record(store: TokenStore, split: str, clients: ClientSplit) -> str:
-    # The contents tell only sizes, and times of writing may be equal; stores of earlier versions have no fingerprint.
+    # The contents tell only sizes, and times of writing may be equal.
     found = {"store": store.contents, "split": split, "sha256": clients.header.sha256}
     return json.dumps({"layout": _LAYOUT, **found, "written": clients.path.stat().st_mtime_ns})
 

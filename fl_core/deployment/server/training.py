@@ -13,7 +13,7 @@ import jax
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.cohorts import CohortSampler, WhoeverChecksIn
-from fedlm.fl_core.composed_settings import default_settings, settings_as_json
+from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.deployment.server.settings import MAY_CHANGE, Deployment
@@ -85,13 +85,10 @@ class DeployedTraining:
             settings=settings_as_json(deployment),
             facts={
                 "vocabulary": Fact(vocabulary, "vocabulary"),
-                "initial_parameters_sha256": Fact(
-                    initial.sha256 if initial else None, "set of first parameters", since_ever=False
-                ),
+                "initial_parameters_sha256": Fact(initial.sha256 if initial else None, "set of first parameters"),
             },
             paths=("init_from",),
             may_change=MAY_CHANGE,
-            complete=lambda record: default_settings(Deployment) | record,
             unchecked={"run": name},
             ancestry=initial.ancestry if initial else (),
             vocabulary=vocabulary_origin,

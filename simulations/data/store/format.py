@@ -28,8 +28,7 @@ class SplitHeader:
     tokens: int = 0  # of all examples, without BOS and EOS
     bytes: int = 0  # size of the Arrow file, by which a truncated file is known at once
     batch_clients: tuple[int, ...] = ()  # clients in each record batch, so that a client is found without reading any
-    # of the names and tokens of its clients, see `ClientSplit.fingerprint`; empty in a store of an earlier version
-    sha256: str = ""
+    sha256: str = ""  # of the names and tokens of its clients, see `ClientSplit.fingerprint`
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,7 @@ class StoreHeader:
     parameters: dict[str, Any] = field(default_factory=dict)  # what the store was made with
     vocabulary_origin: VocabularyOrigin = UNKNOWN  # which of its people the vocabulary tells of, and what
     completions: bool = False  # whether each example is a prompt and what completes it
-    # whether nobody is named for its texts, each of which is a client of its own; None in a store of an earlier version
-    without_users: bool | None = None
+    without_users: bool = False  # whether nobody is named for its texts, each of which is a client of its own
     # whether each client is a user with one example, the items that the user has met in the order of time, the last
     # ones of which are held out: train has those before, heldout and test have one more each, after its history
     item_sequences: bool = False
@@ -89,8 +87,6 @@ def write_header(directory: Path, header: StoreHeader) -> None:
     for name in ("completions", "item_sequences"):
         if not document[name]:
             del document[name]
-    if header.without_users is None:
-        del document["without_users"]
     if header.vocabulary_origin.recorded:
         document[ORIGIN_FIELD] = header.vocabulary_origin.as_json()
     (directory / HEADER_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -143,7 +139,7 @@ def _parse(document: dict[str, Any]) -> StoreHeader:
         splits[name] = SplitHeader(
             **{key: int(fields[key]) for key in ("clients", "examples", "tokens", "bytes")},
             batch_clients=batches,
-            sha256=str(fields.get("sha256", "")),
+            sha256=str(fields["sha256"]),
         )
         if sum(batches) != splits[name].clients:
             raise ValueError(f"batch_clients of {name} sum to {sum(batches)}, clients are {fields['clients']}")
@@ -153,10 +149,10 @@ def _parse(document: dict[str, Any]) -> StoreHeader:
         tokenizer_fingerprint=str(document["tokenizer_fingerprint"]),
         splits=splits,
         skipped={str(reason): int(count) for reason, count in document["skipped"].items()},
-        first_skipped={str(reason): str(place) for reason, place in document.get("first_skipped", {}).items()},
+        first_skipped={str(reason): str(place) for reason, place in document["first_skipped"].items()},
         parameters=dict(document["parameters"]),
         vocabulary_origin=VocabularyOrigin.from_json(document.get(ORIGIN_FIELD)),
         completions=bool(document.get("completions", False)),
         item_sequences=bool(document.get("item_sequences", False)),
-        without_users=None if (recorded := document.get("without_users")) is None else bool(recorded),
+        without_users=bool(document["without_users"]),
     )

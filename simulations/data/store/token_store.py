@@ -128,9 +128,8 @@ class TokenStore:
         return self.header.item_sequences
 
     @property
-    def without_users(self) -> bool | None:
-        """Whether nobody is named for its texts, each of which is a client of its own; None where an earlier version
-        has not recorded it."""
+    def without_users(self) -> bool:
+        """Whether nobody is named for its texts, each of which is a client of its own."""
         return self.header.without_users
 
     @property
@@ -138,28 +137,24 @@ class TokenStore:
         """A fingerprint of what the header says of the data: its tokenizer, and counts and sizes of its splits."""
         splits = {name: asdict(split) for name, split in self.header.splits.items()}
         for split in splits.values():
-            del split["sha256"]  # which stores of earlier versions have not got
+            del split["sha256"]  # `training_data` has it
         return hashlib.sha256(json.dumps([self.fingerprint, splits]).encode()).hexdigest()
 
     def training_data(self, check: bool) -> str:
         """Return the fingerprint of the training clients' names and tokens.
 
         Args:
-          check: read all of them, to notice what was changed since the import; a store that an earlier version wrote is
-            read in any case.
+          check: read all of them, to notice what was changed since the import.
 
         Raises DataError where they were changed.
         """
         split = self.split("train")
-        if split.header.sha256 and not check:
-            return split.header.sha256
-        found = split.fingerprint()
-        if split.header.sha256 not in ("", found):
+        if check and (found := split.fingerprint()) != split.header.sha256:
             raise DataError(
                 f"{split.path}: its clients or their text are not what was imported (fingerprint {found[:16]}, "
                 f"expected {split.header.sha256[:16]}). {IMPORT_AGAIN}"
             )
-        return found
+        return split.header.sha256
 
     def split(self, name: str) -> "ClientSplit":
         """Return train, heldout or test, the same object on every call; raises DataError where its file is damaged."""

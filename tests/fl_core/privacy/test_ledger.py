@@ -243,19 +243,19 @@ def test_records_say_what_they_are(run):
 
 
 @pytest.mark.parametrize(("released", "over"), [(10, False), (20, True)])
-def test_noise_of_an_earlier_version_is_not_gone_on_with(tmp_path, monkeypatch, released, over):
+def test_noise_of_another_version_is_not_gone_on_with(tmp_path, monkeypatch, released, over):
     """Its first rounds would be correlated with other noise than its last. What it released stays readable."""
     stored = Stored()
-    with monkeypatch.context() as earlier:
+    with monkeypatch.context() as other:
         for module in ("ledger", "releases"):
-            earlier.setattr(f"fedlm.fl_core.privacy.{module}.NOISE_FORMAT", "Threefry")
+            other.setattr(f"fedlm.fl_core.privacy.{module}.NOISE_FORMAT", "Threefry")
         releases, _ = begin(tmp_path, stored)
         release(releases, stored, released)
     written = lines_of(tmp_path)
     if over:
         assert not begin(tmp_path, stored)[1].goes_on
     else:
-        with pytest.raises(LedgerError, match=r"ledger\.jsonl: the run was begun by an earlier version of fedlm"):
+        with pytest.raises(LedgerError, match=r"ledger\.jsonl: the run was begun by another version of fedlm"):
             begin(tmp_path, stored)
     assert lines_of(tmp_path) == written
     assert PrivacyLedger(tmp_path / "privacy" / LEDGER_FILE).spent() == account(PLAN, DELTA, [(0, released)])

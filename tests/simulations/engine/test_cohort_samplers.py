@@ -136,23 +136,3 @@ def test_a_comparison_notices_a_changed_file(small_store, train, tmp_path, monke
     path.write_text(f"client_id,weight\n{train.client_ids[1]},2\n")
     with pytest.raises(CheckpointError, match="cohort_file_sha256 was"):
         comparison.run_comparison(settings, tmp_path / "out", 1)
-
-
-@pytest.mark.long
-def test_a_run_that_an_earlier_version_began_goes_on(small_store, tmp_path):
-    """Its checkpoint and summary know nothing of settings that have come since."""
-    from fedlm.fl_core.runs.checkpoints import Checkpoints
-
-    out, experiment = tmp_path / "run", settings(small_store, rounds=1)
-    save = Checkpoints.save
-
-    def save_as_before(self, rounds, state, about):
-        old = {
-            name: value for name, value in about["experiment"].items() if "cohort_" not in name or name == "cohort_size"
-        }
-        save(self, rounds, state, {"experiment": old, "vocabulary": about["vocabulary"]})
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Checkpoints, "save", save_as_before)
-        run_experiment(experiment, out)
-    assert run_experiment(settings(small_store, rounds=2), out)["rounds"] == 2

@@ -12,7 +12,6 @@ from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fedlm.fl_core.privacy.accounting import gaussian_epsilon
 from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger, Release
-from fedlm.fl_core.privacy.statement import state
 from fedlm.fl_core.runs.data_budget import BudgetError
 from fedlm.fl_core.runs.initial_parameters import stated_privacy
 from fedlm.simulations.data.store.writer import StoreWriter
@@ -232,25 +231,6 @@ def test_only_what_a_private_run_has_released_counts_as_its_own(settings, public
     ledger.write_text(ledger.read_text().replace('"noise_multiplier": 4.0', '"noise_multiplier": 9.0', 1))
     with pytest.raises(LedgerError, match="does not match its checksum"):
         run(settings, tmp_path / "child", init_from=tmp_path / "private")
-
-
-def test_a_ledger_of_an_earlier_version_is_no_promise(settings, tmp_path):
-    """It did not say which parameters were released, nor what the run began with."""
-    run(settings, tmp_path / "first")
-    written = PrivacyLedger(tmp_path / "first" / "privacy" / "ledger.jsonl")
-    head = written.records[0]
-    about = {name: value for name, value in head["about"].items() if name not in ("ancestry", "training_data_sha256")}
-    old = PrivacyLedger(tmp_path / "old.jsonl")
-    about["experiment"] = about["experiment"] | {"init_from": "somewhere"}
-    old.begin(written.plan, written.delta, head["secret"], about)
-    for record in written.releases:
-        old.intend(record._replace(parameters=None))
-        old.confirm()
-    assert "wrote down neither what" in state(old).sentence()
-    assert state(old).total is None
-    shutil.copy(tmp_path / "old.jsonl", tmp_path / "first" / "privacy" / "ledger.jsonl")
-    child = run(settings, tmp_path / "child", init_from=tmp_path / "first")
-    assert "does not say which parameters were released" in child["privacy"]
 
 
 def test_what_a_run_began_with_is_kept_when_it_goes_on(settings, public, tmp_path, small_store):

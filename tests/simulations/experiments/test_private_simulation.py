@@ -100,24 +100,22 @@ def test_what_clients_shuffle_by_is_secret_where_one_more_would_give_all_others_
 
 
 @pytest.mark.parametrize(
-    ("recorded", "unit"),
+    ("without_users", "unit"),
     [
-        ({"without_users": False}, "client: all examples of one client, in all rounds"),
-        ({"without_users": True}, "client: one document, in all rounds (the data set was imported without users: "),
-        ({}, "client: all examples of one client, in all rounds (the data set does not record whether"),
+        (False, "client: all examples of one client, in all rounds;"),
+        (True, "client: one document, in all rounds (the data set was imported without users: "),
     ],
 )
-def test_a_client_is_called_what_the_data_set_says_that_it_is(settings, tmp_path, recorded, unit):
+def test_a_client_is_called_what_the_data_set_says_that_it_is(settings, tmp_path, without_users, unit):
     store = shutil.copytree(settings["data"], tmp_path / "store")
     header = json.loads((store / "store.json").read_text())
-    assert header.pop("without_users") is False
-    (store / "store.json").write_text(json.dumps(header | recorded))
+    assert header["without_users"] is False
+    (store / "store.json").write_text(json.dumps(header | {"without_users": without_users}))
     privacy = prepare(compose(Experiment, **settings | {"data": store})).privacy
     plan = privacy.plan().plan
     said = account(plan, 1e-5).sentence()
     assert f"; unit: {unit}" in said
-    assert ("(" in plan.unit) == (recorded != {"without_users": False})
-    assert ("per document, not per user" in said) == (recorded == {"without_users": True})
+    assert ("per document, not per user" in said) == without_users
     # What a run has promised when it was begun is what it goes on with.
     earlier = BegunRun(dataclasses.replace(plan, unit=CLIENT), (), privacy.vocabulary)
     assert privacy.plan(earlier).plan == earlier.plan

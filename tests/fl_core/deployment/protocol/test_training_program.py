@@ -91,7 +91,7 @@ def test_a_client_algorithm_is_read_as_it_was_written(name):
     assert read == settings.training.local_training()
     assert (read.algorithm == CLIENT_ALGORITHMS[name]()) == (not constants)
     assert read_compressor(program, MODEL, read.algorithm) == settings.training.compressor()
-    # Clients of earlier versions know of none, and train with SGD.
+    # Where none is named, a client trains with SGD.
     assert program.HasField("algorithm") == (name != "sgd")
 
 
