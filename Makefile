@@ -118,7 +118,6 @@ bench: $(VENV)/installed $(DATA)/store.json
 	$(BIN)/python -m benchmarks.simulation.profile_round
 	$(BIN)/python -m benchmarks.privacy.noise_cost
 	$(BIN)/python -m benchmarks.privacy.round_cost
-	$(BIN)/python -m benchmarks.privacy.histories
 	$(BIN)/python -m benchmarks.privacy.memorization --data $(DATA)
 	$(BIN)/python -m benchmarks.clipping.against_peers
 	$(BIN)/python -m benchmarks.generation.against_transformers

@@ -290,7 +290,9 @@ def compose_trainings(trainings: Sequence[Phase], delta: float, reasons: Sequenc
     no_delta = [_NO_DELTA_LEFT] if leaves_nothing(events, delta) else []
     reasons = (*reasons, *lost, *not_hidden(relevances, first.unit), *no_delta)
     adjacency = common_adjacency([one.plan for one in spent]) if spent else first.adjacency
-    stated = account(dataclasses.replace(first, adjacency=adjacency), delta, [])
+    # Of a run that has spent something: the first may have released nothing, and bound participation otherwise.
+    of = spent[0].plan if spent else first
+    stated = account(dataclasses.replace(of, adjacency=adjacency), delta, [])
     lines = [line for one in spent for line in account(one.plan, delta, one.rounds).assumptions]
     promised, bounds = not reasons, composed_bounds([*events_together(spent), *events], delta)
     said = [*_assumed(trainings), *_assumed_of(vocabularies, relevances)]

@@ -191,6 +191,18 @@ def ledger_of(path, *releases, parent=None, people="same", data="text", behind=(
     return ledger
 
 
+def test_a_run_that_has_released_nothing_adds_nothing_to_others(tmp_path):
+    """Also where its participation is bounded in another way than theirs."""
+    nothing, sampled = ledger_of(tmp_path / "nothing"), PrivacyLedger(tmp_path / "sampled")
+    plan = dataclasses.replace(SAMPLED, adjacency="add_or_remove")
+    sampled.begin(plan, DELTA, "sampled", {"training_data_sha256": "text"})
+    sampled.intend(Release(plan.rounds, "digest", "parameters"))
+    sampled.confirm()
+    found = state_together({"nothing": nothing, "sampled": sampled})
+    assert found.epsilon == pytest.approx(sampled.spent().epsilon)
+    assert found.adjacency == sampled.spent().adjacency
+
+
 @pytest.mark.parametrize("people", ["public", "disjoint"])
 def test_a_training_that_any_run_counts_is_counted_whatever_another_said(tmp_path, people):
     parent = ledger_of(tmp_path / "parent", 3, data="another import")
