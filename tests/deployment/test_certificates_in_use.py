@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError
+from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError, WrongServerError
 from fedlm.fl_core.deployment.security.certificates import certificate_pem, key_pem, new_key, read_certificate, read_key
 from fedlm.fl_core.deployment.security.credentials import write_credentials
 from fedlm.fl_core.deployment.security.keys import Authority
@@ -124,7 +124,7 @@ def test_one_authority_follows_another_without_a_day_on_which_all_change(transpo
                 try:
                     await check_in(channel)
                     found = True
-                except TransportError:
+                except (TransportError, WrongServerError):
                     found = False
                 finally:
                     await channel.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import grpc
 
@@ -166,6 +166,15 @@ class ClientCertificate(NamedTuple):
     names: tuple[str, ...]  # common names of its subject
     ends: float  # when it is valid no more, in seconds since 1970
     serial: int
+
+
+def read_verified(found: dict[str, Any]) -> ClientCertificate | None:
+    """Give what counts of a certificate, as `ssl.SSLSocket.getpeercert` gives it; None where there is none."""
+    if not found:
+        return None
+    pairs = [pair for group in found["subject"] for pair in group]
+    names = tuple(value for kind, value in pairs if kind == "commonName")
+    return ClientCertificate(names, ssl.cert_time_to_seconds(found["notAfter"]), int(found["serialNumber"], 16))
 
 
 class CertifiedNames:

@@ -7,10 +7,9 @@ kept, and those of a download go there from a file, without another copy.
 import asyncio
 import base64
 import contextlib
-import ssl
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import h11
 from google.protobuf.message import Message
@@ -21,6 +20,7 @@ from fedlm.fl_core.deployment.protocol.errors import BrokenUploadError, Malforme
 from fedlm.fl_core.deployment.security.callers import parse_message
 from fedlm.fl_core.deployment.security.credentials import ClientCertificate
 from fedlm.fl_core.deployment.transport.http_names import MESSAGE, UPLOAD_HEADER
+from fedlm.fl_core.deployment.transport.served_sockets import ServedSocket
 
 _LINGERING_SECONDS, _LINGERING_BYTES = 2.0, 1 << 16
 PLAIN, BYTES = {"Content-Type": "text/plain; charset=utf-8"}, {"Content-Type": "application/octet-stream"}
@@ -28,7 +28,6 @@ CLOSE = {"Connection": "close"}
 """Fields of answers: of those in words, those in bytes, and the last of a connection."""
 
 _LONGEST_HEAD, _AT_ONCE, _LONGEST_MESSAGE = 1 << 14, 1 << 11, 1 << 16
-_ENCRYPTED_AT_ONCE, _COPIED_AT_ONCE = 1 << 15, 1 << 20
 _HEAD_SECONDS, _STALLED_SECONDS = 10.0, 60.0
 
 
@@ -52,92 +51,13 @@ class Head(NamedTuple):
     begun: bytes  # what has arrived of the body
 
 
-class ServedConnection(asyncio.BufferedProtocol):
-    """A connection. Bytes are received while somebody waits for them; else the client has to.
+class ServedConnection:
+    """A connection of a client: one request after another."""
 
-    Attributes:
-      transport: of the connection, once it is made.
-    """
-
-    def __init__(self) -> None:
-        """Wait for the connection."""
-        self.transport: Any = None
-        self._space = memoryview(b"")
-        self._arrived: asyncio.Future[int] | None = None
-        self._fill, self._filled = False, 0
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._over = False
-        self._lost = asyncio.Event()
-
-    # What asyncio calls.
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
-        # TLS of asyncio would take a limit of 0 for reached for ever.
-        self.transport.set_write_buffer_limits(high=1, low=0)
-        if hasattr(transport, "set_read_buffer_limits"):
-            # TLS of asyncio would let 256 KiB arrive before they are wanted, and keep the room. A record must fit.
-            transport.set_read_buffer_limits(high=_ENCRYPTED_AT_ONCE, low=_ENCRYPTED_AT_ONCE)
-        self._pause()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._space
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._came(nbytes)
-
-    def eof_received(self) -> None:
-        self._over = True
-        self._came(0)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._over = True
-        self._came(0)
-        self._writable.set()
-        self._lost.set()
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
-    def _came(self, count: int) -> None:
-        """Wake who waits, once there is no space left or nothing more will come."""
-        if self._arrived is None or self._arrived.done():
-            self._pause()
-            return
-        self._filled += count
-        if self._over or not self._fill or count == len(self._space):
-            self._pause()
-            self._arrived.set_result(self._filled)
-        else:
-            self._space = self._space[count:]
-
-    def _pause(self) -> None:
-        # The transport of a connection that is over has nothing left to pause.
-        if not self._over:
-            self.transport.pause_reading()
-
-    # What calls do.
-
-    async def receive(self, space: memoryview, fill: bool = False) -> int:
-        """Wait for bytes in a space that has room for one at least; to `fill` is to wait until it is full.
-
-        Returns:
-          How many came; fewer than were waited for where no other will.
-        """
-        if self._over:
-            return 0
-        self._space, self._fill, self._filled = space, fill, 0
-        self._arrived = asyncio.get_running_loop().create_future()
-        self.transport.resume_reading()
-        try:
-            return await self._arrived
-        finally:
-            self._pause()
-            self._space, self._arrived = memoryview(b""), None
+    def __init__(self, served: ServedSocket, certificate: ClientCertificate | None = None):
+        """Serve on a socket, whoever has dialled with a certificate or without."""
+        self._served, self.certificate = served, certificate
+        self.receive = served.receive
 
     async def head(self, idle_seconds: float) -> Head | None:
         """Wait for a request; None where none began to come in so many seconds.
@@ -173,45 +93,11 @@ class ServedConnection(asyncio.BufferedProtocol):
         if status >= HTTPStatus.OK:
             lines.append(f"Content-Length: {len(body) if length is None else length}")
         lines += [f"{name}: {value}" for name, value in fields.items()]
-        self.transport.write("\r\n".join([*lines, "", ""]).encode("ascii") + body)
-        async with asyncio.timeout(_STALLED_SECONDS):
-            await self._writable.wait()
+        await self._served.send("\r\n".join([*lines, "", ""]).encode("ascii") + body, _STALLED_SECONDS)
 
     async def send_chunk(self, chunk: ServedChunk) -> None:
-        """Send the content of a chunk, for as long as it is offered and the client goes on reading.
-
-        Raises:
-          ConnectionError: the connection is lost, or the content is offered no more.
-          TimeoutError: nothing is read.
-        """
-        encrypted = self.transport.get_extra_info("sslcontext") is not None
-        for piece in chunk.cut(_ENCRYPTED_AT_ONCE if encrypted else _COPIED_AT_ONCE):
-            if self.transport.is_closing():
-                raise ConnectionResetError("the connection is lost")
-            if piece.file.withdrawn:
-                raise ConnectionAbortedError("this download is not offered any more")
-            async with asyncio.timeout(_STALLED_SECONDS):
-                await (self._write(piece) if encrypted else self._copy(piece))
-        if self.transport.is_closing():
-            raise ConnectionResetError("the connection is lost")
-
-    async def _copy(self, piece: ServedChunk) -> None:
-        try:
-            await asyncio.get_running_loop().sendfile(
-                self.transport,
-                piece.file,  # type: ignore[arg-type]
-                piece.offset,
-                piece.size,
-                fallback=False,
-            )
-        except asyncio.SendfileNotAvailableError:
-            # What asyncio takes a lost connection for too; writing tells them apart.
-            await self._write(piece)
-
-    async def _write(self, piece: ServedChunk) -> None:
-        # What is written is encrypted at once, and then has no room but memory, which asyncio moves up as it is sent.
-        self.transport.write(piece.content())
-        await self._writable.wait()
+        """Send the content of a chunk; see `ServedSocket.send_chunk`."""
+        await self._served.send_chunk(chunk, _STALLED_SECONDS)
 
     async def linger(self) -> None:
         """Take no notice of what still arrives, for a moment: hanging up on it could cost the client its answer."""
@@ -222,43 +108,15 @@ class ServedConnection(asyncio.BufferedProtocol):
                 while await self.receive(space):
                     pass
 
-    def certificate(self) -> ClientCertificate | None:
-        """Give what counts of the certificate of the client; None where it has none."""
-        found: dict[str, Any] = self.transport.get_extra_info("peercert") or {}
-        if not found:
-            return None
-        pairs = [pair for group in found["subject"] for pair in group]
-        names = tuple(value for kind, value in pairs if kind == "commonName")
-        return ClientCertificate(names, ssl.cert_time_to_seconds(found["notAfter"]), int(found["serialNumber"], 16))
-
     @property
     def certified_name(self) -> str:
         """The name in the certificate of the client, which may have been revoked; empty where there is none."""
-        certificate = self.certificate()
-        return certificate.names[0] if certificate and certificate.names else ""
+        return self.certificate.names[0] if self.certificate and self.certificate.names else ""
 
     @property
     def address(self) -> str:
         """The address of the client."""
-        host, port, *_ = self.transport.get_extra_info("peername") or ("", 0)
-        return f"{host}:{port}"
-
-    def abort(self) -> None:
-        """Hang up, whatever is still to be sent."""
-        if self.transport is not None:
-            self.transport.abort()
-
-    async def end(self, seconds: float) -> None:
-        """Hang up, once what was written is sent, or at last when so many seconds are over."""
-        if self.transport is None:
-            return
-        self.transport.close()
-        try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._lost.wait()
-        finally:
-            self.abort()
+        return self._served.address
 
 
 def _head_of(request: h11.Request, begun: bytes) -> Head:

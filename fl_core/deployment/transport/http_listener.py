@@ -9,7 +9,6 @@ import errno
 import logging
 import socket
 import ssl
-from asyncio import sslproto
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
@@ -23,6 +22,7 @@ from fedlm.fl_core.deployment.protocol.errors import (
     UnknownArtifactError,
 )
 from fedlm.fl_core.deployment.security.callers import Refusals
+from fedlm.fl_core.deployment.security.credentials import read_verified
 from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits, Crowd, Place
 from fedlm.fl_core.deployment.transport.http_connections import (
     CLOSE,
@@ -32,6 +32,7 @@ from fedlm.fl_core.deployment.transport.http_connections import (
     ServedCall,
     ServedConnection,
 )
+from fedlm.fl_core.deployment.transport.served_sockets import ServedSocket, scratch_memory
 from fedlm.fl_core.errors import ConfigurationError
 
 Answer = Callable[[ServedCall], Awaitable[None]]
@@ -42,8 +43,6 @@ _HANDSHAKE_SECONDS, _CLOSING_SECONDS = 10.0, 2.0
 _IDLE_SECONDS, _BODY_SECONDS, _STRANGERS_SECONDS = 900.0, 60.0, 10.0
 _RETRY_SECONDS = 0.5
 _WAITING_CONNECTIONS = 1024
-_TLS_BYTES = 1 << 15
-_UNSENT_BYTES = 1 << 18
 
 
 class HttpListener:
@@ -77,11 +76,10 @@ class HttpListener:
         self._accepting: list[asyncio.Task] = []
         self._serving: set[asyncio.Task] = set()
         self._idle: set[asyncio.Task] = set()
+        self._scratch = scratch_memory()
         self.port = 0
 
     async def start(self) -> None:
-        # asyncio would keep 256 KiB for each connection with TLS.
-        sslproto.SSLProtocol.max_size = _TLS_BYTES
         self._crowd = Crowd(self._limits.that_fit())
         try:
             self._listening = await _listen(self._address, self._share_port)
@@ -113,55 +111,46 @@ class HttpListener:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, (host, *_) = await loop.sock_accept(listening)
+                accepted, (host, port, *_) = await loop.sock_accept(listening)
             except OSError as error:
                 # Too many files are open, or there is no memory for another: what waits is not lost.
                 warn("cannot_accept", why=str(error))
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
-            task = loop.create_task(self._welcome(accepted, host))
+            task = loop.create_task(self._welcome(accepted, host, port))
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
             # A flood of connections keeps nobody waiting who is let in already.
             await asyncio.sleep(0)
 
-    async def _welcome(self, accepted: socket.socket, host: str) -> None:
-        connection, task = ServedConnection(), asyncio.current_task()
+    async def _welcome(self, accepted: socket.socket, host: str, port: int) -> None:
+        served, task = ServedSocket(accepted, f"{host}:{port}", self._scratch), asyncio.current_task()
         assert task is not None
 
         def leave() -> None:
-            connection.abort()
+            served.abort()
             task.cancel()
 
-        with self._crowd.connected(host, leave) as place:
-            if place is None:
-                accepted.close()
-                return
-            try:
-                if await self._connect(connection, accepted, host):
+        try:
+            with self._crowd.connected(host, leave) as place:
+                if place is not None and await self._encrypt(served, host):
                     with contextlib.ExitStack() as counted:
+                        connection = ServedConnection(served, read_verified(served.certificate))
                         name = connection.certified_name
                         if not name or counted.enter_context(self._crowd.identified(name)):
                             await self._serve(connection, place)
-            except Exception:
-                log.exception("connection_failed")
-            finally:
-                await connection.end(_CLOSING_SECONDS)
+                        await served.end(_CLOSING_SECONDS)
+        except Exception:
+            log.exception("connection_failed")
+        finally:
+            served.close()
 
-    async def _connect(self, connection: ServedConnection, accepted: socket.socket, host: str) -> bool:
-        """Make a connection of a socket; returns whether that came to anything."""
-        tls = None if self._tls is None else self._tls()
+    async def _encrypt(self, served: ServedSocket, host: str) -> bool:
+        """Speak TLS where this listener does; returns whether that came to anything."""
+        if self._tls is None:
+            return True
         try:
-            if tls is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
-                # The system would take megabytes at once, and a slow reader seem to stop. Plain text is for loopback.
-                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection,
-                accepted,
-                ssl=tls,
-                ssl_handshake_timeout=None if tls is None else _HANDSHAKE_SECONDS,
-                ssl_shutdown_timeout=None if tls is None else _CLOSING_SECONDS,
-            )
+            await served.encrypt(self._tls(), _HANDSHAKE_SECONDS)
         except (OSError, TimeoutError) as error:
             warn("handshake_failed", address=host, why=str(error))
             return False
@@ -170,7 +159,7 @@ class HttpListener:
     async def _serve(self, connection: ServedConnection, place: Place) -> None:
         try:
             # Where a handshake takes no certificate, a stranger may have made it.
-            known = self._tls is None or connection.certificate() is not None
+            known = self._tls is None or connection.certificate is not None
             if connection.certified_name:
                 self._crowd.know(place)
             idle_seconds = _IDLE_SECONDS if known else _STRANGERS_SECONDS

@@ -50,7 +50,7 @@ class HttpServer(HttpListener):
     def _name_of(self, call: ServedCall) -> str:
         if self._names is None:
             return check_claimed_name(call.head.fields.get(CLIENT_NAME))
-        return self._names.check(call.connection.certificate())
+        return self._names.check(call.connection.certificate)
 
     async def _route(self, call: ServedCall, peer: str) -> None:
         path, method = _target_of(call).path, call.head.method
