@@ -297,6 +297,9 @@ def _log_moment(masses: np.ndarray, losses: np.ndarray, tilt: float) -> float:
     with np.errstate(divide="ignore"):
         exponents = tilt * losses + np.log(masses)
     top = float(exponents.max())
+    if top == -math.inf:
+        # All are below the least number. Leaving so little out moves delta by nothing.
+        return top
     return top + math.log(float(np.sum(np.exp(exponents - top))))
 
 

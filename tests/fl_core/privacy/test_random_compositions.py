@@ -101,6 +101,16 @@ def test_bounds_hold_on_a_grid_that_is_far_too_coarse(monkeypatch):
     assert 19.9 < lower_epsilon(losses, 1e-9) <= 20 <= upper_epsilon(losses, 1e-9) < 20.1
 
 
+def test_masses_below_a_jump_may_all_be_none(monkeypatch):
+    """Where the grid is coarse, all ordinary losses of a release may have masses that no float expresses."""
+    monkeypatch.setattr(loss_sums, "_MOST_POINTS", 1 << 13)
+    monkeypatch.setattr(loss_sums, "_MANY_POINTS", 1 << 13)
+    sampled = GaussianEvent(0.026512502672068623, 1, 0.01169275320201444, population=93910, most=1647)
+    for direction in DIRECTIONS:
+        losses = losses_of([sampled, GaussianEvent(1.0, 1, 1e-14)], direction)
+        assert lower_epsilon(losses, 8.926636185804978e-11) <= upper_epsilon(losses, 8.926636185804978e-11)
+
+
 @pytest.mark.long
 def test_masses_next_to_none_are_no_warning():
     """The quotient of a mass by a neighbour of 1e-322 is beyond what floats hold."""
