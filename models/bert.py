@@ -14,14 +14,14 @@ from fedlm.models.base import Model, Params
 from fedlm.models.layers import dense, embed, init_layer_norm, layer_norm, logits_from_table
 from fedlm.models.masked_language import mask_id, masked_language_model
 from fedlm.models.special_tokens import PAD_ID
-from fedlm.models.transformer import TransformerConfig, attention, softmax_attention_weights
+from fedlm.models.transformer import TransformerSizes, attention, softmax_attention_weights
 
 _DEVIATION = 0.02
 _EPSILON = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class BertConfig(TransformerConfig):
+class BertConfig(TransformerSizes):
     """Sizes of a BERT encoder.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from fedlm.models.layer_norm_recurrence import (
 )
 from fedlm.models.layers import embed, init_embedding
 from fedlm.models.linear_head import linear_head_model
-from fedlm.models.output_norms import NO_NORM, RMS_NORM, UNIT_RMS, OutputNorm
+from fedlm.models.output_norms import NO_NORM, OUTPUT_NORMS, OutputNorm
 from fedlm.models.parameter_uses import Parameter
 from fedlm.models.recurrent import Activation, CifgState, begin_cifg, cifg_layer, init_cifg_layer, read_cifg
 from fedlm.models.scale_invariant import si_sigmoid, si_tanh
@@ -24,7 +24,7 @@ from fedlm.models.special_tokens import OWN, SpecialTokens
 
 @dataclass(frozen=True)
 class CifgConfig:
-    """Sizes of a CIFG language model.
+    """Sizes and parts of a CIFG language model.
 
     Attributes:
       vocabulary_size: number of token ids.
@@ -32,6 +32,10 @@ class CifgConfig:
       hidden: h, the size of the cell.
       tied: whether the output layer uses the input embedding's table.
       unroll: time steps that the compiled loop takes at once; results are the same.
+      recurrence: one of `RECURRENCES`.
+      output_norm: applied to the output before tokens are scored. A scale-invariant recurrence wants `rms_norm`. Else
+        the projection's scale would be the one that the model still feels, and the server's first steps, all in one
+        direction, would drive it far too high. docs/architectures.md has the evidence.
       special_tokens: those of the vocabulary.
     """
 
@@ -40,6 +44,8 @@ class CifgConfig:
     hidden: int = 2048
     tied: bool = True
     unroll: int = 1
+    recurrence: Literal["standard", "scale_invariant", "layer_norm"] = "standard"
+    output_norm: Literal["none", "unit_rms", "rms_norm"] = "none"
     special_tokens: SpecialTokens = OWN
 
 
@@ -66,49 +72,18 @@ def activated_by(gate: Activation, cell: Activation) -> Recurrence:
     )
 
 
-STANDARD = activated_by(jax.nn.sigmoid, jnp.tanh)
-SCALE_INVARIANT = activated_by(si_sigmoid, si_tanh)
-LAYER_NORMALISED = Recurrence(init_layer_norm_cifg_layer, layer_norm_cifg_layer, read_layer_norm_cifg)
+RECURRENCES = {
+    "standard": activated_by(jax.nn.sigmoid, jnp.tanh),
+    "scale_invariant": activated_by(si_sigmoid, si_tanh),
+    "layer_norm": Recurrence(init_layer_norm_cifg_layer, layer_norm_cifg_layer, read_layer_norm_cifg),
+}
+"""By the name that a configuration has: sigmoid gates and a tanh cell; those of Ro et al. 2024; the first with layer
+normalisation within (Ba et al. 2016)."""
 
 
 def cifg(name: str, config: CifgConfig) -> Model:
-    """Make a CIFG language model (sigmoid gates, tanh cell)."""
-    return cifg_with(name, config, STANDARD)
-
-
-def si_cifg(name: str, config: CifgConfig) -> Model:
-    """Make a scale-invariant CIFG language model (Ro et al. 2024) whose output has an RMSNorm.
-
-    The output is divided by its root mean square before tokens are scored. Else the projection's scale would be the
-    one that the model still feels, and the server's first steps, all in one direction, would drive it far too high. A
-    learned gain for each coordinate then says how much each of them tells. benchmarks/architectures has the evidence.
-    """
-    return cifg_with(name, config, SCALE_INVARIANT, RMS_NORM)
-
-
-def si_cifg_published(name: str, config: CifgConfig) -> Model:
-    """Make a scale-invariant CIFG language model as it was published: tokens are scored by h as it is."""
-    return cifg_with(name, config, SCALE_INVARIANT)
-
-
-def si_cifg_unit_rms(name: str, config: CifgConfig) -> Model:
-    """Make a scale-invariant CIFG language model whose output is divided by its root mean square, without a gain."""
-    return cifg_with(name, config, SCALE_INVARIANT, UNIT_RMS)
-
-
-def cifg_unit_rms(name: str, config: CifgConfig) -> Model:
-    """Make a CIFG language model whose output is divided by its root mean square."""
-    return cifg_with(name, config, STANDARD, UNIT_RMS)
-
-
-def cifg_rms_norm(name: str, config: CifgConfig) -> Model:
-    """Make a CIFG language model whose output has an RMSNorm."""
-    return cifg_with(name, config, STANDARD, RMS_NORM)
-
-
-def cifg_layer_norm(name: str, config: CifgConfig) -> Model:
-    """Make a CIFG language model with layer normalisation within the recurrence (Ba et al. 2016)."""
-    return cifg_with(name, config, LAYER_NORMALISED)
+    """Make a CIFG language model of its configuration's parts."""
+    return cifg_with(name, config, RECURRENCES[config.recurrence], OUTPUT_NORMS[config.output_norm])
 
 
 def cifg_with(name: str, config: CifgConfig, recurrence: Recurrence, output_norm: OutputNorm = NO_NORM) -> Model:

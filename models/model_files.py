@@ -4,45 +4,21 @@
 the special tokens, which are the vocabulary's, and the errors of parameters, which follow from a run's plan.
 """
 
-import dataclasses
 import json
-import math
-import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedlm.models.base import Model
 from fedlm.models.bert import BertConfig, bert
-from fedlm.models.cifg import (
-    CifgConfig,
-    cifg,
-    cifg_layer_norm,
-    cifg_rms_norm,
-    cifg_unit_rms,
-    si_cifg,
-    si_cifg_published,
-    si_cifg_unit_rms,
-)
+from fedlm.models.cifg import CifgConfig, cifg
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.gemma import GemmaConfig, gemma
-from fedlm.models.reattention import (
-    DpFormerConfig,
-    ReattentionConfig,
-    dpformer,
-    reattention_transformer,
-    si_reattention_transformer,
-)
+from fedlm.models.model_settings import check_value, described_fields
+from fedlm.models.reattention import DpFormerConfig, ReattentionConfig, dpformer, reattention_transformer
 from fedlm.models.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
 from fedlm.models.sasrec import SasRecConfig, sasrec
-from fedlm.models.transformer import (
-    LARGEST_SIZE,
-    TransformerConfig,
-    si_transformer,
-    si_transformer_rms_norm,
-    transformer,
-    transformer_rms_norm,
-)
+from fedlm.models.transformer import TransformerConfig, transformer
 
 
 class Architecture(NamedTuple):
@@ -54,18 +30,8 @@ class Architecture(NamedTuple):
 
 ARCHITECTURES = {
     "cifg": Architecture(cifg, CifgConfig),
-    "si_cifg": Architecture(si_cifg, CifgConfig),
-    "si_cifg_published": Architecture(si_cifg_published, CifgConfig),
-    "cifg_unit_rms": Architecture(cifg_unit_rms, CifgConfig),
-    "cifg_rms_norm": Architecture(cifg_rms_norm, CifgConfig),
-    "si_cifg_unit_rms": Architecture(si_cifg_unit_rms, CifgConfig),
-    "cifg_layer_norm": Architecture(cifg_layer_norm, CifgConfig),
     "transformer": Architecture(transformer, TransformerConfig),
-    "si_transformer": Architecture(si_transformer, TransformerConfig),
-    "transformer_rms_norm": Architecture(transformer_rms_norm, TransformerConfig),
-    "si_transformer_rms_norm": Architecture(si_transformer_rms_norm, TransformerConfig),
     "reattention_transformer": Architecture(reattention_transformer, ReattentionConfig),
-    "si_reattention_transformer": Architecture(si_reattention_transformer, ReattentionConfig),
     "bert": Architecture(bert, BertConfig),
     "gemma": Architecture(gemma, GemmaConfig),
     "gru4rec": Architecture(gru4rec, RecurrentRecommenderConfig),
@@ -75,15 +41,13 @@ ARCHITECTURES = {
 }
 """By name."""
 
-_OF_DATA = ("special_tokens", "parameter_errors")
-
 
 def describe_model(build: Callable[[str, Any], Model], config: Any) -> dict[str, Any]:
     """Describe a model, JSON-able. Raises ConfigurationError where its architecture is none of `ARCHITECTURES`."""
     for name, architecture in ARCHITECTURES.items():
         if architecture.build is build:
-            fields = dataclasses.asdict(config)
-            return {"architecture": name, "config": {key: fields[key] for key in fields if key not in _OF_DATA}}
+            fields = {field: getattr(config, field) for field in described_fields(architecture.config)}
+            return {"architecture": name, "config": fields}
     raise ConfigurationError(f"the model's architecture is one of its own, none of {', '.join(ARCHITECTURES)}")
 
 
@@ -98,26 +62,14 @@ def read_description(document: Any) -> tuple[Callable[[str, Any], Model], Any]:
         raise ConfigurationError(f"the architecture is {found!r}, expected one of {', '.join(ARCHITECTURES)}")
     build, kind = ARCHITECTURES[str(document["architecture"])]
     given = document.get("config")
-    types = {name: hint for name, hint in typing.get_type_hints(kind).items() if name not in _OF_DATA}
+    types = described_fields(kind)
     if not isinstance(given, Mapping) or set(given) != set(types):
         odd = sorted(set(given) ^ set(types)) if isinstance(given, Mapping) else given
         raise ConfigurationError(f"config has not the fields of a {document['architecture']} (they differ in {odd})")
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     for name, value in values.items():
-        if not _fits(value, types[name]):
-            raise ConfigurationError(f"config: {name} is {value!r}, expected {types[name]}")
+        check_value(f"config: {name}", value, types[name])
     return build, kind(**values)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if typing.get_origin(hint) is tuple:
-        return isinstance(value, tuple) and all(type(one) is int and one >= 0 for one in value)
-    kinds = typing.get_args(hint) or (hint,)
-    if type(value) is int and int in kinds:
-        return 0 < value <= LARGEST_SIZE
-    if type(value) is float and not math.isfinite(value):
-        return False
-    return type(value) in kinds or (type(value) is int and float in kinds)
 
 
 def read_model_file(path: Path) -> tuple[Callable[[str, Any], Model], Any]:

@@ -38,3 +38,5 @@ RMS_NORM = OutputNorm(init_gain, lambda params, x: gain(params or {}, unit_rms(x
 """`x / rms(x) * (1 + g)`, g a number for each coordinate, 0 at first (Zhang and Sennrich 2019)."""
 LAYER_NORM = OutputNorm(init_layer_norm, lambda params, x: layer_norm(params or {}, x))
 """Layer normalisation, with a factor and a shift for each coordinate (Ba et al. 2016)."""
+OUTPUT_NORMS = {"none": NO_NORM, "unit_rms": UNIT_RMS, "rms_norm": RMS_NORM, "layer_norm": LAYER_NORM}
+"""By the name that a configuration has."""

@@ -50,14 +50,13 @@ from fedlm.models.parameter_uses import constant
 from fedlm.models.sasrec import SasRecConfig, embedded_items, recommender_of_blocks, sasrec
 from fedlm.models.scale_invariant import si_attention_weights
 from fedlm.models.transformer import (
-    AttentionWeights,
     TransformerConfig,
     decoder_of_blocks,
     embedded_tokens,
     laid_out,
     queries_keys_values,
     softmax_attention_weights,
-    transformer_with,
+    transformer,
 )
 
 CorrectedWeights = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
@@ -155,33 +154,12 @@ def _check_errors(errors: ParameterErrors | None, vocabulary_size: int) -> None:
 
 
 def reattention_transformer(name: str, config: ReattentionConfig) -> Model:
-    """Make a Transformer decoder with softmax attention that is corrected for noise."""
-    return _with_reattention(name, config, softmax_attention_weights, _corrected_softmax(config.most_correction))
-
-
-def _corrected_softmax(most_correction: float) -> CorrectedWeights:
-    def weights(scores: jax.Array, variance: jax.Array, mask: jax.Array) -> jax.Array:
-        loss = jnp.minimum(moments.exponential_inflation(variance), most_correction)
-        return softmax_attention_weights(scores - loss, mask)
-
-    return weights
-
-
-def si_reattention_transformer(name: str, config: ReattentionConfig) -> Model:
-    """Make a scale-invariant Transformer decoder whose attention is corrected for noise."""
-
-    def weights(scores: jax.Array, variance: jax.Array, mask: jax.Array) -> jax.Array:
-        return si_attention_weights(moments.without_relu_inflation(scores.astype(variance.dtype), variance), mask)
-
-    return _with_reattention(name, config, si_attention_weights, weights)
-
-
-def _with_reattention(
-    name: str, config: ReattentionConfig, plain: AttentionWeights, corrected: CorrectedWeights
-) -> Model:
+    """Make a Transformer decoder whose attention is corrected for noise."""
     errors = config.parameter_errors
     if errors is None or not errors.variance:
-        return transformer_with(name, config, plain)
+        return transformer(name, config)
+    softmax = config.attention == "softmax"
+    corrected = _corrected_softmax(config.most_correction) if softmax else _corrected_scale_invariant
     token_variance = errors.token_variance()
 
     def apply_blocks(
@@ -195,6 +173,18 @@ def _with_reattention(
         return row.x, cache
 
     return decoder_of_blocks(name, config, apply_blocks, config.embedding // config.heads + 1, _laid_out)
+
+
+def _corrected_softmax(most_correction: float) -> CorrectedWeights:
+    def weights(scores: jax.Array, variance: jax.Array, mask: jax.Array) -> jax.Array:
+        loss = jnp.minimum(moments.exponential_inflation(variance), most_correction)
+        return softmax_attention_weights(scores - loss, mask)
+
+    return weights
+
+
+def _corrected_scale_invariant(scores: jax.Array, variance: jax.Array, mask: jax.Array) -> jax.Array:
+    return si_attention_weights(moments.without_relu_inflation(scores.astype(variance.dtype), variance), mask)
 
 
 def dpformer(name: str, config: DpFormerConfig) -> Model:

@@ -4,27 +4,19 @@ import dataclasses
 import difflib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.base import Model
 from fedlm.models.bert import BertConfig, bert
-from fedlm.models.cifg import (
-    CifgConfig,
-    cifg,
-    cifg_layer_norm,
-    cifg_rms_norm,
-    cifg_unit_rms,
-    si_cifg,
-    si_cifg_published,
-    si_cifg_unit_rms,
-)
+from fedlm.models.cifg import CifgConfig, cifg
 from fedlm.models.errors import ConfigurationError, setting
 from fedlm.models.gemma import gemma, vault_gemma
 from fedlm.models.imported_names import UnknownNameError, import_named, is_imported_name
 from fedlm.models.model_files import read_model_file
+from fedlm.models.model_settings import with_settings
 from fedlm.models.pickling import made_by
 from fedlm.models.reattention import (
     DpFormerConfig,
@@ -32,42 +24,35 @@ from fedlm.models.reattention import (
     ReattentionConfig,
     dpformer,
     reattention_transformer,
-    si_reattention_transformer,
 )
 from fedlm.models.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
 from fedlm.models.sasrec import SasRecConfig, sasrec
 from fedlm.models.special_tokens import OWN, SpecialTokens
-from fedlm.models.transformer import (
-    TransformerConfig,
-    si_transformer,
-    si_transformer_rms_norm,
-    transformer,
-    transformer_rms_norm,
-)
+from fedlm.models.transformer import TransformerConfig, transformer
 
 DESCRIPTION = ".json"
 """With which the name of a model ends that is the path of its description."""
-_CIFG_6M = CifgConfig(vocabulary_size=30_000, embedding=96, hidden=670, tied=False)
-_CIFG_9M = CifgConfig(embedding=512, hidden=2048)
-_CIFG_19M = CifgConfig(embedding=1024, hidden=2048)
-_CIFG_4M = CifgConfig(embedding=320, hidden=1280)
-_CIFG_1M = CifgConfig(embedding=128, hidden=512)
-_CIFG_TINY = CifgConfig(embedding=64, hidden=256)
-_TRANSFORMER_21M = TransformerConfig(layers=6, heads=8, embedding=512, mlp=2048)
-_TRANSFORMER_11M = TransformerConfig(layers=3, heads=8, embedding=512, mlp=2048)
-_TRANSFORMER_4M = TransformerConfig(layers=4, heads=8, embedding=256, mlp=1024)
-_TRANSFORMER_1M = TransformerConfig(layers=3, heads=4, embedding=128, mlp=512)
-_TRANSFORMER_TINY = TransformerConfig(layers=2, heads=4, embedding=64, mlp=256)
-_RECURRENT_TINY = RecurrentRecommenderConfig(embedding=16, hidden=32)
-_RECURRENT = RecurrentRecommenderConfig()
-_RECURRENT_UNTIED = RecurrentRecommenderConfig(tied=False)
-_SASREC_TINY = SasRecConfig(layers=1, embedding=16, mlp=64)
-
-
-def _reattention(sizes: TransformerConfig) -> ReattentionConfig:
-    return ReattentionConfig(**{field.name: getattr(sizes, field.name) for field in dataclasses.fields(sizes)})
-
-
+_SETTING = "+"
+"""What stands in a name before each setting."""
+_CIFGS = {
+    "cifg_tiny": CifgConfig(embedding=64, hidden=256),
+    "cifg_1m": CifgConfig(embedding=128, hidden=512),
+    "cifg_4m": CifgConfig(embedding=320, hidden=1280),
+    "cifg_6m": CifgConfig(vocabulary_size=30_000, embedding=96, hidden=670, tied=False),
+    "cifg_9m": CifgConfig(embedding=512, hidden=2048),
+    "cifg_19m": CifgConfig(embedding=1024, hidden=2048),
+}
+_SI_CIFG = {"recurrence": "scale_invariant", "output_norm": "rms_norm"}
+_TRANSFORMERS = {
+    "transformer_tiny": TransformerConfig(layers=2, heads=4, embedding=64, mlp=256),
+    "transformer_1m": TransformerConfig(layers=3, heads=4, embedding=128, mlp=512),
+    "transformer_4m": TransformerConfig(layers=4, heads=8, embedding=256, mlp=1024),
+    "transformer_11m": TransformerConfig(layers=3, heads=8, embedding=512, mlp=2048),
+    "transformer_21m": TransformerConfig(layers=6, heads=8, embedding=512, mlp=2048),
+}
+_SI_TRANSFORMER = {"attention": "scale_invariant"}
+_REATTENTION = "reattention"
+"""The setting that makes a Transformer one with re-attention."""
 _SHAPE = re.compile(r"transformer_([1-9]\d{0,3})x([1-9]\d{0,5})")
 _HEAD_SIZE = 32  # of the heads of a Transformer that is named by its shape
 
@@ -98,59 +83,20 @@ class ModelEntry(NamedTuple):
     config: Any
 
 
+def _twins(
+    build: Callable[[str, Any], Model], sizes: Mapping[str, Any], parts: Mapping[str, Any]
+) -> dict[str, ModelEntry]:
+    """Make the entries of a family in all sizes, each followed by its scale-invariant twin, which has other parts."""
+    entries = {}
+    for name, config in sizes.items():
+        entries[name] = ModelEntry(build, config)
+        entries[f"si_{name}"] = ModelEntry(build, dataclasses.replace(config, **parts))
+    return entries
+
+
 MODELS: dict[str, ModelEntry] = {
-    "cifg_tiny": ModelEntry(cifg, _CIFG_TINY),
-    "si_cifg_tiny": ModelEntry(si_cifg, _CIFG_TINY),
-    "transformer_tiny": ModelEntry(transformer, _TRANSFORMER_TINY),
-    "si_transformer_tiny": ModelEntry(si_transformer, _TRANSFORMER_TINY),
-    "reattention_transformer_tiny": ModelEntry(reattention_transformer, _reattention(_TRANSFORMER_TINY)),
-    "si_reattention_transformer_tiny": ModelEntry(si_reattention_transformer, _reattention(_TRANSFORMER_TINY)),
-    "cifg_1m": ModelEntry(cifg, _CIFG_1M),
-    "si_cifg_1m": ModelEntry(si_cifg, _CIFG_1M),
-    "transformer_1m": ModelEntry(transformer, _TRANSFORMER_1M),
-    "si_transformer_1m": ModelEntry(si_transformer, _TRANSFORMER_1M),
-    "reattention_transformer_1m": ModelEntry(reattention_transformer, _reattention(_TRANSFORMER_1M)),
-    "si_reattention_transformer_1m": ModelEntry(si_reattention_transformer, _reattention(_TRANSFORMER_1M)),
-    "cifg_4m": ModelEntry(cifg, _CIFG_4M),
-    "si_cifg_4m": ModelEntry(si_cifg, _CIFG_4M),
-    "transformer_4m": ModelEntry(transformer, _TRANSFORMER_4M),
-    "si_transformer_4m": ModelEntry(si_transformer, _TRANSFORMER_4M),
-    "cifg_6m": ModelEntry(cifg, _CIFG_6M),
-    "si_cifg_6m": ModelEntry(si_cifg, _CIFG_6M),
-    "cifg_9m": ModelEntry(cifg, _CIFG_9M),
-    "si_cifg_9m": ModelEntry(si_cifg, _CIFG_9M),
-    "cifg_19m": ModelEntry(cifg, _CIFG_19M),
-    "si_cifg_19m": ModelEntry(si_cifg, _CIFG_19M),
-    "si_cifg_published_tiny": ModelEntry(si_cifg_published, _CIFG_TINY),
-    "si_cifg_published_1m": ModelEntry(si_cifg_published, _CIFG_1M),
-    "si_cifg_published_4m": ModelEntry(si_cifg_published, _CIFG_4M),
-    "si_cifg_published_19m": ModelEntry(si_cifg_published, _CIFG_19M),
-    "si_cifg_unit_rms_tiny": ModelEntry(si_cifg_unit_rms, _CIFG_TINY),
-    "si_cifg_unit_rms_1m": ModelEntry(si_cifg_unit_rms, _CIFG_1M),
-    "si_cifg_unit_rms_4m": ModelEntry(si_cifg_unit_rms, _CIFG_4M),
-    "cifg_rms_norm_tiny": ModelEntry(cifg_rms_norm, _CIFG_TINY),
-    "cifg_rms_norm_1m": ModelEntry(cifg_rms_norm, _CIFG_1M),
-    "cifg_rms_norm_4m": ModelEntry(cifg_rms_norm, _CIFG_4M),
-    "cifg_unit_rms_tiny": ModelEntry(cifg_unit_rms, _CIFG_TINY),
-    "cifg_unit_rms_1m": ModelEntry(cifg_unit_rms, _CIFG_1M),
-    "cifg_unit_rms_4m": ModelEntry(cifg_unit_rms, _CIFG_4M),
-    "cifg_layer_norm_tiny": ModelEntry(cifg_layer_norm, _CIFG_TINY),
-    "cifg_layer_norm_1m": ModelEntry(cifg_layer_norm, _CIFG_1M),
-    "cifg_layer_norm_4m": ModelEntry(cifg_layer_norm, _CIFG_4M),
-    "transformer_rms_norm_tiny": ModelEntry(transformer_rms_norm, _TRANSFORMER_TINY),
-    "transformer_rms_norm_1m": ModelEntry(transformer_rms_norm, _TRANSFORMER_1M),
-    "transformer_rms_norm_4m": ModelEntry(transformer_rms_norm, _TRANSFORMER_4M),
-    "si_transformer_rms_norm_tiny": ModelEntry(si_transformer_rms_norm, _TRANSFORMER_TINY),
-    "si_transformer_rms_norm_1m": ModelEntry(si_transformer_rms_norm, _TRANSFORMER_1M),
-    "si_transformer_rms_norm_4m": ModelEntry(si_transformer_rms_norm, _TRANSFORMER_4M),
-    "transformer_11m": ModelEntry(transformer, _TRANSFORMER_11M),
-    "si_transformer_11m": ModelEntry(si_transformer, _TRANSFORMER_11M),
-    "reattention_transformer_11m": ModelEntry(reattention_transformer, _reattention(_TRANSFORMER_11M)),
-    "si_reattention_transformer_11m": ModelEntry(si_reattention_transformer, _reattention(_TRANSFORMER_11M)),
-    "transformer_21m": ModelEntry(transformer, _TRANSFORMER_21M),
-    "si_transformer_21m": ModelEntry(si_transformer, _TRANSFORMER_21M),
-    "reattention_transformer_21m": ModelEntry(reattention_transformer, _reattention(_TRANSFORMER_21M)),
-    "si_reattention_transformer_21m": ModelEntry(si_reattention_transformer, _reattention(_TRANSFORMER_21M)),
+    **_twins(cifg, _CIFGS, _SI_CIFG),
+    **_twins(transformer, _TRANSFORMERS, _SI_TRANSFORMER),
     "bert_tiny": ModelEntry(bert, _bert(layers=2, embedding=128)),
     "bert_mini": ModelEntry(bert, _bert(layers=4, embedding=256)),
     "bert_small": ModelEntry(bert, _bert(layers=4, embedding=512)),
@@ -168,21 +114,14 @@ MODELS: dict[str, ModelEntry] = {
     "vaultgemma_1b": ModelEntry(
         gemma, vault_gemma(256_000, layers=26, heads=4, head_size=256, embedding=1152, mlp=6912)
     ),
-    "gru4rec_tiny": ModelEntry(gru4rec, _RECURRENT_TINY),
-    "gru4rec": ModelEntry(gru4rec, _RECURRENT),
-    "gru4rec_untied": ModelEntry(gru4rec, _RECURRENT_UNTIED),
-    "lstm4rec_tiny": ModelEntry(lstm4rec, _RECURRENT_TINY),
-    "lstm4rec": ModelEntry(lstm4rec, _RECURRENT),
-    "lstm4rec_untied": ModelEntry(lstm4rec, _RECURRENT_UNTIED),
-    "sasrec_tiny": ModelEntry(sasrec, _SASREC_TINY),
+    "gru4rec_tiny": ModelEntry(gru4rec, RecurrentRecommenderConfig(embedding=16, hidden=32)),
+    "gru4rec": ModelEntry(gru4rec, RecurrentRecommenderConfig()),
+    "lstm4rec_tiny": ModelEntry(lstm4rec, RecurrentRecommenderConfig(embedding=16, hidden=32)),
+    "lstm4rec": ModelEntry(lstm4rec, RecurrentRecommenderConfig()),
+    "sasrec_tiny": ModelEntry(sasrec, SasRecConfig(layers=1, embedding=16, mlp=64)),
     "sasrec": ModelEntry(sasrec, SasRecConfig()),
-    "sasrec_untied": ModelEntry(sasrec, SasRecConfig(tied=False)),
-    # As long as it was published for MovieLens.
-    "sasrec_200": ModelEntry(sasrec, SasRecConfig(max_length=200)),
-    "sasrec_200_untied": ModelEntry(sasrec, SasRecConfig(max_length=200, tied=False)),
     "dpformer_tiny": ModelEntry(dpformer, DpFormerConfig(layers=1, embedding=16, mlp=64)),
     "dpformer": ModelEntry(dpformer, DpFormerConfig()),
-    "dpformer_200": ModelEntry(dpformer, DpFormerConfig(max_length=200)),
 }
 """The named models: how to build each, and of which size.
 
@@ -206,9 +145,10 @@ def create_model(
     """Build a model by name.
 
     Args:
-      name: a key of `MODELS`; `transformer_LAYERSxWIDTH`, a Transformer of that shape with heads of 32 and feed-forward
-        layers of four times the width; the path of a model's description (`fedlm.models.model_files`), which ends in
-        `.json`, or `module:entry` for a `ModelEntry` of your own in a module that Python finds.
+      name: a key of `MODELS`, which may have settings of its family behind it, as `cifg_1m+output_norm=rms_norm` has
+        (`fedlm.models.model_settings`); `transformer_LAYERSxWIDTH`, a Transformer of that shape with heads of 32 and
+        feed-forward layers of four times the width; the path of a model's description (`fedlm.models.model_files`),
+        which ends in `.json`, or `module:entry` for a `ModelEntry` of your own in a module that Python finds.
       vocabulary_size: number of token ids of the data; the configuration's own where None.
       special_tokens: those of the data's vocabulary; the configuration's own where None.
       parameter_errors: the noise that a model with re-attention corrects for; none where None.
@@ -270,7 +210,21 @@ def find_entry(name: str) -> ModelEntry:
     """Find how a model is built, by its name; see `create_model`."""
     if name.endswith(DESCRIPTION):
         return ModelEntry(*read_model_file(Path(name)))
-    return _imported_entry(name) if is_imported_name(name) else _registered_entry(name)
+    base, *settings = name.split(_SETTING)
+    entry = _imported_entry(base) if is_imported_name(base) else _registered_entry(base)
+    try:
+        return _entry_with(entry, settings)
+    except ConfigurationError as error:
+        raise UnknownModelError(f"model {name!r}: {error}") from error
+
+
+def _entry_with(entry: ModelEntry, settings: Sequence[str]) -> ModelEntry:
+    build, config = entry
+    if _REATTENTION in settings and build is transformer:
+        sizes = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+        build, config = reattention_transformer, ReattentionConfig(**sizes)
+        settings = [setting for setting in settings if setting != _REATTENTION]
+    return ModelEntry(build, with_settings(config, settings)) if settings else ModelEntry(build, config)
 
 
 def same_model(one: str, other: str) -> bool:
@@ -319,7 +273,16 @@ def _imported_entry(name: str) -> ModelEntry:
 
 
 def standard_twin(name: str) -> str | None:
-    """Name the standard architecture that a scale-invariant model, `si_NAME` or `si_NAME_published`, is compared with,
-    if there is one."""
-    twin = name.removeprefix("si_").replace("_published_", "_")
-    return twin if twin != name and twin in MODELS else None
+    """Name the standard architecture that a scale-invariant model is compared with, if there is one.
+
+    Example:
+      >>> standard_twin("si_cifg_1m+output_norm=none+hidden=64")
+      'cifg_1m+hidden=64'
+    """
+    base, *settings = name.split(_SETTING)
+    twin = base.removeprefix("si_")
+    if twin == base or twin not in MODELS:
+        return None
+    own = MODELS[twin].config
+    kept = [setting for setting in settings if setting == _REATTENTION or with_settings(own, [setting]) != own]
+    return _SETTING.join([twin, *kept])

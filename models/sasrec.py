@@ -20,7 +20,7 @@ from fedlm.models.key_value_cache import KeyValueCache
 from fedlm.models.layers import dense, embed, init_dense, init_embedding, init_layer_norm, layer_norm
 from fedlm.models.linear_head import linear_head_model
 from fedlm.models.transformer import (
-    TransformerConfig,
+    TransformerSizes,
     attended,
     cached_decoder,
     laid_out,
@@ -30,7 +30,7 @@ from fedlm.models.transformer import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SasRecConfig(TransformerConfig):
+class SasRecConfig(TransformerSizes):
     """Sizes of a SASRec.
 
     Attributes:

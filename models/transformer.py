@@ -6,6 +6,7 @@ sinusoidal positions and a tied output layer. Dimension letters: B batch, T time
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ from fedlm.models.layers import (
     sinusoidal_positions,
 )
 from fedlm.models.linear_head import linear_head_model
-from fedlm.models.output_norms import LAYER_NORM, RMS_NORM, OutputNorm
+from fedlm.models.output_norms import LAYER_NORM, OUTPUT_NORMS, OutputNorm
 from fedlm.models.parameter_uses import Parameter
 from fedlm.models.scale_invariant import si_attention_weights
 from fedlm.models.special_tokens import OWN, SpecialTokens
@@ -47,8 +48,8 @@ def check_layers(layers: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig:
-    """Sizes of a Transformer.
+class TransformerSizes:
+    """Sizes that every Transformer has.
 
     Attributes:
       vocabulary_size: number of token ids.
@@ -74,26 +75,6 @@ class TransformerConfig:
             )
 
 
-def transformer(name: str, config: TransformerConfig) -> Model:
-    """Make a Transformer decoder with softmax attention."""
-    return transformer_with(name, config, softmax_attention_weights)
-
-
-def si_transformer(name: str, config: TransformerConfig) -> Model:
-    """Make a scale-invariant Transformer decoder, with `N(relu(QK^T))` for the softmax (Li et al. 2022)."""
-    return transformer_with(name, config, si_attention_weights)
-
-
-def transformer_rms_norm(name: str, config: TransformerConfig) -> Model:
-    """Make a Transformer decoder whose last norm is an RMSNorm, as that of `fedlm.models.cifg.cifg_rms_norm` is."""
-    return transformer_with(name, config, softmax_attention_weights, RMS_NORM)
-
-
-def si_transformer_rms_norm(name: str, config: TransformerConfig) -> Model:
-    """Make a scale-invariant Transformer decoder whose last norm is an RMSNorm."""
-    return transformer_with(name, config, si_attention_weights, RMS_NORM)
-
-
 def softmax_attention_weights(scores: jax.Array, mask: jax.Array) -> jax.Array:
     """Masked softmax over the last axis, computed in float32.
 
@@ -108,10 +89,33 @@ def softmax_attention_weights(scores: jax.Array, mask: jax.Array) -> jax.Array:
     return jax.nn.softmax(jnp.where(mask, wide, -jnp.inf), axis=-1).astype(scores.dtype)
 
 
-def transformer_with(
-    name: str, config: TransformerConfig, attention_weights: AttentionWeights, final_norm: OutputNorm = LAYER_NORM
-) -> Model:
-    """Make a Transformer decoder with any attention in place of the masked softmax, and any norm after the blocks."""
+ATTENTION_WEIGHTS: dict[str, AttentionWeights] = {
+    "softmax": softmax_attention_weights,
+    "scale_invariant": si_attention_weights,
+}
+"""By the name that a configuration has; the second is `N(relu(QK^T))` (Li et al. 2022)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(TransformerSizes):
+    """Sizes and parts of a Transformer decoder.
+
+    Attributes:
+      attention: one of `ATTENTION_WEIGHTS`, what makes weights of scores.
+      final_norm: of what comes out of the last block.
+    """
+
+    attention: Literal["softmax", "scale_invariant"] = "softmax"
+    final_norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
+
+
+def transformer(name: str, config: TransformerConfig) -> Model:
+    """Make a Transformer decoder of its configuration's parts."""
+    return transformer_with(name, config, ATTENTION_WEIGHTS[config.attention])
+
+
+def transformer_with(name: str, config: TransformerConfig, attention_weights: AttentionWeights) -> Model:
+    """Make a Transformer decoder with any attention in place of the configuration's."""
 
     def apply_blocks(
         params: Params, tokens: jax.Array, places: jax.Array, mask: jax.Array, cache: KeyValueCache | None
@@ -126,7 +130,7 @@ def transformer_with(
             x = x + _mlp(block, layer_norm(block["mlp_norm"], x))
         return x, cache
 
-    return decoder_of_blocks(name, config, apply_blocks, config.embedding // config.heads, final_norm=final_norm)
+    return decoder_of_blocks(name, config, apply_blocks, config.embedding // config.heads)
 
 
 ApplyBlocks = Callable[
@@ -147,7 +151,6 @@ def decoder_of_blocks(
     apply_blocks: ApplyBlocks,
     cached_size: int,
     lay_out: Callable[[Params], Params] = laid_out,
-    final_norm: OutputNorm = LAYER_NORM,
 ) -> Model:
     """Make a Transformer decoder of what its blocks compute.
 
@@ -157,8 +160,8 @@ def decoder_of_blocks(
       apply_blocks: see `ApplyBlocks`.
       cached_size: numbers that the cache keeps of each key, and of each value, of a head.
       lay_out: makes of a block's parameters those that `apply_blocks` takes where it decodes.
-      final_norm: of what comes out of the last block.
     """
+    final_norm = OUTPUT_NORMS[config.final_norm]
 
     def init(rng: jax.Array) -> Params:
         rng_embedding, rng_blocks = jax.random.split(rng)
@@ -189,7 +192,7 @@ def decoder_of_blocks(
 
 
 def cached_decoder(
-    config: TransformerConfig,
+    config: TransformerSizes,
     apply_blocks: ApplyBlocks,
     cached_size: int,
     lay_out: Callable[[Params], Params],
@@ -204,7 +207,7 @@ def cached_decoder(
       cached_size: numbers that the cache keeps of a key.
       lay_out: makes a block's parameters ready.
       max_length: most tokens of a row, where positions end; None where they do not.
-      final_norm: see `decoder_of_blocks`.
+      final_norm: of what comes out of the last block.
     """
 
     def begin(params: Params, rows: int, length: int) -> KeyValueCache:

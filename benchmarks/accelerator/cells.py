@@ -21,23 +21,16 @@ LARGER_MODELS = (
     *("cifg_19m", "si_cifg_19m", "transformer_11m", "si_transformer_11m", "transformer_21m", "si_transformer_21m"),
     *("bert_mini", "bert_small", "bert_medium", "bert_base", "bert_large", "bert_mega"),
     *("vaultgemma_10m", "vaultgemma_20m", "vaultgemma_100m", "vaultgemma_1b"),
-    *("gru4rec", "gru4rec_untied", "lstm4rec", "lstm4rec_untied"),
-    *("sasrec", "sasrec_untied", "sasrec_200", "sasrec_200_untied"),
-    *("dpformer", "dpformer_200"),
-    *("reattention_transformer_1m", "reattention_transformer_11m", "reattention_transformer_21m"),
-    *("si_reattention_transformer_1m", "si_reattention_transformer_11m", "si_reattention_transformer_21m"),
+    *("gru4rec", "gru4rec+tied=false", "lstm4rec", "lstm4rec+tied=false"),
+    *("sasrec", "sasrec+tied=false", "sasrec+max_length=200", "sasrec+max_length=200+tied=false"),
+    *("dpformer", "dpformer+max_length=200"),
+    *(f"{model}_{size}+reattention" for model in ("transformer", "si_transformer") for size in ("1m", "11m", "21m")),
     *("cifg_4m", "si_cifg_4m", "transformer_4m", "si_transformer_4m"),
-    *(f"cifg_{kind}_{size}" for kind in ("layer_norm", "rms_norm", "unit_rms") for size in ("1m", "4m")),
-    *(f"si_cifg_published_{size}" for size in ("1m", "4m", "19m")),
-    *(f"si_cifg_unit_rms_{size}" for size in ("1m", "4m")),
-    *(f"{model}_rms_norm_{size}" for model in ("transformer", "si_transformer") for size in ("1m", "4m")),
+    *("cifg_1m+recurrence=layer_norm", "si_cifg_1m+output_norm=none", "si_transformer_1m+final_norm=rms_norm"),
 )
 SMALLEST_MODELS = (
     *("cifg_tiny", "transformer_tiny", "bert_tiny", "si_cifg_tiny", "si_transformer_tiny", "vaultgemma_1m"),
-    *("gru4rec_tiny", "lstm4rec_tiny", "sasrec_tiny", "reattention_transformer_tiny"),
-    *("si_reattention_transformer_tiny", "dpformer_tiny"),
-    *("cifg_layer_norm_tiny", "cifg_rms_norm_tiny", "cifg_unit_rms_tiny", "si_cifg_published_tiny"),
-    *("si_cifg_unit_rms_tiny", "transformer_rms_norm_tiny", "si_transformer_rms_norm_tiny"),
+    *("gru4rec_tiny", "lstm4rec_tiny", "sasrec_tiny", "dpformer_tiny"),
 )
 
 

@@ -31,8 +31,6 @@ from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
 
 BFLOAT16_BOUNDS = {
     "si_transformer": 0.7,
-    "si_reattention_transformer": 0.7,
-    "reattention_transformer": 0.1,
     "si_cifg": 0.25,
     "transformer": 0.1,
     "decoder": 0.1,

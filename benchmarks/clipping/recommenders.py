@@ -50,7 +50,7 @@ class Shape(NamedTuple):
         return self.items + len(SPECIAL_TOKENS)
 
 
-SHAPES = (Shape("MovieLens-1M", "sasrec_200", 3416, 200), Shape("Amazon Games", "sasrec", 23_715, 50))
+SHAPES = (Shape("MovieLens-1M", "sasrec+max_length=200", 3416, 200), Shape("Amazon Games", "sasrec", 23_715, 50))
 
 
 def main(words: Sequence[str] | None = None) -> None:

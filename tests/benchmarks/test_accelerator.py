@@ -109,7 +109,8 @@ def test_cells_name_what_there_is_once_and_a_rehearsal_calls_all_functions_with_
         return {(cell.measure, cell.arguments.get("kind"), *sorted(cell.arguments)) for cell in wanted}
 
     assert set(cells.MECHANISMS) == {"plain draw", *MECHANISMS}
-    assert {*cells.LARGER_MODELS, *cells.SMALLEST_MODELS} == set(MODELS)
+    listed = {*cells.LARGER_MODELS, *cells.SMALLEST_MODELS}
+    assert {name for name in listed if "+" not in name} == set(MODELS)
     for wanted in (cells.full(), cells.tiny()):
         assert len({(cell.group, cell.name) for cell in wanted}) == len(wanted)
         assert {cell.group for cell in wanted} == set(cells.GROUPS)

@@ -12,7 +12,7 @@ from fedlm.models.base import Batch, batch_loss
 from fedlm.models.gemma import GemmaConfig, gemma
 from fedlm.models.masked_language import MaskedBatch
 from fedlm.models.reattention import ParameterErrors
-from fedlm.models.registry import MODELS
+from fedlm.models.registry import MODELS, find_entry
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID
 
 # Unlike every other size, so that an array with this many rows is indexed by token.
@@ -152,11 +152,29 @@ def each(models, rest=pytest.mark.long, more=()):
     ]
 
 
+VARIANTS = (
+    "si_cifg_tiny+output_norm=none",
+    "si_cifg_tiny+output_norm=unit_rms",
+    "cifg_tiny+output_norm=unit_rms",
+    "cifg_tiny+output_norm=rms_norm",
+    "cifg_tiny+recurrence=layer_norm",
+    "transformer_tiny+final_norm=rms_norm",
+    "si_transformer_tiny+final_norm=rms_norm",
+    "transformer_tiny+reattention",
+    "si_transformer_tiny+reattention",
+    "gru4rec_tiny+tied=false",
+    "lstm4rec_tiny+tied=false",
+    "sasrec_tiny+tied=false",
+)
+"""The settings of families, beside the named models."""
+
+
 def _distinct():
     # Named models that differ only in their sizes shrink to one; each architecture and each shrunken
     # configuration occurs once at least.
     models, seen = {}, set()
-    for name, (build, config) in MODELS.items():
+    for name in (*MODELS, *VARIANTS):
+        build, config = find_entry(name)
         small = shrink(build, config)
         if not {build, small} <= seen:
             models[name] = SmallModel(name, build, small)

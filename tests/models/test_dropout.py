@@ -26,7 +26,7 @@ MODELS = {
     "gru4rec": (gru4rec, RECURRENT, functools.partial(recurrent, layer=reference.gru)),
     "lstm4rec": (lstm4rec, UNTIED, functools.partial(recurrent, layer=reference.lstm)),
     "sasrec": (sasrec, SASREC, functools.partial(reference.sasrec_logits, heads=2)),
-    "sasrec_untied": (
+    "sasrec+tied=false": (
         sasrec,
         dataclasses.replace(SASREC, tied=False),
         functools.partial(reference.sasrec_logits, heads=2),

@@ -1,5 +1,6 @@
 """Logits against the float64 NumPy reference; sequential recommenders are held to it in test_dropout.py."""
 
+import dataclasses
 import functools
 
 import jax
@@ -7,11 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedlm.models import cifg as recurrent
-from fedlm.models import transformer as attentive
-from fedlm.models.cifg import CifgConfig
+from fedlm.models.cifg import CifgConfig, cifg
 from fedlm.models.layers import sinusoidal_positions
-from fedlm.models.transformer import TransformerConfig
+from fedlm.models.transformer import TransformerConfig, transformer
 from tests.models import numpy_reference as reference
 from tests.models.small_models import perturbed, random_batch
 
@@ -22,32 +21,39 @@ SI_CIFG = {"gate": reference.si_sigmoid, "cell": reference.si_tanh}
 UNIT_RMS = {"final": lambda params, h: reference.unit_rms(h)}
 RMS_NORM = {"final": lambda params, h: reference.rms_norm(params["output_norm"], h)}
 RMS_BLOCKS = {"final": reference.rms_norm}
+SI = {"recurrence": "scale_invariant"}
+SI_ATTENTION = {"attention": "scale_invariant"}
 RELU = {"weights_of": reference.normalised_relu}
 by_cifg = functools.partial(functools.partial, reference.cifg_logits)
 by_transformer = functools.partial(functools.partial, reference.transformer_logits, heads=3)
-ARCHITECTURES = {
-    "cifg": (recurrent.cifg, SIZES, by_cifg()),
-    "untied cifg": (recurrent.cifg, UNTIED, by_cifg()),
-    "si_cifg": (recurrent.si_cifg, SIZES, by_cifg(**SI_CIFG, **RMS_NORM)),
-    "si_cifg_published": (recurrent.si_cifg_published, SIZES, by_cifg(**SI_CIFG)),
-    "si_cifg_unit_rms": (recurrent.si_cifg_unit_rms, SIZES, by_cifg(**SI_CIFG, **UNIT_RMS)),
-    "cifg_unit_rms": (recurrent.cifg_unit_rms, SIZES, by_cifg(**UNIT_RMS)),
-    "cifg_rms_norm": (recurrent.cifg_rms_norm, SIZES, by_cifg(**RMS_NORM)),
-    "cifg_layer_norm": (recurrent.cifg_layer_norm, SIZES, reference.layer_norm_cifg_logits),
-    "transformer": (attentive.transformer, BLOCKS, by_transformer()),
-    "si_transformer": (attentive.si_transformer, BLOCKS, by_transformer(**RELU)),
-    "transformer_rms_norm": (attentive.transformer_rms_norm, BLOCKS, by_transformer(**RMS_BLOCKS)),
-    "si_transformer_rms_norm": (attentive.si_transformer_rms_norm, BLOCKS, by_transformer(**RELU, **RMS_BLOCKS)),
+VARIANTS = {
+    "cifg": (cifg, SIZES, {}, by_cifg()),
+    "untied cifg": (cifg, UNTIED, {}, by_cifg()),
+    "cifg, unit_rms": (cifg, SIZES, {"output_norm": "unit_rms"}, by_cifg(**UNIT_RMS)),
+    "cifg, rms_norm": (cifg, SIZES, {"output_norm": "rms_norm"}, by_cifg(**RMS_NORM)),
+    "cifg, layer_norm": (cifg, SIZES, {"recurrence": "layer_norm"}, reference.layer_norm_cifg_logits),
+    "si_cifg": (cifg, SIZES, {**SI, "output_norm": "none"}, by_cifg(**SI_CIFG)),
+    "si_cifg, unit_rms": (cifg, SIZES, {**SI, "output_norm": "unit_rms"}, by_cifg(**SI_CIFG, **UNIT_RMS)),
+    "si_cifg, rms_norm": (cifg, SIZES, {**SI, "output_norm": "rms_norm"}, by_cifg(**SI_CIFG, **RMS_NORM)),
+    "transformer": (transformer, BLOCKS, {}, by_transformer()),
+    "transformer, rms_norm": (transformer, BLOCKS, {"final_norm": "rms_norm"}, by_transformer(**RMS_BLOCKS)),
+    "si_transformer": (transformer, BLOCKS, SI_ATTENTION, by_transformer(**RELU)),
+    "si_transformer, rms_norm": (
+        transformer,
+        BLOCKS,
+        {**SI_ATTENTION, "final_norm": "rms_norm"},
+        by_transformer(**RELU, **RMS_BLOCKS),
+    ),
 }
-QUICK = ("untied cifg", "si_cifg", "cifg_layer_norm", "transformer", "si_transformer_rms_norm")
+QUICK = ("untied cifg", "si_cifg, rms_norm", "cifg, layer_norm", "transformer", "si_transformer, rms_norm")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in ARCHITECTURES]
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in VARIANTS]
 )
 def test_logits_in_float64(name):
-    build, config, expected = ARCHITECTURES[name]
-    model = build("small", config)
+    build, config, parts, expected = VARIANTS[name]
+    model = build("small", dataclasses.replace(config, **parts))
     params = jax.tree_util.tree_map(np.float64, perturbed(jax.jit(model.init)(jax.random.key(3))))
     tokens = random_batch((9, 2, 0, 5), 6, config.vocabulary_size).tokens[:, :-1]
     with jax.enable_x64(True):

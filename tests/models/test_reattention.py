@@ -17,42 +17,42 @@ from fedlm.models.reattention import (
     dpformer,
     reattention_block,
     reattention_transformer,
-    si_reattention_transformer,
 )
 from fedlm.models.registry import create_model, has_reattention
 from fedlm.models.sasrec import SasRecConfig, sasrec
-from fedlm.models.transformer import TransformerConfig, si_transformer, softmax_attention_weights, transformer
+from fedlm.models.transformer import ATTENTION_WEIGHTS, TransformerConfig, softmax_attention_weights, transformer
 from tests.models.small_models import VOCABULARY, made_up_errors, perturbed, random_batch
 
 SIZES = {"vocabulary_size": VOCABULARY, "layers": 2, "heads": 2, "embedding": 16, "mlp": 40}
-TWINS = {"softmax": (reattention_transformer, transformer), "relu": (si_reattention_transformer, si_transformer)}
 
 
 def normal(seed, *shape):
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-def built(build, errors):
-    return build("m", ReattentionConfig(**SIZES, parameter_errors=errors))
+def corrected(attention, errors, **sizes):
+    return reattention_transformer(
+        "m", ReattentionConfig(**SIZES | sizes, attention=attention, parameter_errors=errors)
+    )
 
 
-def parameters(build=transformer):
-    return perturbed(build("m", TransformerConfig(**SIZES)).init(jax.random.key(0)))
+def parameters():
+    return perturbed(transformer("m", TransformerConfig(**SIZES)).init(jax.random.key(0)))
 
 
 TOKENS = random_batch().tokens[:, :-1]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("build", "plain"), TWINS.values(), ids=TWINS)
-def test_without_noise_it_is_the_plain_transformer(build, plain):
+@pytest.mark.parametrize("attention", ATTENTION_WEIGHTS)
+def test_without_noise_it_is_the_plain_transformer(attention):
     params = parameters()
-    expected = plain("m", TransformerConfig(**SIZES)).apply(params, TOKENS)
+    expected = transformer("m", TransformerConfig(**SIZES, attention=attention)).apply(params, TOKENS)
     for errors in (None, made_up_errors(VOCABULARY, 0.0)):
-        np.testing.assert_array_equal(built(build, errors).apply(params, TOKENS), expected)
-    little = built(build, made_up_errors(VOCABULARY, 1e-6)).apply(params, TOKENS)
+        np.testing.assert_array_equal(corrected(attention, errors).apply(params, TOKENS), expected)
+    little = corrected(attention, made_up_errors(VOCABULARY, 1e-6)).apply(params, TOKENS)
     np.testing.assert_allclose(little, expected, rtol=1e-4, atol=1e-5)
-    much = built(build, made_up_errors(VOCABULARY, 0.1)).apply(params, TOKENS)
+    much = corrected(attention, made_up_errors(VOCABULARY, 0.1)).apply(params, TOKENS)
     assert np.abs(much - expected).max() > 1e-2
 
 
@@ -181,13 +181,12 @@ def test_no_gradient_passes_through_the_variances():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("build", [build for build, _ in TWINS.values()], ids=TWINS)
-def test_gradients_by_all_that_is_in_no_variance_agree_with_finite_differences(build):
+@pytest.mark.parametrize("attention", ATTENTION_WEIGHTS)
+def test_gradients_by_all_that_is_in_no_variance_agree_with_finite_differences(attention):
     """Those of queries, which are in the correction by their length, among them; one block, in float64."""
-    config = ReattentionConfig(**SIZES | {"layers": 1}, parameter_errors=made_up_errors(VOCABULARY))
     names = ("query", "value", "attention_output", "mlp_norm", "mlp_input", "mlp_output")
     with jax.enable_x64(True):
-        model = build("m", config)
+        model = corrected(attention, made_up_errors(VOCABULARY), layers=1)
         params = jax.tree_util.tree_map(np.float64, perturbed(model.init(jax.random.key(0))))
         first = {name: params["blocks"][0][name] for name in names}
 
@@ -224,7 +223,7 @@ def test_every_constant_is_in_the_fingerprint_and_permuted_relevances_are_the_sa
         (lambda: ParameterErrors(-1.0, (1.0,)), "noise_batch_ratio is -1"),
         (lambda: ParameterErrors(1.0, (1.0, 0.0)), "token 1 is 0.0"),
         (lambda: ParameterErrors(1.0, (float("nan"),)), "token 0 is nan"),
-        (lambda: create_model("reattention_transformer_tiny", 50, None, made_up_errors(49)), "of 49 tokens"),
+        (lambda: create_model("transformer_tiny+reattention", 50, None, made_up_errors(49)), "of 49 tokens"),
         (lambda: create_model("transformer_tiny", 50, None, made_up_errors(50)), "no re-attention"),
     ],
 )
@@ -234,7 +233,7 @@ def test_constants_that_cannot_be(change, found):
 
 
 def test_adapters_of_it_are_refused():
-    base = built(reattention_transformer, made_up_errors(VOCABULARY))
+    base = corrected("softmax", made_up_errors(VOCABULARY))
     with pytest.raises(ConfigurationError, match="low-rank"):
         lora_model(base, LoraConfig(rank=2, alpha=2.0))
 
@@ -242,7 +241,7 @@ def test_adapters_of_it_are_refused():
 def test_named_models_have_the_parameters_of_their_twins():
     assert not has_reattention("si_transformer_tiny")
     plain = create_model("transformer_tiny", 50).init(jax.random.key(5))
-    for name in ("reattention_transformer_tiny", "si_reattention_transformer_tiny"):
+    for name in ("transformer_tiny+reattention", "si_transformer_tiny+reattention"):
         assert has_reattention(name)
         model = create_model(name, 50, None, made_up_errors(50))
         jax.tree_util.tree_map(np.testing.assert_array_equal, model.init(jax.random.key(5)), plain)

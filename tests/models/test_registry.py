@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import jax
 import pytest
@@ -7,6 +8,7 @@ from fedlm.models.base import parameter_count
 from fedlm.models.cifg import CifgConfig
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.model_files import ARCHITECTURES
+from fedlm.models.reattention import reattention_transformer
 from fedlm.models.registry import MODELS, UnknownModelError, create_model, find_entry, same_model, standard_twin
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
 from fedlm.models.transformer import TransformerConfig
@@ -18,6 +20,7 @@ PUBLISHED = {
     "transformer_21m": 20_988_928,
     "transformer_11m": 11_545_600,
 }
+SIZES = ("vocabulary_size", "layers", "heads", "embedding", "mlp", "hidden", "tied")
 TWINS = {name: standard_twin(name) for name in MODELS if standard_twin(name)}
 
 
@@ -29,35 +32,68 @@ def count_by_hand(config):
     return v * e + config.layers * (4 * e * e + 2 * e * config.mlp + 4 * e) + 2 * e + v
 
 
-def has_gain(name):
-    ours = name.startswith("si_cifg_") and "_published_" not in name and "_unit_rms_" not in name
-    return ours or "_rms_norm_" in name
-
-
 COUNTED = [name for name, entry in MODELS.items() if type(entry.config) in (CifgConfig, TransformerConfig)]
+MORE_PARAMETERS = {
+    "cifg_tiny+output_norm=unit_rms": lambda config: 0,
+    "cifg_tiny+output_norm=rms_norm": lambda config: config.embedding,
+    # Three gates and the cell have a factor and a shift, and gates no bias.
+    "cifg_tiny+recurrence=layer_norm": lambda config: 2 * 4 * config.hidden - 3 * config.hidden,
+    # In place of a factor and a shift.
+    "transformer_tiny+final_norm=rms_norm": lambda config: -config.embedding,
+    "transformer_tiny+reattention": lambda config: 0,
+}
 
 
-@pytest.mark.parametrize("name", COUNTED)
+@pytest.mark.parametrize("name", [*COUNTED, *MORE_PARAMETERS])
 def test_a_name_says_which_architecture_is_built_and_about_how_large_it_is(name):
-    architecture, size = name.rsplit("_", 1)
-    build, config = MODELS[name]
-    assert build is ARCHITECTURES[architecture].build
-    more = 0
-    if has_gain(name):
-        # For nothing, or for a factor and a shift.
-        more = config.embedding if "cifg" in name else -config.embedding
-    elif "_layer_norm_" in name:
-        # Three gates and the cell have a factor and a shift, and gates no bias.
-        more = 2 * 4 * config.hidden - 3 * config.hidden
+    build, config = find_entry(name)
+    architecture, size = name.split("+")[0].rsplit("_", 1)
+    assert build is ARCHITECTURES[architecture.removeprefix("si_")].build or "reattention" in name
+    more = config.embedding if architecture == "si_cifg" else 0
+    more += MORE_PARAMETERS.get(name, lambda config: 0)(config)
     count = parameter_count(create_model(name))
     assert count == count_by_hand(config) + more
     assert size != "4m" or count == pytest.approx(4.2e6, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cifg_1m+outputnorm=none", "no setting 'outputnorm'; did you mean output_norm"),
+        ("cifg_1m+vocabulary_size=3", "no setting 'vocabulary_size'.*there are embedding, hidden, tied"),
+        ("cifg_1m+output_norm=layer_norm", "output_norm is 'layer_norm', expected none or unit_rms or rms_norm"),
+        ("cifg_1m+output_norm", "output_norm is 'true', expected none or"),
+        ("cifg_1m+tied=no", "tied is 'no', expected true or false"),
+        ("cifg_1m+hidden=-3", "hidden is -3, expected a positive integer"),
+        ("cifg_1m+hidden=1e3", "hidden is '1e3', expected a positive integer"),
+        ("cifg_1m+hidden=3+hidden=3", "hidden is set twice"),
+        ("cifg_1m+", "no setting ''"),
+        ("cifg_1m+reattention", "no setting 'reattention'"),
+        ("transformer_1m+heads=3", "embedding is 128, but must be a multiple of heads, which is 3"),
+        ("transformer_1m+reattention+most_correction=x", "most_correction is 'x', expected a number"),
+        ("vaultgemma_1m+windows=3", "no setting 'windows'"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(name, message):
+    with pytest.raises(UnknownModelError, match=f"^model {re.escape(repr(name))}: .*{message}"):
+        create_model(name)
+
+
+def test_settings_change_what_they_name_alone():
+    entry = find_entry("vaultgemma_1m+attention_cap=50+logit_cap=none+post_norms")
+    changes = {"attention_cap": 50.0, "logit_cap": None, "post_norms": True}
+    assert entry.config == dataclasses.replace(MODELS["vaultgemma_1m"].config, **changes)
+    corrected = find_entry("si_transformer_1m+most_correction=4+reattention")
+    assert corrected.build is reattention_transformer
+    assert (corrected.config.attention, corrected.config.most_correction) == ("scale_invariant", 4.0)
+    assert same_model("cifg_1m+output_norm=none", "cifg_1m")
+    assert not same_model("si_cifg_1m+output_norm=none", "si_cifg_1m")
+
+
 @pytest.mark.parametrize("prefix", ["", "si_"])
 @pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
 def test_published_sizes(name, count, prefix):
-    gain = MODELS[name].config.embedding if has_gain(prefix + name) else 0
+    gain = MODELS[name].config.embedding if (prefix + name).startswith("si_cifg") else 0
     assert parameter_count(create_model(prefix + name)) == count + gain
 
 
@@ -95,13 +131,13 @@ def test_sizes_that_do_not_fit_each_other_are_refused(change, message):
         ("lstm4rec", 4 * 128 * (64 + 128 + 1) + 128 * 64 + 64),
         # Two blocks of five matrices of 64 by 64, two of them with biases, and norms; positions.
         ("sasrec", 2 * (5 * 64 * 64 + 2 * 64 + 4 * 64) + 2 * 64 + 50 * 64),
-        ("sasrec_200", 2 * (5 * 64 * 64 + 2 * 64 + 4 * 64) + 2 * 64 + 200 * 64),
+        ("sasrec+max_length=200", 2 * (5 * 64 * 64 + 2 * 64 + 4 * 64) + 2 * 64 + 200 * 64),
     ],
 )
 def test_recommenders_have_one_table_of_items_or_two(name, count):
     items = 3416
     assert parameter_count(create_model(name, items)) == count + 64 * items
-    assert parameter_count(create_model(f"{name}_untied", items)) == count + 2 * 64 * items
+    assert parameter_count(create_model(f"{name}+tied=false", items)) == count + 2 * 64 * items
 
 
 def test_counting_allocates_nothing():
@@ -120,7 +156,10 @@ def test_published_transformers_have_eight_heads():
 def test_twins_have_the_same_sizes_and_parameters(name):
     twin = TWINS[name]
     assert name.startswith("si_")
-    assert MODELS[name].config == MODELS[twin].config
+    ours, theirs = MODELS[name].config, MODELS[twin].config
+    assert {field: getattr(ours, field) for field in SIZES if hasattr(ours, field)} == {
+        field: getattr(theirs, field) for field in SIZES if hasattr(theirs, field)
+    }
     shapes = [jax.eval_shape(create_model(each).init, jax.random.key(0)) for each in (name, twin)]
     # SI-CIFG's output has a gain for each coordinate; that of CIFG as published has no norm.
     gain = shapes[0].pop("output_norm", {}) if "output_norm" not in shapes[1] else {}
@@ -133,8 +172,9 @@ def test_twins_have_the_same_sizes_and_parameters(name):
     [
         ("si_cifg_19m", "cifg_19m"),
         ("si_transformer_21m", "transformer_21m"),
-        ("si_cifg_published_19m", "cifg_19m"),
-        ("si_cifg_unit_rms_tiny", "cifg_unit_rms_tiny"),
+        ("si_cifg_19m+output_norm=none", "cifg_19m"),
+        ("si_cifg_tiny+output_norm=unit_rms", "cifg_tiny+output_norm=unit_rms"),
+        ("si_transformer_1m+reattention", "transformer_1m+reattention"),
         ("cifg_19m", None),
         ("si_unheard_of", None),
     ],
@@ -159,6 +199,7 @@ def test_created_models_have_the_vocabulary_asked_for_or_their_own():
         ("si_cfig_19m", r"'si_cfig_19m'.*did you mean.*\bsi_cifg_19m\b"),
         ("zzz", "^unknown model 'zzz'; `fedlm models` lists all$"),
         ("transformer_3x100", "3x100"),
+        ("si_cfig_19m+tied", r"'si_cfig_19m'.*did you mean.*\bsi_cifg_19m\b"),
         ("transformer_0x128", "unknown"),
         ("transformer_3x", "unknown"),
     ],

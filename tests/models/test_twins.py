@@ -36,7 +36,7 @@ def test_scale_invariant_models_alone_feel_no_scale_of_what_their_activations_ta
 
 @pytest.mark.long
 def test_a_gain_is_1_at_first():
-    plain, gained = SMALL_MODELS["si_cifg_unit_rms_tiny"], SMALL_MODELS["si_cifg_tiny"]
+    plain, gained = SMALL_MODELS["si_cifg_tiny+output_norm=unit_rms"], SMALL_MODELS["si_cifg_tiny"]
     params = gained.init(jax.random.key(5))
     without = {name: part for name, part in params.items() if name != "output_norm"}
     np.testing.assert_array_equal(logits(gained, params), logits(plain, without))

@@ -14,7 +14,7 @@ FAST = ("ghost", "bookkeeping")
 VOCABULARY, WIDTH = 11, 4
 EVERY_MODEL = SMALL_MODELS | {"gemma": EVERY_PART_OF_GEMMA}
 # Beside one of each kind, what has a recurrence or a norm of its own; the others are tried thoroughly alone.
-MORE = ("cifg_layer_norm_tiny", "lstm4rec_tiny", "gemma")
+MORE = ("cifg_tiny+recurrence=layer_norm", "lstm4rec_tiny", "gemma")
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 4))

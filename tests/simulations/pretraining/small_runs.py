@@ -3,6 +3,7 @@
 import json
 
 from fedlm.fl_core.composed_settings import compose
+from fedlm.models.model_files import ARCHITECTURES, describe_model
 from fedlm.simulations.pretraining.run import Observer, run_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
 
@@ -22,7 +23,8 @@ PRIVATE = {"privacy": "dpsgd", "noise_multiplier": 1.0, "noise_seed": "experimen
 def described(folder, architecture, **config):
     """Write the description of a model that compiles in a moment; returns its name."""
     path = folder / "tiny.json"
-    path.write_text(json.dumps({"architecture": architecture, "config": {"vocabulary_size": 120, **config}}))
+    build, kind = ARCHITECTURES[architecture]
+    path.write_text(json.dumps(describe_model(build, kind(**{"vocabulary_size": 120} | config))))
     return str(path)
 
 

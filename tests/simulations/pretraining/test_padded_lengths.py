@@ -1,6 +1,5 @@
 """Sequences of unequal lengths, padded to a few lengths in place of the greatest."""
 
-import json
 from types import SimpleNamespace
 
 import jax
@@ -17,6 +16,7 @@ from fedlm.simulations.pretraining.pipeline import logical_batches
 from fedlm.simulations.pretraining.privacy_units import Units, open_units
 from fedlm.simulations.pretraining.sampling import PoissonBatches
 from fedlm.simulations.pretraining.trainer import StepRules, Trainer
+from tests.simulations.pretraining.small_runs import described
 from tests.simulations.pretraining.small_stores import TOKENIZER, write_store
 
 LENGTH, MICROBATCH = 12, 3
@@ -45,12 +45,6 @@ def given(indices):
 def laid(units, indices, physical_batch=MICROBATCH, **options):
     (batch,) = logical_batches(units, given(indices), 0, 1, physical_batch, prefetch=1, **options)
     return batch
-
-
-def described(folder, architecture, sizes):
-    path = folder / "tiny.json"
-    path.write_text(json.dumps({"architecture": architecture, "config": {"vocabulary_size": WORDS, **sizes}}))
-    return str(path)
 
 
 def test_lengths_follow_from_the_settings_alone(units, store, tmp_path):
@@ -150,7 +144,7 @@ def test_canaries_are_as_long_as_what_is_read(units):
 def test_clipped_sums_are_those_of_units_padded_to_the_greatest_length(
     units, tmp_path, monkeypatch, architecture, sizes
 ):
-    model = create_model(described(tmp_path, architecture, sizes))
+    model = create_model(described(tmp_path, architecture, vocabulary_size=WORDS, **sizes))
     params = model.init(jax.random.key(0))
     trainer = Trainer(
         model, optax.sgd(1.0), StepRules(Clipping("bookkeeping", 0.1), 0.0, 20, 4), "data", jax.devices()[:1]

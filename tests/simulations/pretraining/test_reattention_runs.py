@@ -189,7 +189,7 @@ def test_what_does_not_fit_is_refused(train, files, tmp_path, changes, found):
 
 
 def test_where_nothing_gives_the_constants_the_models_are_refused(trained, settings_of, files, simulation, tmp_path):
-    for name in ("reattention_transformer_tiny", "dpformer_tiny"):
+    for name in ("transformer_tiny+reattention", "dpformer_tiny"):
         with pytest.raises(ConfigurationError, match="take the model without re-attention"):
             refuse_reattention(name)
     refuse_reattention("transformer_tiny")

@@ -17,7 +17,6 @@ from fedlm.fl_core.privacy.ancestry import OF_A_PUBLISHER
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.initial_parameters import read_parameters
 from fedlm.fl_core.runs.recorded_runs import find_runs
-from fedlm.models.model_files import describe_model
 from fedlm.models.registry import MODELS, create_model
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.importing import ImportSettings, import_text
@@ -75,7 +74,8 @@ def test_models_of_ours_go_out_and_come_back(small_store, tmp_path, model):
     stored = read_run(tmp_path / "again")
     jax.tree_util.tree_map(np.testing.assert_array_equal, stored.params, params)
     assert Path(found.model) == tmp_path / "again" / "model.json"
-    assert describe_model(*stored.entry)["architecture"] == model.removesuffix("_tiny")
+    assert stored.entry.build is MODELS[model].build
+    assert stored.entry.config == dataclasses.replace(MODELS[model].config, vocabulary_size=120)
 
 
 def test_the_layout_is_read_with_nothing_of_ours(small_store, tmp_path):
@@ -88,7 +88,15 @@ def test_the_layout_is_read_with_nothing_of_ours(small_store, tmp_path):
     record = json.loads((tmp_path / "out" / "config.json").read_text())
     assert record["model"] == {
         "architecture": "cifg",
-        "config": {"vocabulary_size": 120, "embedding": 64, "hidden": 256, "tied": True, "unroll": 1},
+        "config": {
+            "vocabulary_size": 120,
+            "embedding": 64,
+            "hidden": 256,
+            "tied": True,
+            "unroll": 1,
+            "recurrence": "standard",
+            "output_norm": "none",
+        },
     }
     assert record["special_tokens"] == {"pad": 0, "bos": 1, "eos": 2, "oov": 3}
 

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedlm.models.named_states import to_state
-from fedlm.models.registry import MODELS, ModelEntry
+from fedlm.models.registry import ModelEntry, find_entry
 from fedlm.models.special_tokens import OWN
 from fedlm.simulations.weights.layouts import own_config, own_layout
 from fedlm.simulations.weights.tensor_files import write_tensors
@@ -19,9 +19,21 @@ from tests.models.small_models import perturbed
 
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 TOKENS = np.array([1, 4, 9, 5, 5, 12, 3, 7])
-NAMES = ("cifg_tiny", "cifg_rms_norm_tiny", "si_cifg_tiny", "si_cifg_published_tiny", "transformer_tiny")
-NAMES += ("si_transformer_tiny", "sasrec_tiny", "sasrec_untied", "gru4rec_tiny", "gru4rec_untied", "lstm4rec_tiny")
-VARIANTS = {"cifg_rms_norm": "cifg", "si_cifg_published": "si_cifg"}
+NAMES = (
+    "cifg_tiny",
+    "cifg_tiny+output_norm=rms_norm",
+    "si_cifg_tiny",
+    "si_cifg_tiny+output_norm=none",
+    "transformer_tiny",
+)
+NAMES += (
+    "si_transformer_tiny",
+    "sasrec_tiny",
+    "sasrec+tied=false",
+    "gru4rec_tiny",
+    "gru4rec+tied=false",
+    "lstm4rec_tiny",
+)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +47,7 @@ def of_page():
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_the_lines_of_the_page_give_the_logits_of_the_model_from_its_file(name, of_page, tmp_path):
-    build, config = MODELS[name]
+    build, config = find_entry(name)
     layers = {"layers": 2} if hasattr(config, "layers") else {}
     config = dataclasses.replace(config, vocabulary_size=17, **layers)
     entry, model = ModelEntry(build, config), build(name, config)
@@ -46,8 +58,7 @@ def test_the_lines_of_the_page_give_the_logits_of_the_model_from_its_file(name, 
 
     read = json.loads((tmp_path / "config.json").read_text())["model"]
     tensors = {key: value.astype(np.float64) for key, value in load_file(tmp_path / "model.safetensors").items()}
-    architecture = VARIANTS.get(read["architecture"], read["architecture"])
-    logits = of_page[architecture](tensors, TOKENS, read["config"])
+    logits = of_page[read["architecture"]](tensors, TOKENS, read["config"])
     with jax.enable_x64(True):
         expected = jax.jit(model.apply)(jax.tree_util.tree_map(np.float64, params), TOKENS[None])[0]
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-9)
