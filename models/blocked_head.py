@@ -203,12 +203,11 @@ def blocked_cross_entropy(
         assert not isinstance(bias, Recorded)
         losses, correct, _ = _scores(cap, True, x, table, bias, targets)
         return losses, correct
-    assert bias is None or isinstance(bias, Recorded)
-    values = table.value, None if bias is None else bias.value
+    values = table.value, bias.value if isinstance(bias, Recorded) else bias
     losses, correct, log_normalizer = _scores(cap, False, x, *values, targets)
     scoring = Scoring(x, *values, targets, jax.lax.stop_gradient(log_normalizer), cap)
     shape = jax.ShapeDtypeStruct(losses.shape, losses.dtype)
-    for parameter in (table, *(() if bias is None else (bias,))):
+    for parameter in (table, *((bias,) if isinstance(bias, Recorded) else ())):
         number, tap = table.recording.begin(parameter, "score", shape)
         table.recording.finish(number, scoring)
         losses = with_tap(losses, tap)

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from fedlm.models.base import Params
 from fedlm.models.errors import ConfigurationError
-from fedlm.models.gemma import GemmaConfig
+from fedlm.models.published_decoder import PublishedDecoderConfig
 from fedlm.models.transformer import LARGEST_SIZE, check_layers
 
 _GELU = "gelu_pytorch_tanh"
-_FULL, _WINDOW = "full_attention", "sliding_attention"
+LAYER_KINDS = _FULL, _WINDOW = "full_attention", "sliding_attention"
 
 
 class _Family(NamedTuple):
@@ -62,7 +62,7 @@ _NORMS = {
     "query_norm": "self_attn.q_norm",
     "key_norm": "self_attn.k_norm",
 }
-_KERNELS = {
+KERNELS = {
     "query": "self_attn.q_proj",
     "key": "self_attn.k_proj",
     "value": "self_attn.v_proj",
@@ -74,7 +74,7 @@ _KERNELS = {
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-def config_from_hugging_face(document: Mapping[str, Any]) -> GemmaConfig:
+def config_from_hugging_face(document: Mapping[str, Any]) -> PublishedDecoderConfig:
     """Read a config.json, whose `model_type` is one of `FAMILIES`.
 
     Raises:
@@ -86,7 +86,7 @@ def config_from_hugging_face(document: Mapping[str, Any]) -> GemmaConfig:
             raise ConfigurationError(f"{name} is {document[name]!r}, but only {accepted[0]!r} is known")
     if document.get("hidden_activation", document.get("hidden_act")) is None:
         raise ConfigurationError(f"has no hidden_activation, expected {_GELU!r}")
-    sizes = {ours: _number(document, theirs, int) for ours, theirs in _SIZES.items()}
+    sizes = {ours: number(document, theirs, int) for ours, theirs in _SIZES.items()}
     check_layers(sizes["layers"])
     attention_cap = _optional_cap(document, "attn_logit_softcapping")
     if attention_cap is not None and not family.attention_cap:
@@ -94,10 +94,10 @@ def config_from_hugging_face(document: Mapping[str, Any]) -> GemmaConfig:
             f"attn_logit_softcapping is {attention_cap}, which transformers leaves out of this model; expected null"
         )
     bases = _rope_bases(document, family)
-    return GemmaConfig(
+    return PublishedDecoderConfig(
         **sizes,
-        query_scale=_number(document, "query_pre_attn_scalar"),
-        epsilon=_number(document, "rms_norm_eps"),
+        query_scale=number(document, "query_pre_attn_scalar"),
+        epsilon=number(document, "rms_norm_eps"),
         rope_base=bases[_FULL],
         windows=_windows(document, family, sizes["layers"]),
         window_rope_base=bases[_WINDOW] if family.two_bases else None,
@@ -105,10 +105,18 @@ def config_from_hugging_face(document: Mapping[str, Any]) -> GemmaConfig:
         logit_cap=_optional_cap(document, "final_logit_softcapping"),
         post_norms=family.post_norms,
         query_key_norms=family.query_key_norms,
+        norm="rms_norm_1",
+        positions="rotary",
+        activation="gelu",
+        gated=True,
+        biases="none",
+        scaled_embedding=True,
+        tied=True,
     )
 
 
-def _number(document: Mapping[str, Any], name: str, kind: type = float) -> Any:
+def number(document: Mapping[str, Any], name: str, kind: type = float) -> Any:
+    """Take a positive number of a configuration; ConfigurationError where it has none by that name."""
     value: Any = document.get(name)
     most = LARGEST_SIZE if type(value) is int else math.inf
     if type(value) not in (int, kind) or not 0 < value < most:
@@ -120,22 +128,22 @@ def _number(document: Mapping[str, Any], name: str, kind: type = float) -> Any:
 def _optional_cap(document: Mapping[str, Any], name: str) -> float | None:
     if name not in document:
         raise ConfigurationError(f"has no {name}, expected a number, or null for no cap")
-    return None if document[name] is None else _number(document, name)
+    return None if document[name] is None else number(document, name)
 
 
 def _rope_bases(document: Mapping[str, Any], family: _Family) -> dict[str, float]:
     """Find the bases of the two kinds of layers, in the form of version 5 or as it was before."""
     given = document.get("rope_parameters")
     if given is None:
-        local = _number(document, "rope_local_base_freq") if family.two_bases else _number(document, "rope_theta")
-        return {_FULL: _number(document, "rope_theta"), _WINDOW: local}
+        local = number(document, "rope_local_base_freq") if family.two_bases else number(document, "rope_theta")
+        return {_FULL: number(document, "rope_theta"), _WINDOW: local}
     if not isinstance(given, Mapping):
         raise ConfigurationError(f"rope_parameters is {given!r}, expected an object")
     parts = {kind: given.get(kind) if family.two_bases else given for kind in (_FULL, _WINDOW)}
     for kind, part in parts.items():
         if not isinstance(part, Mapping) or part.get("rope_type", "default") != "default":
             raise ConfigurationError(f"rope_parameters of {kind} is {part!r}, but only rope_type 'default' is known")
-    return {kind: _number(part, "rope_theta") for kind, part in parts.items()}  # type: ignore[arg-type]
+    return {kind: number(part, "rope_theta") for kind, part in parts.items()}  # type: ignore[arg-type]
 
 
 def _windows(document: Mapping[str, Any], family: _Family, layers: int) -> tuple[int, ...]:
@@ -149,11 +157,11 @@ def _windows(document: Mapping[str, Any], family: _Family, layers: int) -> tuple
         raise ConfigurationError(f"layer_types is {str(kinds)[:80]}, expected {layers} times {_FULL} or {_WINDOW}")
     if _WINDOW not in kinds:
         return ()
-    window = _number(document, "sliding_window", int)
+    window = number(document, "sliding_window", int)
     return tuple(window if kind == _WINDOW else 0 for kind in kinds)
 
 
-def config_to_hugging_face(config: GemmaConfig) -> dict[str, Any]:
+def config_to_hugging_face(config: PublishedDecoderConfig) -> dict[str, Any]:
     """Make a config.json that `config_from_hugging_face` reads as the same, and so does `transformers`.
 
     Raises:
@@ -193,7 +201,7 @@ def _whole(number: float) -> float:
     return int(number) if number == int(number) else number
 
 
-def names_in_hugging_face(config: GemmaConfig) -> Params:
+def names_in_hugging_face(config: PublishedDecoderConfig) -> Params:
     """Arrange the names of a model's parameters there as our parameters are arranged."""
     family = {**_NORMS}
     if not config.post_norms:
@@ -203,7 +211,7 @@ def names_in_hugging_face(config: GemmaConfig) -> Params:
     return {
         "embedding": {"table": EMBEDDING},
         "blocks": [
-            {ours: {"kernel": f"model.layers.{layer}.{theirs}.weight"} for ours, theirs in _KERNELS.items()}
+            {ours: {"kernel": f"model.layers.{layer}.{theirs}.weight"} for ours, theirs in KERNELS.items()}
             | {ours: {"scale": f"model.layers.{layer}.{theirs}.weight"} for ours, theirs in family.items()}
             for layer in range(config.layers)
         ],

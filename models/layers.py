@@ -155,18 +155,18 @@ def gain(params: Params, x: jax.Array) -> jax.Array:
     return x + scale(x, params["scale"])
 
 
-def rms_norm(params: Params, x: jax.Array, epsilon: float) -> jax.Array:
-    """Divide by the root mean square over the last axis, times a gain, in float32 (Zhang and Sennrich 2019).
+def rms_norm(params: Params, x: jax.Array, epsilon: float, plus_1: bool = True) -> jax.Array:
+    """Divide by the root mean square over the last axis, times a factor, in float32 (Zhang and Sennrich 2019).
 
     Args:
       params: of `init_gain`.
       x: float [..., width]; the result has its shape and dtype.
       epsilon: added to the mean square.
+      plus_1: whether the factor of an entry is 1 + scale, or scale.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    return gain(params, wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon)).astype(
-        x.dtype
-    )
+    unit = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon)
+    return (gain(params, unit) if plus_1 else scale(unit, params["scale"])).astype(x.dtype)
 
 
 def rotary_positions(places: jax.Array, width: int, base: float) -> tuple[jax.Array, jax.Array]:

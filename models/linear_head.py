@@ -41,7 +41,8 @@ def linear_head_model(
       vocabulary_size: number of token ids.
       init: draws parameters.
       features: maps (params, int32 tokens [batch, length]) to float [batch, length, width].
-      head: maps params to the output layer's table, as `init_embedding` makes it, and bias [vocabulary_size] or None.
+      head: maps params to the output layer's table, as `init_embedding` makes it, and bias [vocabulary_size] or None;
+        the bias may be constant.
       cap: of the logits, see `soft_cap`.
       special_tokens: see `Model`.
       decoder: how features are computed bit by bit: a `Decoder` that gives them, float [rows, width], for logits.
@@ -170,12 +171,11 @@ def recorded_cross_entropy(
     Returns:
       Losses float32 [...] in nats, and the logits float [..., vocabulary], through which no gradient passes.
     """
-    assert bias is None or isinstance(bias, Recorded)
-    values = table.value, None if bias is None else bias.value
+    values = table.value, bias.value if isinstance(bias, Recorded) else bias
     losses, *kept = _recorded_losses(x, *values, targets)
     scores = Scores(x, *map(jax.lax.stop_gradient, kept))
     shape = jax.ShapeDtypeStruct(losses.shape, losses.dtype)
-    for parameter in (table, *(() if bias is None else (bias,))):
+    for parameter in (table, *((bias,) if isinstance(bias, Recorded) else ())):
         number, tap = table.recording.begin(parameter, "score", shape)
         table.recording.finish(number, scores)
         losses = with_tap(losses, tap)

@@ -1,6 +1,6 @@
 """A model's architecture and sizes as JSON, for models whose sizes no named model has.
 
-`{"architecture": "gemma", "config": {...}}`, where `config` has the fields of the architecture's configuration but for
+`{"architecture": "cifg", "config": {...}}`, where `config` has the fields of the architecture's configuration but for
 the special tokens, which are the vocabulary's, and the errors of parameters, which follow from a run's plan.
 """
 
@@ -13,8 +13,8 @@ from fedlm.models.base import Model
 from fedlm.models.bert import BertConfig, bert
 from fedlm.models.cifg import CifgConfig, cifg
 from fedlm.models.errors import ConfigurationError
-from fedlm.models.gemma import GemmaConfig, gemma
 from fedlm.models.model_settings import check_value, described_fields
+from fedlm.models.published_decoder import PublishedDecoderConfig, published_decoder
 from fedlm.models.reattention import DpFormerConfig, ReattentionConfig, dpformer, reattention_transformer
 from fedlm.models.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
 from fedlm.models.sasrec import SasRecConfig, sasrec
@@ -33,7 +33,7 @@ ARCHITECTURES = {
     "transformer": Architecture(transformer, TransformerConfig),
     "reattention_transformer": Architecture(reattention_transformer, ReattentionConfig),
     "bert": Architecture(bert, BertConfig),
-    "gemma": Architecture(gemma, GemmaConfig),
+    "published_decoder": Architecture(published_decoder, PublishedDecoderConfig),
     "gru4rec": Architecture(gru4rec, RecurrentRecommenderConfig),
     "lstm4rec": Architecture(lstm4rec, RecurrentRecommenderConfig),
     "sasrec": Architecture(sasrec, SasRecConfig),

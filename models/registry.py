@@ -13,11 +13,11 @@ from fedlm.models.base import Model
 from fedlm.models.bert import BertConfig, bert
 from fedlm.models.cifg import CifgConfig, cifg
 from fedlm.models.errors import ConfigurationError, setting
-from fedlm.models.gemma import gemma, vault_gemma
 from fedlm.models.imported_names import UnknownNameError, import_named, is_imported_name
 from fedlm.models.model_files import read_model_file
 from fedlm.models.model_settings import with_settings
 from fedlm.models.pickling import made_by
+from fedlm.models.published_decoder import published_decoder, vault_gemma
 from fedlm.models.reattention import (
     DpFormerConfig,
     ParameterErrors,
@@ -94,6 +94,10 @@ def _twins(
     return entries
 
 
+def _vault_gemma(vocabulary_size: int, **sizes: int) -> ModelEntry:
+    return ModelEntry(published_decoder, vault_gemma(vocabulary_size, **sizes))
+
+
 MODELS: dict[str, ModelEntry] = {
     **_twins(cifg, _CIFGS, _SI_CIFG),
     **_twins(transformer, _TRANSFORMERS, _SI_TRANSFORMER),
@@ -104,16 +108,12 @@ MODELS: dict[str, ModelEntry] = {
     "bert_base": ModelEntry(bert, _bert(layers=12, embedding=768)),
     "bert_large": ModelEntry(bert, _bert(layers=24, embedding=1024)),
     "bert_mega": ModelEntry(bert, _bert(layers=24, embedding=1536)),
-    "vaultgemma_1m": ModelEntry(gemma, vault_gemma(4096, layers=4, heads=4, head_size=32, embedding=128, mlp=512)),
-    "vaultgemma_10m": ModelEntry(gemma, vault_gemma(8192, layers=8, heads=4, head_size=64, embedding=256, mlp=1024)),
-    "vaultgemma_20m": ModelEntry(gemma, vault_gemma(16_384, layers=8, heads=4, head_size=64, embedding=384, mlp=1152)),
-    "vaultgemma_100m": ModelEntry(
-        gemma, vault_gemma(32_768, layers=13, heads=4, head_size=128, embedding=640, mlp=2560)
-    ),
+    "vaultgemma_1m": _vault_gemma(4096, layers=4, heads=4, head_size=32, embedding=128, mlp=512),
+    "vaultgemma_10m": _vault_gemma(8192, layers=8, heads=4, head_size=64, embedding=256, mlp=1024),
+    "vaultgemma_20m": _vault_gemma(16_384, layers=8, heads=4, head_size=64, embedding=384, mlp=1152),
+    "vaultgemma_100m": _vault_gemma(32_768, layers=13, heads=4, head_size=128, embedding=640, mlp=2560),
     # The sizes of the released checkpoint, which are not those of its report's table 1.
-    "vaultgemma_1b": ModelEntry(
-        gemma, vault_gemma(256_000, layers=26, heads=4, head_size=256, embedding=1152, mlp=6912)
-    ),
+    "vaultgemma_1b": _vault_gemma(256_000, layers=26, heads=4, head_size=256, embedding=1152, mlp=6912),
     "gru4rec_tiny": ModelEntry(gru4rec, RecurrentRecommenderConfig(embedding=16, hidden=32)),
     "gru4rec": ModelEntry(gru4rec, RecurrentRecommenderConfig()),
     "lstm4rec_tiny": ModelEntry(lstm4rec, RecurrentRecommenderConfig(embedding=16, hidden=32)),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportCommand:
-    """Make a run of a published model: VaultGemma, the text models of Gemma 2 and 3, BERT, or what `fedlm model export`
+    """Make a run of a published model: GPT-2, Llama, Mistral, Qwen, Gemma, BERT, or what `fedlm model export`
     wrote.
 
     The folder has config.json, model.safetensors (or several with an index) and tokenizer.json. Pickles are never read.
@@ -47,8 +47,8 @@ class ImportCommand:
 class ExportCommand:
     """Write the model of a run, of any kind, for other programs.
 
-    huggingface: as transformers reads Gemma models and BERT. safetensors: any model, in a layout that docs/models.md
-    describes. stablehlo: the same, and a program that computes logits without fedlm. Of a run with --lora-rank these
+    huggingface: as transformers reads it; for BERT and the decoders that are imported. safetensors: any model, in a
+    layout that docs/models.md describes. stablehlo: the same, and a program that computes logits without fedlm. Of a run with --lora-rank these
     write the model with its adapters added. peft: the adapters alone, as Hugging Face's PEFT reads them.
     """
 

@@ -21,16 +21,24 @@ from fedlm.fl_core.runs.initial_parameters import fit_parameters, stated_privacy
 from fedlm.fl_core.runs.places import place_in
 from fedlm.fl_core.runs.publishing import released
 from fedlm.fl_core.runs.run_lock import run_lock
+from fedlm.models import hugging_face_gpt2 as gpt2
 from fedlm.models.base import Params
 from fedlm.models.lora import LoraConfig
 from fedlm.models.named_states import own_names, to_state
 from fedlm.models.registry import ModelEntry, find_entry, with_special_tokens
 from fedlm.models.transformer import LARGEST_SIZE
-from fedlm.simulations.data.vocabulary.adopted_tokenizers import adopt_tokenizer
+from fedlm.simulations.data.vocabulary.adopted_tokenizers import AdoptedTokenizer
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from fedlm.simulations.weights.adapter_files import adapter_tensors, write_adapters
 from fedlm.simulations.weights.importing import MODEL_FILE, ORIGINAL, reorder_rows
-from fedlm.simulations.weights.layouts import CONFIG_FILE, hugging_face_layout, own_config, own_layout
+from fedlm.simulations.weights.layouts import (
+    CONFIG_FILE,
+    Layout,
+    hugging_face_layout,
+    own_config,
+    own_layout,
+    read_layout,
+)
 from fedlm.simulations.weights.stablehlo import write_stablehlo
 from fedlm.simulations.weights.tensor_files import write_tensors
 
@@ -166,9 +174,12 @@ def export_model(
     original = _original(stored)
     params = stored.params
     if form == "huggingface":
-        layout, config = hugging_face_layout(stored.entry, special_tokens)
-        if original is not None and original.rows is not None:
-            params = reorder_rows(params, np.argsort(original.rows))
+        layout, config = hugging_face_layout(_entry_of_theirs(stored, original), special_tokens)
+        theirs = None if original is None else original.adopted.rows_of_theirs()
+        if theirs is not None:
+            params = reorder_rows(params, theirs)
+        if original is not None and original.layout.ids is not None:
+            config |= original.token_ids()
     else:
         layout, config, original = own_layout(stored.entry), own_config(stored.entry, special_tokens), None
     kinds = _dtypes(stored, dtype)
@@ -180,7 +191,7 @@ def export_model(
         config |= {"dtype": used[0]} if len(used) == 1 else {}
     with whole_folder(out) as made:
         (made / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        write_tensors(made, tensors)
+        write_tensors(made, layout.pack(tensors))
         _write_tokenizer(made, stored.tokenizer, original)
         if form == "stablehlo":
             write_stablehlo(made, layout.model, layout.names, tensors, batch_size, length)
@@ -195,9 +206,14 @@ def _export_adapters(stored: StoredModel, out: Path, dtype: Dtype) -> ExportedMo
             f"run with {setting('lora_rank')}"
         )
     try:
-        layout, _ = hugging_face_layout(stored.entry, stored.tokenizer.special_tokens)
+        layout, _ = hugging_face_layout(_entry_of_theirs(stored, _original(stored)), stored.tokenizer.special_tokens)
     except ConfigurationError:
         layout = own_layout(stored.entry)
+    if layout.pack is gpt2.pack:
+        raise ConfigurationError(
+            "PEFT adapts GPT-2's queries, keys and values as one matrix, and these adapters are of each; give another "
+            f"{setting('format')}, which has them added to the model"
+        )
     kind = "float32" if dtype == "auto" else dtype
     named = adapter_tensors(stored.adapters.params, layout.names)
     tensors = {name: _as(name, array, kind) for name, array in named.items()}
@@ -241,26 +257,47 @@ def _as(name: str, array: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 class _Original(NamedTuple):
-    """The tokenizer that a model was published with."""
+    """What a model was published with."""
 
     folder: Path
-    rows: NDArray[np.int64] | None  # see `AdoptedTokenizer`
+    layout: Layout
+    adopted: AdoptedTokenizer
+
+    def token_ids(self) -> dict[str, Any]:
+        """Find what its config.json says of special tokens."""
+        document = json.loads((self.folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        return {name: document.get(name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
 
 
 def _original(stored: StoredModel) -> _Original | None:
     """Find what was imported, in this run or those that it began with; None where it is not there any more."""
-    model = stored.entry.build("stored", stored.entry.config)
     folders = [stored.folder, *(Path(phase.folder) for phase in reversed(recorded_ancestry(stored.about)))]
     for folder in folders:
         path = folder / ORIGINAL / TOKENIZER_FILE
         if path.is_file():
             try:
-                adopted = adopt_tokenizer(path, model.vocabulary_size, model.objective == "masked")
+                layout = read_layout(path.parent)
+                adopted = layout.adopt(path)
             except DataError:
                 continue
             if adopted.tokenizer.fingerprint == stored.tokenizer.fingerprint:
-                return _Original(path.parent, adopted.rows)
+                return _Original(path.parent, layout, adopted)
     return None
+
+
+def _entry_of_theirs(stored: StoredModel, original: _Original | None) -> ModelEntry:
+    """Give the model without the special tokens that were put beside those of its publisher."""
+    build, config = stored.entry
+    added = getattr(config, "never_predicted", ())
+    if not added:
+        return stored.entry
+    if original is None:
+        raise ConfigurationError(
+            f"{stored.folder}: the tokenizer that its model was published with is not beside it any more, nor beside "
+            f"the runs that it began with; give {setting('format', 'safetensors')}"
+        )
+    size = config.vocabulary_size - len(added)
+    return ModelEntry(build, dataclasses.replace(config, vocabulary_size=size, never_predicted=()))
 
 
 def _write_tokenizer(made: Path, tokenizer: Tokenizer, original: _Original | None) -> None:

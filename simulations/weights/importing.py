@@ -22,7 +22,7 @@ from fedlm.models.hugging_face import check_tied
 from fedlm.models.model_files import describe_model
 from fedlm.models.named_states import StateError, check_shapes, from_state, own_names
 from fedlm.models.registry import MODELS, ModelEntry
-from fedlm.simulations.data.vocabulary.adopted_tokenizers import AdoptedTokenizer, adopt_tokenizer
+from fedlm.simulations.data.vocabulary.adopted_tokenizers import AdoptedTokenizer
 from fedlm.simulations.weights.layouts import CONFIG_FILE, Layout, read_layout
 from fedlm.simulations.weights.tensor_files import Tensor, open_tensors
 
@@ -66,16 +66,16 @@ def import_model(folder: Path, out: Path, claim: PublisherClaim | None = None) -
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder; give that of a model, with config.json and safetensors")
     layout = read_layout(folder)
-    tensors = open_tensors(folder)
+    tensors = layout.unpack(open_tensors(folder))
     # Before the tokenizer, which is made as large as the table is said to be.
     _check(folder, layout, tensors)
-    masked = layout.model.objective == "masked"
-    adopted = adopt_tokenizer(folder / TOKENIZER_FILE, layout.rows, masked)
+    adopted = layout.adopt(folder / TOKENIZER_FILE)
+    entry = layout.entry_with(adopted)
     params, dtypes = _read(folder, layout, tensors, adopted)
     refuse_not_finite(params, f"{folder}: the model")
     size = adopted.tokenizer.vocabulary_size
-    name = _name(layout.entry, out)
-    length = min(getattr(layout.entry.config, "max_length", _LENGTH), _LENGTH)
+    name = _name(entry, out)
+    length = min(getattr(entry.config, "max_length", _LENGTH), _LENGTH)
     imported = {"model": name, "from": str(folder.absolute()), "precision": "auto", "seed": 0, "length": length}
     about = {
         IMPORTED: imported,
@@ -86,8 +86,9 @@ def import_model(folder: Path, out: Path, claim: PublisherClaim | None = None) -
         CLAIM_FIELD: None if claim is None else claim.as_json(),
     }
     with whole_folder(out) as made:
-        _write(made, layout.entry, params, about, adopted, folder)
-    return ImportedModel(name, parameter_count(layout.model), size, dict(Counter(dtypes.values())))
+        _write(made, entry, params, about, adopted, folder)
+    count = parameter_count(entry.build(name, entry.config))
+    return ImportedModel(name, count, size, dict(Counter(dtypes.values())))
 
 
 def _check(folder: Path, layout: Layout, tensors: dict[str, Tensor]) -> None:
@@ -136,9 +137,9 @@ def _read(
 
 
 def reorder_rows(params: Params, rows: np.ndarray) -> Params:
-    """Take the rows of a masked model's vocabulary in another order, int64 [rows]."""
-    table = {"table": params["embedding"]["table"][rows]}
-    return params | {"embedding": table, "output_bias": params["output_bias"][rows]}
+    """Take the rows of a model's vocabulary in another order, int64 [rows]."""
+    tables = {name: {"table": params[name]["table"][rows]} for name in ("embedding", "output") if name in params}
+    return params | tables | ({"output_bias": params["output_bias"][rows]} if "output_bias" in params else {})
 
 
 def _name(entry: ModelEntry, out: Path) -> str:

@@ -6,6 +6,7 @@ the ids of its special tokens, and each tensor is named by its place among the p
 kernel being [inputs, outputs].
 """
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,17 +15,28 @@ from typing import Any, NamedTuple
 import jax
 
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
-from fedlm.models import hugging_face, hugging_face_gemma
+from fedlm.models import hugging_face
+from fedlm.models import hugging_face_gemma as gemma
+from fedlm.models import hugging_face_gpt2 as gpt2
+from fedlm.models import hugging_face_llama as llama
 from fedlm.models.base import Model, Params
 from fedlm.models.bert import bert
-from fedlm.models.gemma import gemma
 from fedlm.models.model_files import describe_model, read_description
 from fedlm.models.named_states import own_names
+from fedlm.models.published_decoder import published_decoder
 from fedlm.models.registry import ModelEntry
 from fedlm.models.special_tokens import SpecialTokens
+from fedlm.simulations.data.vocabulary.adopted_tokenizers import AdoptedTokenizer, TokenIds, adopt_tokenizer
 
 CONFIG_FILE = "config.json"
 FORMAT, FORMAT_VERSION = "fedlm-model", 1
+
+
+State = Mapping[str, Any]
+
+
+def _as_it_is(state: State) -> dict[str, Any]:
+    return dict(state)
 
 
 class Layout(NamedTuple):
@@ -36,6 +48,9 @@ class Layout(NamedTuple):
     what: str  # whose parameters, for messages
     own: bool  # whether kernels are [inputs, outputs]
     all_used: str  # how names begin of which there must be no others
+    unpack: Callable[[State], dict[str, Any]] = _as_it_is  # from a file's tensors to those that are named
+    pack: Callable[[State], dict[str, Any]] = _as_it_is
+    ids: TokenIds | None = None  # None where they are ours, or Gemma's
 
     @property
     def model(self) -> Model:
@@ -51,6 +66,17 @@ class Layout(NamedTuple):
         """Give the shapes of the parameters."""
         return jax.eval_shape(self.model.init, jax.random.key(0))
 
+    def adopt(self, tokenizer: Path) -> AdoptedTokenizer:
+        """Make a tokenizer of ours of the model's tokenizer.json; DataError where that does not fit."""
+        return adopt_tokenizer(tokenizer, self.rows, self.model.objective == "masked", self.ids)
+
+    def entry_with(self, adopted: AdoptedTokenizer) -> ModelEntry:
+        """Give the model that has our special tokens beside its own."""
+        if self.ids is None or adopted.rows is None:
+            return self.entry
+        changed = {"vocabulary_size": len(adopted.rows), "never_predicted": adopted.never_predicted}
+        return self.entry._replace(config=dataclasses.replace(self.entry.config, **changed))
+
 
 def _of_bert(config: Any) -> Layout:
     names = hugging_face.names_in_hugging_face(config.layers)
@@ -58,23 +84,38 @@ def _of_bert(config: Any) -> Layout:
 
 
 def _of_gemma(config: Any) -> Layout:
-    names, tied = (
-        hugging_face_gemma.names_in_hugging_face(config),
-        {hugging_face_gemma.HEAD: hugging_face_gemma.EMBEDDING},
-    )
-    return Layout(ModelEntry(gemma, config), names, tied, "a Gemma decoder", False, "model.layers.")
+    names, tied = gemma.names_in_hugging_face(config), {gemma.HEAD: gemma.EMBEDDING}
+    return Layout(ModelEntry(published_decoder, config), names, tied, "a Gemma decoder", False, "model.layers.")
+
+
+def _of_llama(config: Any) -> Layout:
+    names, tied = llama.names_in_hugging_face(config), {gemma.HEAD: gemma.EMBEDDING} if config.tied else {}
+    return Layout(ModelEntry(published_decoder, config), names, tied, "a decoder like Llama", False, "model.layers.")
+
+
+def _of_gpt2(config: Any) -> Layout:
+    entry, names = ModelEntry(published_decoder, config), gpt2.names_in_hugging_face(config)
+    return Layout(entry, names, gpt2.TIED, "a GPT-2", False, "transformer.h.", gpt2.unpack, gpt2.pack)
 
 
 class _Family(NamedTuple):
     read: Callable[[Mapping[str, Any]], Any]  # from config.json to our configuration
     write: Callable[[Any], dict[str, Any]]
     layout: Callable[[Any], Layout]
+    own_ids: bool = True  # whether its vocabulary begins with PAD, BOS and EOS, and OOV
 
 
 _BERT = _Family(hugging_face.config_from_hugging_face, hugging_face.config_to_hugging_face, _of_bert)
-_GEMMA = _Family(hugging_face_gemma.config_from_hugging_face, hugging_face_gemma.config_to_hugging_face, _of_gemma)
-_BY_BUILD = {bert: _BERT, gemma: _GEMMA}
-MODEL_TYPES = {"bert": _BERT} | dict.fromkeys(hugging_face_gemma.FAMILIES, _GEMMA)
+_GEMMA = _Family(gemma.config_from_hugging_face, gemma.config_to_hugging_face, _of_gemma)
+_LLAMA = _Family(llama.config_from_hugging_face, llama.config_to_hugging_face, _of_llama, own_ids=False)
+_GPT2 = _Family(gpt2.config_from_hugging_face, gpt2.config_to_hugging_face, _of_gpt2, own_ids=False)
+_BY_BUILD: dict[Any, tuple[_Family, ...]] = {bert: (_BERT,), published_decoder: (_GEMMA, _LLAMA, _GPT2)}
+MODEL_TYPES = {
+    "bert": _BERT,
+    **dict.fromkeys(gemma.FAMILIES, _GEMMA),
+    **dict.fromkeys(llama.FAMILIES, _LLAMA),
+    "gpt2": _GPT2,
+}
 """By the `model_type` of config.json."""
 
 
@@ -105,9 +146,23 @@ def read_layout(folder: Path) -> Layout:
                 f"model_type is {document.get('model_type')!r}, expected one of {', '.join(MODEL_TYPES)}, or a model "
                 "that `fedlm model export` wrote"
             )
-        return family.layout(family.read(document))
+        layout = family.layout(family.read(document))
+        return layout if family.own_ids else layout._replace(ids=_token_ids(document, layout.rows))
     except ConfigurationError as error:
         raise DataError(f"{path}: {error}") from error
+
+
+def _token_ids(document: Mapping[str, Any], rows: int) -> TokenIds:
+    found = {}
+    for name in ("bos_token_id", "eos_token_id"):
+        value = document.get(name)
+        value = value[0] if isinstance(value, list) and value else value
+        if value is not None and (type(value) is not int or not 0 <= value < rows):
+            raise ConfigurationError(f"{name} is {value!r}, expected an id below {rows}")
+        found[name] = value
+    if found["eos_token_id"] is None:
+        raise ConfigurationError("has no eos_token_id, expected the id of the token that ends a text")
+    return TokenIds(found["bos_token_id"], found["eos_token_id"])
 
 
 def own_layout(entry: ModelEntry) -> Layout:
@@ -129,11 +184,14 @@ def own_config(entry: ModelEntry, special_tokens: SpecialTokens) -> dict[str, An
 def hugging_face_layout(entry: ModelEntry, special_tokens: SpecialTokens) -> tuple[Layout, dict[str, Any]]:
     """Lay a model out as `transformers` does, with the config.json of it. Raises ConfigurationError where there is no
     such model."""
-    family = _BY_BUILD.get(entry.build)
-    if family is None:
-        raise ConfigurationError(
-            f"transformers has no model of this architecture; give {setting('format', 'safetensors')}, which has the "
-            "layout of docs/models.md, or stablehlo"
-        )
-    ids = {"pad_token_id": 0, "bos_token_id": special_tokens.bos, "eos_token_id": special_tokens.eos}
-    return family.layout(entry.config), family.write(entry.config) | ids
+    for family in _BY_BUILD.get(entry.build, ()):
+        try:
+            document = family.write(entry.config)
+        except ConfigurationError:
+            continue
+        ids = {"pad_token_id": 0, "bos_token_id": special_tokens.bos, "eos_token_id": special_tokens.eos}
+        return family.layout(entry.config), document | ids
+    raise ConfigurationError(
+        f"transformers has no model of this architecture; give {setting('format', 'safetensors')}, which has the "
+        "layout of docs/models.md, or stablehlo"
+    )

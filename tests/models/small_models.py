@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedlm.models.base import Batch, batch_loss
-from fedlm.models.gemma import GemmaConfig, gemma
 from fedlm.models.masked_language import MaskedBatch
+from fedlm.models.published_decoder import PublishedDecoderConfig, published_decoder
 from fedlm.models.reattention import ParameterErrors
 from fedlm.models.registry import MODELS, find_entry
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID
@@ -24,7 +24,7 @@ _LARGEST = {"embedding": 16, "hidden": 24, "layers": 1, "heads": 2, "mlp": 40, "
 _LARGEST |= {"head_size": 6, "key_value_heads": 2, "query_scale": 6}
 
 # What no named model has: shared keys and values, windows, caps and every norm.
-EVERY_PART = GemmaConfig(
+EVERY_PART = PublishedDecoderConfig(
     vocabulary_size=VOCABULARY,
     layers=2,
     heads=4,
@@ -42,6 +42,13 @@ EVERY_PART = GemmaConfig(
     logit_cap=3.0,
     post_norms=True,
     query_key_norms=True,
+    norm="rms_norm_1",
+    positions="rotary",
+    activation="gelu",
+    gated=True,
+    biases="none",
+    scaled_embedding=True,
+    tied=True,
 )
 
 
@@ -185,4 +192,16 @@ def _distinct():
 SMALL_MODELS = _distinct()
 # Those with re-attention are trained whole.
 ADAPTABLE = {name: small for name, small in SMALL_MODELS.items() if not hasattr(small.config, "parameter_errors")}
-EVERY_PART_OF_GEMMA = SmallModel("gemma", gemma, EVERY_PART)
+EVERY_PART_OF_GEMMA = SmallModel("gemma", published_decoder, EVERY_PART)
+_PLAIN = {"query_scale": 6.0, "windows": (), "window_rope_base": None, "attention_cap": None, "logit_cap": None}
+_PLAIN |= {"post_norms": False, "scaled_embedding": False, "never_predicted": (0, 1)}
+_LLAMA = dataclasses.replace(EVERY_PART, **_PLAIN, query_key_norms=False, norm="rms_norm", activation="silu")
+_GPT2 = dataclasses.replace(
+    EVERY_PART, **_PLAIN, query_key_norms=False, norm="layer_norm", positions="learned", gated=False, biases="all"
+)
+PUBLISHED_DECODERS = {
+    "gemma": EVERY_PART_OF_GEMMA,
+    "llama": SmallModel("llama", published_decoder, dataclasses.replace(_LLAMA, tied=False)),
+    "qwen2": SmallModel("qwen2", published_decoder, dataclasses.replace(_LLAMA, biases="query_key_value")),
+    "gpt2": SmallModel("gpt2", published_decoder, dataclasses.replace(_GPT2, key_value_heads=4)),
+}

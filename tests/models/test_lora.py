@@ -14,7 +14,7 @@ from fedlm.models.lora import LORA_A, LORA_B, LoraConfig, lora_model, merge
 from fedlm.models.parameter_uses import record_uses
 from fedlm.models.precision import precision_scope, with_precision
 from fedlm.models.registry import create_model
-from tests.models.small_models import ADAPTABLE, EVERY_PART_OF_GEMMA, SMALL_MODELS, each, perturbed, random_batch
+from tests.models.small_models import ADAPTABLE, PUBLISHED_DECODERS, SMALL_MODELS, each, perturbed, random_batch
 
 leaves = jax.tree_util.tree_leaves
 CONFIG = LoraConfig(rank=2, alpha=3.0)
@@ -30,7 +30,7 @@ def on_device(small):
     return jax.tree_util.tree_map(jnp.asarray, small.params)
 
 
-@pytest.fixture(params=each(ADAPTABLE | {"gemma": EVERY_PART_OF_GEMMA}))
+@pytest.fixture(params=each(ADAPTABLE | PUBLISHED_DECODERS))
 def small(request):
     return request.param
 

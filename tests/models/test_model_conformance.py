@@ -11,8 +11,8 @@ from fedlm.models.registry import MODELS, create_model
 from fedlm.models.special_tokens import PAD_ID
 from fedlm.models.training_shapes import check_length, shapes_of_training
 from tests.models.small_models import (
-    EVERY_PART_OF_GEMMA,
     LENGTH,
+    PUBLISHED_DECODERS,
     SMALL_MODELS,
     VOCABULARY,
     each,
@@ -25,12 +25,12 @@ leaves = jax.tree_util.tree_leaves
 CAUSAL = {name: small for name, small in SMALL_MODELS.items() if small.model.objective == "causal"}
 
 
-@pytest.fixture(params=each(SMALL_MODELS | {"gemma": EVERY_PART_OF_GEMMA}))
+@pytest.fixture(params=each(SMALL_MODELS | PUBLISHED_DECODERS))
 def small(request):
     return request.param
 
 
-@pytest.fixture(params=each(CAUSAL | {"gemma": EVERY_PART_OF_GEMMA}))
+@pytest.fixture(params=each(CAUSAL | PUBLISHED_DECODERS))
 def causal(request):
     return request.param
 

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.simulation.peers.gemma_logits import draw
+from benchmarks.simulation.peers.decoder_logits import draw
 
 _MERGES = [("t", "h"), ("th", "e"), ("\u2581", "the"), ("\u2581", "a"), ("\u2581", "s"), ("e", "n")]
 _TOKENS = ["<pad>", "<eos>", "<bos>", "<unk>", "\u2581", *string.ascii_letters, *":?.,\n", *map("".join, _MERGES)]

@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.simulation.peers.gemma_logits import INPUTS, MODELS, SIZES, draw
+from benchmarks.simulation.peers.decoder_logits import INPUTS, MODELS, draw, sizes
 
 RANK, ALPHA = 3, 7.5
 ADAPTED = {
     "released": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
     "gemma3": ["q_proj", "down_proj"],
 }
-"""Which modules of which models of `gemma_logits` have adapters."""
+"""Which modules of which models of `decoder_logits` have adapters."""
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     found: dict[str, Any] = {"peft": peft.__version__, "transformers": transformers.__version__, "models": {}}
     for name, modules in ADAPTED.items():
         model_type, fields = MODELS[name]
-        config = transformers.AutoConfig.for_model(model_type, **SIZES | fields)
+        config = transformers.AutoConfig.for_model(model_type, **sizes(model_type) | fields)
         model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
         wanted = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=modules, task_type="CAUSAL_LM")
         with torch.no_grad():

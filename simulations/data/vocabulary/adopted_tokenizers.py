@@ -23,15 +23,33 @@ class AdoptedTokenizer(NamedTuple):
 
     Attributes:
       tokenizer: ours.
-      rows: int64 [rows of the model's table], for each of our ids theirs, that of the mask last where there is one;
-        None where ids are the same.
+      rows: int64 [rows of our table], for each of our ids theirs, that of the mask last where there is one; None where
+        ids are the same.
+      never_predicted: those of our ids that no token of theirs has. Their rows are copies, for inputs.
     """
 
     tokenizer: Tokenizer
     rows: NDArray[np.int64] | None
+    never_predicted: tuple[int, ...] = ()
+
+    def rows_of_theirs(self) -> NDArray[np.int64] | None:
+        """Give for each of their ids ours; None where ids are the same."""
+        if self.rows is None:
+            return None
+        ours = [id_ for id_ in range(len(self.rows)) if id_ not in self.never_predicted]
+        theirs = np.empty(len(ours), np.int64)
+        theirs[self.rows[ours]] = ours
+        return theirs
 
 
-def adopt_tokenizer(path: Path, rows: int, masked: bool) -> AdoptedTokenizer:
+class TokenIds(NamedTuple):
+    """The special tokens of a published model whose ids are not ours; None for one that it has not."""
+
+    bos: int | None
+    eos: int
+
+
+def adopt_tokenizer(path: Path, rows: int, masked: bool, ids: TokenIds | None = None) -> AdoptedTokenizer:
     """Make a tokenizer of ours of a published model's tokenizer.json.
 
     Rows of the table that no token has get names that no text encodes to, so that vocabulary and table are equally
@@ -41,6 +59,7 @@ def adopt_tokenizer(path: Path, rows: int, masked: bool) -> AdoptedTokenizer:
       path: the file.
       rows: of the model's table of tokens.
       masked: whether the model predicts masked tokens, and has an id for the mask.
+      ids: of its special tokens, where they are neither ours nor Gemma's nor BERT's.
 
     Raises:
       DataError: the file is missing or damaged, or has other special tokens than those that are known.
@@ -49,6 +68,8 @@ def adopt_tokenizer(path: Path, rows: int, masked: bool) -> AdoptedTokenizer:
     try:
         if masked:
             return _of_bert(definition, rows)
+        if ids is not None:
+            return _of_other_ids(definition, rows, ids)
         return AdoptedTokenizer(_of_same_ids(definition, rows), None)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
@@ -91,10 +112,14 @@ def _fill(vocabulary: dict[str, int], size: int) -> dict[str, int]:
     return vocabulary | {f"[no token {id_}]": id_ for id_ in range(size) if id_ not in used}
 
 
-def _of_same_ids(definition: dict[str, Any], rows: int) -> Tokenizer:
-    vocabulary = dict(definition["model"]["vocab"])
+def _with_added(definition: dict[str, Any], rows: int) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    """Give the vocabulary with the tokens that were added to it, and those."""
     added = [token for token in definition.get("added_tokens") or [] if token["id"] < rows]
-    vocabulary |= {token["content"]: token["id"] for token in added}
+    return definition["model"]["vocab"] | {token["content"]: token["id"] for token in added}, added
+
+
+def _of_same_ids(definition: dict[str, Any], rows: int) -> Tokenizer:
+    vocabulary, added = _with_added(definition, rows)
     # What a text spells must not become PAD, BOS or EOS.
     kept = [token for token in added if token["id"] >= OOV_ID]
     tokenizer = Tokenizer(_stripped(definition, _fill(vocabulary, rows)) | {"added_tokens": kept})
@@ -115,3 +140,25 @@ def _of_bert(definition: dict[str, Any], rows: int) -> AdoptedTokenizer:
     names = [*OWN.names, *(by_id[id_] for id_ in words)]
     made = _stripped(definition, {name: id_ for id_, name in enumerate(names)}) | {"added_tokens": []}
     return AdoptedTokenizer(Tokenizer(made), np.array([*special, *words, theirs[_MASK]], np.int64))
+
+
+def _of_other_ids(definition: dict[str, Any], rows: int, ids: TokenIds) -> AdoptedTokenizer:
+    """Put our special tokens first. Those that they have not are read as the end of a text."""
+    vocabulary, added = _with_added(definition, rows)
+    by_id = {id_: name for name, id_ in _fill(vocabulary, rows).items()}
+    bos = None if ids.bos == ids.eos else ids.bos
+    unknown = vocabulary.get(definition["model"].get("unk_token"))
+    unknown = None if unknown in (bos, ids.eos) else unknown
+    special = [ids.eos if id_ is None else id_ for id_ in (None, bos, ids.eos, unknown)]
+    words = [id_ for id_ in range(rows) if id_ not in special]
+    # Tokens that are spelled as ours are not matched in text any more.
+    names = {id_: f"[no token {id_}]" if by_id[id_] in OWN.names else by_id[id_] for id_ in words}
+    made = _stripped(definition, {name: id_ for id_, name in enumerate([*OWN.names, *names.values()])})
+    made["model"]["unk_token"] = None if unknown is None else OWN.names[OOV_ID]
+    made["added_tokens"] = [
+        token | {"id": made["model"]["vocab"][token["content"]]}
+        for token in added
+        if names.get(token["id"]) == token["content"]
+    ]
+    never = tuple(place for place, id_ in enumerate((None, bos, ids.eos, unknown)) if id_ is None)
+    return AdoptedTokenizer(Tokenizer(made), np.array([*special, *words], np.int64), never)

@@ -8,13 +8,13 @@ import numpy as np
 from fedlm.fl_core.clipping import factored_gradients
 from fedlm.fl_core.clipping.methods import clipped_sum
 from tests.fl_core.clipping.small_layers import every_use
-from tests.models.small_models import EVERY_PART_OF_GEMMA, SMALL_MODELS
+from tests.models.small_models import PUBLISHED_DECODERS, SMALL_MODELS
 
 FAST = ("ghost", "bookkeeping")
 VOCABULARY, WIDTH = 11, 4
-EVERY_MODEL = SMALL_MODELS | {"gemma": EVERY_PART_OF_GEMMA}
+EVERY_MODEL = SMALL_MODELS | PUBLISHED_DECODERS
 # Beside one of each kind, what has a recurrence or a norm of its own; the others are tried thoroughly alone.
-MORE = ("cifg_tiny+recurrence=layer_norm", "lstm4rec_tiny", "gemma")
+MORE = ("cifg_tiny+recurrence=layer_norm", "lstm4rec_tiny", "gemma", "gpt2")
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 4))

@@ -31,7 +31,15 @@ from tests.fl_core.clipping.compiled_sums import (
     take,
 )
 from tests.fl_core.clipping.small_layers import every_use, random_units
-from tests.models.small_models import ADAPTABLE, EVERY_PART_OF_GEMMA, SMALL_MODELS, each, perturbed, random_batch
+from tests.models.small_models import (
+    ADAPTABLE,
+    EVERY_PART_OF_GEMMA,
+    PUBLISHED_DECODERS,
+    SMALL_MODELS,
+    each,
+    perturbed,
+    random_batch,
+)
 
 
 def assert_same(found, expected, tolerance=1e-5):
@@ -85,7 +93,7 @@ def test_equals_vmap_for_every_model(small):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("small", each(ADAPTABLE | {"gemma": EVERY_PART_OF_GEMMA}, pytest.mark.thorough, MORE))
+@pytest.mark.parametrize("small", each(ADAPTABLE | PUBLISHED_DECODERS, pytest.mark.thorough, MORE))
 def test_equals_vmap_for_adapters_of_every_model(small):
     dropout = 0.3 if small.name in ("cifg_tiny", "transformer_tiny") else 0.0
     model = lora_model(small.model, LoraConfig(rank=2, alpha=3.0, dropout=dropout))

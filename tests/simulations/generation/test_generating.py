@@ -4,7 +4,7 @@ import pytest
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models.base import language_model
-from fedlm.models.gemma import gemma, vault_gemma
+from fedlm.models.published_decoder import published_decoder, vault_gemma
 from fedlm.models.registry import create_model
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, PAD_ID
 from fedlm.simulations.generation.generating import CHUNK, GenerationSettings, Generator
@@ -23,7 +23,9 @@ def bigrams(model_vocabulary=VOCABULARY):
 
 
 def vault_tiny():
-    return gemma("vault", vault_gemma(VOCABULARY, layers=1, heads=2, head_size=8, embedding=16, mlp=24, max_length=24))
+    return published_decoder(
+        "vault", vault_gemma(VOCABULARY, layers=1, heads=2, head_size=8, embedding=16, mlp=24, max_length=24)
+    )
 
 
 MODELS = {

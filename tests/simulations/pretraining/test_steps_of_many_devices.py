@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from fedlm.fl_core.clipping.methods import Clipping
-from fedlm.models.gemma import gemma
+from fedlm.models.published_decoder import published_decoder
 from fedlm.simulations.pretraining.trainer import StepRules, Trainer
 from tests.models.small_models import EVERY_PART
 
@@ -17,7 +17,7 @@ RATE = 1e-4
 """Adam divides gradients near its epsilon by themselves, so that their rounding becomes a part of the rate: 0.4 per
 cent of it is the most that plain steps differ by here."""
 leaves = jax.tree_util.tree_leaves
-MODEL = gemma("small", dataclasses.replace(EVERY_PART, layers=1, windows=(3,)))
+MODEL = published_decoder("small", dataclasses.replace(EVERY_PART, layers=1, windows=(3,)))
 
 
 def train(private, devices, sharding):

@@ -9,13 +9,15 @@ import tokenizers
 from tokenizers import decoders, models, normalizers
 
 from benchmarks.simulation.peers.bert_logits import draw as draw_bert
-from benchmarks.simulation.peers.gemma_logits import draw
+from benchmarks.simulation.peers.decoder_logits import draw
 from fedlm.models.base import Model
 from fedlm.models.named_states import to_state
 from fedlm.simulations.weights.layouts import read_layout
 from fedlm.simulations.weights.tensor_files import write_tensors
 
 LETTERS = [*"\u2581abcdefghij"]
+END = "<|endoftext|>"
+END_IDS = {"bos_token_id": None, "eos_token_id": len(LETTERS)}
 BERT = {
     "model_type": "bert",
     "vocab_size": 13,
@@ -52,17 +54,30 @@ def bert_tokenizer(folder):
     made.save(str(folder / "tokenizer.json"))
 
 
+def tokenizer_without_unknown(folder):
+    """Write one of GPT-2's kind with 12 ids: BPE, with one special token, at the end."""
+    ids = {token: id_ for id_, token in enumerate([*LETTERS, END])}
+    made = tokenizers.Tokenizer(models.BPE(ids, []))
+    made.normalizer = normalizers.Replace(" ", "\u2581")
+    made.decoder = decoders.Replace("\u2581", " ")
+    made.add_special_tokens([END])
+    made.save(str(folder / "tokenizer.json"))
+
+
+_TOKENIZERS = {"bert": bert_tokenizer, **dict.fromkeys(("gpt2", "qwen2", "qwen3"), tokenizer_without_unknown)}
+
+
 def publish(folder, config, dtype="float32", shard_bytes=None):
     """Write a model's folder, whose weights are drawn by their names; returns its tensors."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     layout = read_layout(folder)
     zeros = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape), layout.like())
-    of_bert = config["model_type"] == "bert"
-    (bert_tokenizer if of_bert else gemma_tokenizer)(folder)
+    _TOKENIZERS.get(config["model_type"], gemma_tokenizer)(folder)
     kind = getattr(ml_dtypes, dtype, dtype)
-    drawn = draw_bert if of_bert else draw
-    state = {name: drawn(name, leaf.shape).astype(kind) for name, leaf in to_state(zeros, layout.names).items()}
+    drawn = draw_bert if config["model_type"] == "bert" else draw
+    packed = layout.pack(to_state(zeros, layout.names))
+    state = {name: drawn(name, leaf.shape).astype(kind) for name, leaf in packed.items()}
     write_tensors(folder, state, shard_bytes)
     return state
 

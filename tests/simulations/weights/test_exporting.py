@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tokenizers
 
-from benchmarks.simulation.peers.gemma_logits import INPUTS
+from benchmarks.simulation.peers.decoder_logits import INPUTS
 from fedlm.fl_core.errors import ConfigurationError, DataError, DiskError
 from fedlm.fl_core.privacy.ancestry import OF_A_PUBLISHER
 from fedlm.fl_core.runs.checkpoints import Checkpoints
@@ -29,12 +30,13 @@ from fedlm.simulations.pretraining.run import run_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
 from fedlm.simulations.weights.exporting import export_model, read_run
 from fedlm.simulations.weights.importing import import_model
+from fedlm.simulations.weights.layouts import read_layout
 from fedlm.simulations.weights.tensor_files import open_tensors, write_tensors
-from tests.simulations.weights.published_models import BERT, built, publish
+from tests.simulations.weights.published_models import BERT, END_IDS, built, publish
 
 ROOT = Path(__file__).parents[3]
 PEERS_PYTHON = ROOT / "benchmarks" / "simulation" / "peers" / ".venv" / "bin" / "python"
-GOLDEN = json.loads((ROOT / "tests" / "models" / "gemma_logits.json").read_text())["models"]
+GOLDEN = json.loads((ROOT / "tests" / "models" / "decoder_logits.json").read_text())["models"]
 
 _THEIRS = """
 import json, sys
@@ -207,25 +209,23 @@ def test_transformers_loads_what_is_exported(tmp_path, name):
     has_it = [PEERS_PYTHON, "-c", "import importlib.util as u, sys; sys.exit(not u.find_spec('transformers'))"]
     if not PEERS_PYTHON.exists() or subprocess.run(has_it).returncode:
         pytest.skip("transformers is not installed; run `make bench-peers`")
-    publish(tmp_path / "published", BERT if name == "bert" else GOLDEN[name]["config"])
-    import_model(tmp_path / "published", tmp_path / "run")
+    published = tmp_path / "published"
+    config = BERT if name == "bert" else GOLDEN[name]["config"]
+    publish(published, config | (END_IDS if name in ("gpt2", "qwen2", "qwen3") else {}))
+    import_model(published, tmp_path / "run")
     export_model(tmp_path / "run", tmp_path / "out", "huggingface")
     inputs = np.array([[1, 5, 6, 7], [1, 8, 4, 2]]) % (12 if name == "bert" else 19)
     words = [tmp_path / "out", json.dumps(inputs.tolist()), tmp_path / "found.json"]
     subprocess.run([PEERS_PYTHON, "-c", _THEIRS, *words], check=True, timeout=300)
     found = json.loads((tmp_path / "found.json").read_text())
     assert not found["unexpected"]
-    assert found["spelled"] == (["[PAD]", "[unused0]", "[UNK]"] if name == "bert" else ["<pad>", "<eos>", "<bos>"])
+    theirs = tokenizers.Tokenizer.from_file(str(published / "tokenizer.json"))
+    assert found["spelled"] == [theirs.id_to_token(id_) for id_ in range(3)]
     stored = read_run(tmp_path / "run")
-    if name == "bert":
-        # Their ids of what ours are.
-        from fedlm.simulations.data.vocabulary.adopted_tokenizers import adopt_tokenizer
-
-        rows = adopt_tokenizer(tmp_path / "out" / "tokenizer.json", 13, masked=True).rows
-        ours = np.argsort(rows)[inputs]
-        logits = np.asarray(jax.jit(built(stored).apply)(stored.params, jnp.asarray(ours)))[..., np.argsort(rows)]
-    else:
-        logits = jax.jit(built(stored).apply)(stored.params, jnp.asarray(inputs))
+    layout = read_layout(published)
+    ours = layout.adopt(tmp_path / "out" / "tokenizer.json").rows_of_theirs()
+    ours = np.arange(layout.rows) if ours is None else ours
+    logits = np.asarray(jax.jit(built(stored).apply)(stored.params, jnp.asarray(ours[inputs])))[..., ours]
     np.testing.assert_allclose(found["logits"], logits, rtol=1e-4, atol=1e-4)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.simulation.peers.gemma_logits import INPUTS
+from benchmarks.simulation.peers.decoder_logits import INPUTS
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fedlm.models.special_tokens import GEMMA, OWN
 from fedlm.simulations.weights.exporting import export_model, read_run
@@ -17,7 +17,7 @@ from fedlm.simulations.weights.importing import import_model
 from fedlm.simulations.weights.tensor_files import open_tensors, write_tensors
 from tests.simulations.weights.published_models import BERT, BERTS_TOKENS, built, publish
 
-GOLDEN = json.loads((Path(__file__).parents[2] / "models" / "gemma_logits.json").read_text())["models"]
+GOLDEN = json.loads((Path(__file__).parents[2] / "models" / "decoder_logits.json").read_text())["models"]
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_pickles_are_never_read(copied, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "llama"}, "model_type is 'llama', expected one of bert, vaultgemma, gemma2, gemma3_text"),
+        ({"model_type": "opt"}, "model_type is 'opt', expected one of bert, vaultgemma, gemma2, gemma3_text, llama"),
         ({"head_dim": 8}, r"o_proj.weight is \(12, 24\), but the configuration says \(12, 32\)"),
         ({"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}, r"has the tensor model\.layers\.2\."),
         ({"model_type": "vaultgemma", "rope_parameters": {"rope_theta": 10.0}}, "has no use for"),

@@ -8,14 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks.simulation.peers.gemma_logits import INPUTS, draw
+from benchmarks.simulation.peers.decoder_logits import INPUTS, draw
 from benchmarks.simulation.peers.peft_logits import ADAPTED, ALPHA, RANK
 from fedlm.fl_core.composed_settings import compose
 from fedlm.models.base import given_frozen
-from fedlm.models.gemma import gemma
 from fedlm.models.hugging_face_gemma import config_from_hugging_face, names_in_hugging_face
 from fedlm.models.lora import LoraConfig, lora_model
 from fedlm.models.named_states import from_state, to_state
+from fedlm.models.published_decoder import published_decoder
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.in_memory import InMemoryText
@@ -71,7 +71,7 @@ def drawn_adapters(adapters, names):
 def test_logits_and_names_are_those_of_peft(name):
     golden = GOLDEN[name]
     config = config_from_hugging_face(golden["config"])
-    base = gemma(name, config)
+    base = published_decoder(name, config)
     names = names_in_hugging_face(config)
     shapes = jax.tree_util.tree_map(
         lambda leaf: np.zeros(leaf.shape, np.float32), jax.eval_shape(base.init, jax.random.key(0))

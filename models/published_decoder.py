@@ -1,13 +1,14 @@
-"""Gemma decoders: VaultGemma, and the text models of Gemma 2 and Gemma 3 (Gemma Team 2024, 2025).
+"""Decoders as others publish them: GPT-2, Llama, Mistral, Qwen 2 and 3, VaultGemma, Gemma 2 and 3 (of text).
 
-Blocks with RMSNorm whose factor is 1 + scale, rotary positions (Su et al. 2021), grouped key and value heads (Ainslie
-et al. 2023), feed-forward layers gated by a GELU (Shazeer 2020) and an output layer tied with the embedding; no biases.
-What of the rest a model has, its configuration says. Logits are those of Hugging Face's `transformers`
-(`models/hugging_face_gemma.py` maps configurations and parameters). Dimension letters: B batch, T time, K key and value
-heads, G query heads of each, D head size.
+Pre-norm blocks of attention with grouped key and value heads (Ainslie et al. 2023) and of a feed-forward layer, which
+may be gated (Shazeer 2020). What else a model has, its configuration says (Radford et al. 2019; Touvron et al. 2023;
+Jiang et al. 2023; Qwen Team 2024 and 2025; Gemma Team 2024 and 2025). Logits are those of Hugging Face's
+`transformers`; the modules `hugging_face_gemma`, `hugging_face_llama` and `hugging_face_gpt2` map configurations and
+parameters. Dimension letters: B batch, T time, K key and value heads, G query heads of each, D head size.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,8 @@ from fedlm.models.layers import (
     embed,
     for_few_rows,
     init_gain,
+    init_layer_norm,
+    layer_norm,
     rms_norm,
     rotary_positions,
     rotate,
@@ -31,11 +34,15 @@ from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.models.transformer import check_layers, softmax_attention_weights
 
 _DEVIATION = 0.02
+_NEVER = -1e4
+"""Logit of a token that is not predicted."""
+_ACTIVATIONS = {"gelu": jax.nn.gelu, "silu": jax.nn.silu}
+_READ_TOGETHER = ("query", "key", "value"), ("mlp_gate", "mlp_input")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmaConfig:
-    """Sizes and parts of a Gemma decoder, none of which has a default.
+class PublishedDecoderConfig:
+    """Sizes and parts of a decoder, few of which have a default.
 
     Attributes:
       vocabulary_size: number of token ids.
@@ -47,7 +54,7 @@ class GemmaConfig:
       mlp: hidden size of the feed-forward layers.
       max_length: most tokens of an input.
       query_scale: s, by whose root queries are divided.
-      epsilon: added to mean squares.
+      epsilon: added to mean squares, or to variances.
       rope_base: base of the rotary positions' wavelengths.
       windows: for each layer how many positions back a query sees, its own among them, 0 for all; empty where all
         layers see all.
@@ -56,6 +63,14 @@ class GemmaConfig:
       logit_cap: the same of logits.
       post_norms: whether what attention and feed-forward layers give is normalised too.
       query_key_norms: whether each head's queries and keys are normalised.
+      norm: `rms_norm_1` multiplies by 1 + scale, `rms_norm` by scale.
+      positions: rotary (Su et al. 2021), or a learned vector each.
+      activation: of the feed-forward layers; `gelu` is its approximation by tanh.
+      gated: whether the activation multiplies another dense layer's output.
+      biases: which dense layers have one.
+      scaled_embedding: whether embeddings are multiplied by the root of their width.
+      tied: whether tokens are scored by their embeddings; else by a table of their own.
+      never_predicted: ids that have no logit, since the published model has no such token.
       special_tokens: those of the vocabulary.
     """
 
@@ -76,6 +91,14 @@ class GemmaConfig:
     logit_cap: float | None
     post_norms: bool
     query_key_norms: bool
+    norm: Literal["rms_norm_1", "rms_norm", "layer_norm"]
+    positions: Literal["rotary", "learned"]
+    activation: Literal["gelu", "silu"]
+    gated: bool
+    biases: Literal["none", "query_key_value", "all"]
+    scaled_embedding: bool
+    tied: bool
+    never_predicted: tuple[int, ...] = ()
     special_tokens: SpecialTokens = OWN
 
     def __post_init__(self) -> None:
@@ -92,10 +115,10 @@ class GemmaConfig:
 
 def vault_gemma(
     vocabulary_size: int, layers: int, heads: int, head_size: int, embedding: int, mlp: int, max_length: int = 1024
-) -> GemmaConfig:
+) -> PublishedDecoderConfig:
     """Configure a model of VaultGemma's parts: every head has its own keys and values, every layer sees all, and there
     are neither caps nor norms but those before layers."""
-    return GemmaConfig(
+    return PublishedDecoderConfig(
         vocabulary_size=vocabulary_size,
         layers=layers,
         heads=heads,
@@ -113,20 +136,33 @@ def vault_gemma(
         logit_cap=None,
         post_norms=False,
         query_key_norms=False,
+        norm="rms_norm_1",
+        positions="rotary",
+        activation="gelu",
+        gated=True,
+        biases="none",
+        scaled_embedding=True,
+        tied=True,
     )
 
 
-def gemma(name: str, config: GemmaConfig) -> Model:
-    """Make a Gemma decoder; its `apply` raises ValueError for inputs longer than `config.max_length`."""
+def published_decoder(name: str, config: PublishedDecoderConfig) -> Model:
+    """Make a decoder; its `apply` raises ValueError for inputs longer than `config.max_length`."""
     windows = config.windows or (0,) * config.layers
 
     def init(rng: jax.Array) -> Params:
         rng_embedding, rng_blocks = jax.random.split(rng)
-        return {
+        params = {
             "embedding": {"table": _draw(rng_embedding, config.vocabulary_size, config.embedding)},
             "blocks": [_init_block(rng_block, config) for rng_block in jax.random.split(rng_blocks, config.layers)],
-            "final_norm": init_gain(config.embedding),
+            "final_norm": _init_norm(config, config.embedding),
         }
+        rng_positions, rng_output = jax.random.split(jax.random.fold_in(rng, 1))
+        if config.positions == "learned":
+            params["positions"] = {"table": _draw(rng_positions, config.max_length, config.embedding)}
+        if not config.tied:
+            params["output"] = {"table": _draw(rng_output, config.vocabulary_size, config.embedding)}
+        return params
 
     def features(params: Params, tokens: jax.Array) -> jax.Array:
         length = tokens.shape[1]
@@ -136,17 +172,25 @@ def gemma(name: str, config: GemmaConfig) -> Model:
             )
         masks = {window: _visible(length, window) for window in set(windows)}
         x, _ = apply_blocks(params, tokens, jnp.arange(length), masks, None)
-        return rms_norm(params["final_norm"], x, config.epsilon)
+        return _norm(config, params["final_norm"], x)
 
     def apply_blocks(
         params: Params, tokens: jax.Array, places: jax.Array, masks: dict[int, jax.Array], cache: KeyValueCache | None
     ) -> tuple[jax.Array, KeyValueCache | None]:
         x = embed(params["embedding"], tokens)
-        # Rounded to the weights' type first, as it was when the published weights were trained.
-        x = x * jnp.asarray(config.embedding**0.5, x.dtype)
-        positions = {window: rotary_positions(places, config.head_size, _base(config, window)) for window in masks}
+        if config.scaled_embedding:
+            # Rounded to the weights' type first, as it was when the published weights were trained.
+            x = x * jnp.asarray(config.embedding**0.5, x.dtype)
+        positions = {}
+        if config.positions == "rotary":
+            positions = {window: rotary_positions(places, config.head_size, _base(config, window)) for window in masks}
+        else:
+            # Padding may have places beyond the last position. Every example has a use of its own.
+            x = x + embed(
+                params["positions"], jnp.broadcast_to(jnp.minimum(places, config.max_length - 1), tokens.shape)
+            )
         for layer, window in enumerate(windows):
-            x, cache = _apply_block(params, layer, x, masks[window], positions[window], config, cache)
+            x, cache = _apply_block(params, layer, x, masks[window], positions.get(window), config, cache)
         return x, cache
 
     def begin(params: Params, rows: int, length: int) -> KeyValueCache:
@@ -159,13 +203,16 @@ def gemma(name: str, config: GemmaConfig) -> Model:
         cache, places = cache.reading(tokens.shape[1], counts)
         masks = {window: cache.visible(places, window)[:, None, None] for window in set(windows)}
         x, read_cache = apply_blocks(params, tokens, places, masks, cache)
-        return rms_norm(params["final_norm"], last_read(x, counts), config.epsilon), read_cache
+        return _norm(config, params["final_norm"], last_read(x, counts)), read_cache
 
-    def head(params: Params) -> tuple[Params, None]:
-        return params["embedding"], None
+    def head(params: Params) -> tuple[Params, jax.Array | None]:
+        table = params["embedding" if config.tied else "output"]
+        if not config.never_predicted:
+            return table, None
+        return table, jnp.zeros(config.vocabulary_size).at[jnp.array(config.never_predicted)].set(_NEVER)
 
     def prepare(params: Params) -> Params:
-        together = ("query", "key", "value"), ("mlp_gate", "mlp_input")
+        together = _READ_TOGETHER if config.gated else _READ_TOGETHER[:1]
         return params | {"blocks": [for_few_rows(block, *together) for block in params["blocks"]]}
 
     decoder = Decoder(begin, read, prepare, config.max_length)
@@ -178,7 +225,7 @@ def _draw(rng: jax.Array, *shape: int) -> jax.Array:
     return _DEVIATION * jax.random.normal(rng, shape)
 
 
-def _init_block(rng: jax.Array, config: GemmaConfig) -> Params:
+def _init_block(rng: jax.Array, config: PublishedDecoderConfig) -> Params:
     e, rngs = config.embedding, jax.random.split(rng, 7)
     queries, keys = config.heads * config.head_size, config.key_value_heads * config.head_size
     shapes = {
@@ -190,16 +237,33 @@ def _init_block(rng: jax.Array, config: GemmaConfig) -> Params:
         "mlp_input": (e, config.mlp),
         "mlp_output": (config.mlp, e),
     }
-    block = {name: {"kernel": _draw(rng, *shape)} for rng, (name, shape) in zip(rngs, shapes.items(), strict=True)}
+    block: Params = {}
+    for rng, (name, shape) in zip(rngs, shapes.items(), strict=True):
+        if config.gated or name != "mlp_gate":
+            block[name] = {"kernel": _draw(rng, *shape)}
+            if config.biases == "all" or (config.biases == "query_key_value" and name in _READ_TOGETHER[0]):
+                block[name]["bias"] = jnp.zeros(shape[1])
     norms = {"attention_norm": e, "mlp_norm": e}
     if config.post_norms:
         norms |= {"attention_post_norm": e, "mlp_post_norm": e}
     if config.query_key_norms:
         norms |= {"query_norm": config.head_size, "key_norm": config.head_size}
-    return block | {name: init_gain(width) for name, width in norms.items()}
+    return block | {name: _init_norm(config, width) for name, width in norms.items()}
 
 
-def _base(config: GemmaConfig, window: int) -> float:
+def _init_norm(config: PublishedDecoderConfig, width: int) -> Params:
+    if config.norm == "layer_norm":
+        return init_layer_norm(width)
+    return init_gain(width) if config.norm == "rms_norm_1" else {"scale": jnp.ones(width)}
+
+
+def _norm(config: PublishedDecoderConfig, params: Params, x: jax.Array) -> jax.Array:
+    if config.norm == "layer_norm":
+        return layer_norm(params, x, config.epsilon)
+    return rms_norm(params, x, config.epsilon, plus_1=config.norm == "rms_norm_1")
+
+
+def _base(config: PublishedDecoderConfig, window: int) -> float:
     return config.window_rope_base if window and config.window_rope_base is not None else config.rope_base
 
 
@@ -215,22 +279,28 @@ def _apply_block(
     layer: int,
     x: jax.Array,
     mask: jax.Array,
-    positions: tuple[jax.Array, jax.Array],
-    config: GemmaConfig,
+    positions: tuple[jax.Array, jax.Array] | None,
+    config: PublishedDecoderConfig,
     cache: KeyValueCache | None,
 ) -> tuple[jax.Array, KeyValueCache | None]:
     block = params["blocks"][layer]
-    y = rms_norm(block["attention_norm"], x, config.epsilon)
+    y = _norm(config, block["attention_norm"], x)
     y, cache = _attention(block, layer, y, mask, positions, config, cache)
     if config.post_norms:
-        y = rms_norm(block["attention_post_norm"], y, config.epsilon)
+        y = _norm(config, block["attention_post_norm"], y)
     x = x + y
-    y = rms_norm(block["mlp_norm"], x, config.epsilon)
-    gate, y = dense_together(block, {"mlp_gate": config.mlp, "mlp_input": config.mlp}, y)
-    y = dense(block["mlp_output"], jax.nn.gelu(gate) * y)
+    y = _mlp(block, _norm(config, block["mlp_norm"], x), config)
     if config.post_norms:
-        y = rms_norm(block["mlp_post_norm"], y, config.epsilon)
+        y = _norm(config, block["mlp_post_norm"], y)
     return x + y, cache
+
+
+def _mlp(block: Params, x: jax.Array, config: PublishedDecoderConfig) -> jax.Array:
+    activation = _ACTIVATIONS[config.activation]
+    if not config.gated:
+        return dense(block["mlp_output"], activation(dense(block["mlp_input"], x)))
+    gate, y = dense_together(block, {"mlp_gate": config.mlp, "mlp_input": config.mlp}, x)
+    return dense(block["mlp_output"], activation(gate) * y)
 
 
 def _attention(
@@ -238,18 +308,19 @@ def _attention(
     layer: int,
     x: jax.Array,
     mask: jax.Array,
-    positions: tuple[jax.Array, jax.Array],
-    config: GemmaConfig,
+    positions: tuple[jax.Array, jax.Array] | None,
+    config: PublishedDecoderConfig,
     cache: KeyValueCache | None,
 ) -> tuple[jax.Array, KeyValueCache | None]:
     batch, time, _ = x.shape
 
     keys = config.key_value_heads * config.head_size
     widths = {"query": config.heads * config.head_size, "key": keys, "value": keys}
-    q, k, v_btkd = (y.reshape(batch, time, -1, config.head_size) for y in dense_together(block, widths, x))
+    q, k_btkd, v_btkd = (y.reshape(batch, time, -1, config.head_size) for y in dense_together(block, widths, x))
     if config.query_key_norms:
-        q, k = rms_norm(block["query_norm"], q, config.epsilon), rms_norm(block["key_norm"], k, config.epsilon)
-    q, k_btkd = rotate(q, *positions), rotate(k, *positions)
+        q, k_btkd = _norm(config, block["query_norm"], q), _norm(config, block["key_norm"], k_btkd)
+    if positions is not None:
+        q, k_btkd = rotate(q, *positions), rotate(k_btkd, *positions)
     if cache is not None:
         cache, k_btkd, v_btkd = cache.add(layer, k_btkd, v_btkd)
     q_btkgd = q.reshape(batch, time, config.key_value_heads, -1, config.head_size)

@@ -1,4 +1,4 @@
-"""Logits of Gemma decoders against Hugging Face's: a committed file, and live where it is installed."""
+"""Logits of published decoders against Hugging Face's: a committed file, and live where it is installed."""
 
 import dataclasses
 import json
@@ -8,16 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.simulation.peers import gemma_logits
-from benchmarks.simulation.peers.gemma_logits import INPUTS, MODELS, draw
+from benchmarks.simulation.peers import decoder_logits
+from benchmarks.simulation.peers.decoder_logits import INPUTS, MODELS, draw
 from fedlm.models.errors import ConfigurationError
-from fedlm.models.gemma import gemma
-from fedlm.models.hugging_face_gemma import config_from_hugging_face, config_to_hugging_face, names_in_hugging_face
+from fedlm.models.hugging_face_gemma import config_from_hugging_face, config_to_hugging_face
 from fedlm.models.named_states import StateError, check_shapes, from_state, to_state
 from fedlm.models.registry import MODELS as OURS
+from fedlm.simulations.weights.layouts import MODEL_TYPES, hugging_face_layout
 from tests.models.peers import assert_said_today, committed
 
-COMMITTED = committed("gemma_logits.json")
+COMMITTED = committed("decoder_logits.json")
 GOLDEN = COMMITTED["models"]
 
 # config.json of Gemma 3's 1B as version 4 of transformers wrote it.
@@ -49,33 +49,33 @@ ABSENT = object()
 
 
 def built(name):
-    config = config_from_hugging_face(GOLDEN[name]["config"])
-    model = gemma(name, config)
-    return config, model, jax.eval_shape(model.init, jax.random.key(0))
+    document = GOLDEN[name]["config"]
+    family = MODEL_TYPES[document["model_type"]]
+    layout = family.layout(family.read(document))
+    return layout, drawn(layout)
 
 
-def drawn(config, like):
-    zeros = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape), like)
-    names = names_in_hugging_face(config)
-    state = {name: draw(name, leaf.shape) for name, leaf in to_state(zeros, names).items()}
-    return state, names
+def drawn(layout):
+    zeros = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape), layout.like())
+    packed = layout.pack(to_state(zeros, layout.names))
+    return {name: draw(name, array.shape) for name, array in packed.items()}
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_configurations_come_back_and_logits_are_those_of_hugging_face(name):
-    config, model, like = built(name)
-    assert config_from_hugging_face(json.loads(json.dumps(config_to_hugging_face(config)))) == config
-    state, names = drawn(config, like)
-    check_shapes(state, names, like)
-    logits = jax.jit(model.apply)(from_state(state, names, "a Gemma"), jnp.asarray(INPUTS))
+    layout, state = built(name)
+    again, document = hugging_face_layout(layout.entry, layout.model.special_tokens)
+    assert MODEL_TYPES[document["model_type"]].read(json.loads(json.dumps(document))) == layout.entry.config
+    assert again.entry == layout.entry
+    unpacked = layout.unpack(state)
+    check_shapes(unpacked, layout.names, layout.like())
+    params = from_state(unpacked, layout.names, layout.what)
+    logits = jax.jit(layout.model.apply)(params, jnp.asarray(INPUTS))
     np.testing.assert_allclose(logits, GOLDEN[name]["logits"], rtol=1e-5, atol=5e-5)
-
-
-@pytest.mark.long
-def test_parameters_come_back_from_hugging_faces_names():
-    config, model, _ = built("gemma3")
-    params, names = model.init(jax.random.key(0)), names_in_hugging_face(config)
-    jax.tree_util.tree_map(np.testing.assert_array_equal, from_state(to_state(params, names), names, ""), params)
+    packed = layout.pack(to_state(params, layout.names))
+    assert set(packed) == set(state)
+    for each, array in state.items():
+        np.testing.assert_array_equal(packed[each], array)
 
 
 def test_a_configuration_of_the_release_is_the_named_model():
@@ -124,8 +124,8 @@ def test_parts_that_no_model_there_has_are_said():
 
 
 def test_a_state_that_lacks_a_parameter_or_has_another_shape_is_refused():
-    config, _, like = built("released")
-    state, names = drawn(config, like)
+    layout, state = built("released")
+    names, like = layout.names, layout.like()
     norm = "model.layers.1.input_layernorm.weight"
     with pytest.raises(StateError, match=f"has no {norm}; expected the parameters of a Gemma"):
         from_state({name: value for name, value in state.items() if name != norm}, names, "a Gemma")
@@ -134,4 +134,4 @@ def test_a_state_that_lacks_a_parameter_or_has_another_shape_is_refused():
 
 
 def test_the_committed_logits_are_what_hugging_face_says_today(tmp_path):
-    assert_said_today(gemma_logits, "transformers", COMMITTED, tmp_path, error=1e-5)
+    assert_said_today(decoder_logits, "transformers", COMMITTED, tmp_path, error=1e-5)

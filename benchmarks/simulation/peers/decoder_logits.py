@@ -1,9 +1,9 @@
-"""Logits of Hugging Face's Gemma models of several shapes, for the tests of `models/gemma.py`.
+"""Logits of Hugging Face's decoders of several shapes, for the tests of `models/published_decoder.py`.
 
 Weights are drawn from each parameter's name, so that both sides draw the same ones. To write the committed file anew:
 
     PYTHON=benchmarks/simulation/peers/.venv/bin/python
-    $PYTHON -m benchmarks.simulation.peers.gemma_logits tests/models/gemma_logits.json
+    $PYTHON -m benchmarks.simulation.peers.decoder_logits tests/models/decoder_logits.json
 """
 
 import json
@@ -16,7 +16,7 @@ import numpy as np
 
 INPUTS = np.array([[2, 4, 12, 6, 7, 8, 13, 5, 1], [2, 12, 5, 5, 5, 18, 11, 10, 9]])
 
-SIZES = {
+_OF_GEMMA = {
     "vocab_size": 19,
     "hidden_size": 12,
     "intermediate_size": 20,
@@ -28,6 +28,19 @@ SIZES = {
     "query_pre_attn_scalar": 6,
     "attn_logit_softcapping": None,
     "final_logit_softcapping": None,
+}
+_OF_LLAMA = {
+    "vocab_size": 19,
+    "hidden_size": 12,
+    "intermediate_size": 20,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 6,
+    "max_position_embeddings": 16,
+    "rms_norm_eps": 0.01,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+    "eos_token_id": 2,
 }
 _FULL, _WINDOW = "full_attention", "sliding_attention"
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -69,8 +82,19 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "llama": ("llama", {"tie_word_embeddings": False}),
+    "tied_llama": ("llama", {"tie_word_embeddings": True, "head_dim": None, "hidden_size": 16}),
+    "mistral": ("mistral", {"sliding_window": 3, "tie_word_embeddings": False}),
+    "qwen2": ("qwen2", {"tie_word_embeddings": True, "hidden_size": 24}),
+    "qwen3": ("qwen3", {"tie_word_embeddings": True}),
+    "gpt2": ("gpt2", {"vocab_size": 19, "n_embd": 12, "n_layer": 2, "n_head": 2, "n_positions": 16, "eos_token_id": 2}),
 }
 """By name: the type of the model, and what its configuration has apart from the sizes above."""
+
+
+def sizes(model_type: str) -> dict[str, Any]:
+    """Give what all models of a type have."""
+    return _OF_GEMMA if "gemma" in model_type else {} if model_type == "gpt2" else _OF_LLAMA
 
 
 def draw(name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -86,7 +110,7 @@ def main() -> None:
 
     found: dict[str, Any] = {"transformers": transformers.__version__, "models": {}}
     for name, (model_type, fields) in MODELS.items():
-        config = transformers.AutoConfig.for_model(model_type, **SIZES | fields)
+        config = transformers.AutoConfig.for_model(model_type, **sizes(model_type) | fields)
         model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
         with torch.no_grad():
             for parameter_name, parameter in model.named_parameters():
