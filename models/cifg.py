@@ -15,7 +15,7 @@ from fedlm.models.layer_norm_recurrence import (
 )
 from fedlm.models.layers import embed, init_embedding
 from fedlm.models.linear_head import linear_head_model
-from fedlm.models.output_norms import NO_NORM, OUTPUT_NORMS, OutputNorm
+from fedlm.models.output_norms import OUTPUT_NORMS
 from fedlm.models.parameter_uses import Parameter
 from fedlm.models.recurrent import Activation, CifgState, begin_cifg, cifg_layer, init_cifg_layer, read_cifg
 from fedlm.models.scale_invariant import si_sigmoid, si_tanh
@@ -63,7 +63,7 @@ class Recurrence(NamedTuple):
     read: Callable[[Params, CifgState, jax.Array, jax.Array], CifgState]
 
 
-def activated_by(gate: Activation, cell: Activation) -> Recurrence:
+def _activated_by(gate: Activation, cell: Activation) -> Recurrence:
     """Make the CIFG recurrence with any activations: of the gates, and of the candidate and of the cell's output."""
     return Recurrence(
         init_cifg_layer,
@@ -73,8 +73,8 @@ def activated_by(gate: Activation, cell: Activation) -> Recurrence:
 
 
 RECURRENCES = {
-    "standard": activated_by(jax.nn.sigmoid, jnp.tanh),
-    "scale_invariant": activated_by(si_sigmoid, si_tanh),
+    "standard": _activated_by(jax.nn.sigmoid, jnp.tanh),
+    "scale_invariant": _activated_by(si_sigmoid, si_tanh),
     "layer_norm": Recurrence(init_layer_norm_cifg_layer, layer_norm_cifg_layer, read_layer_norm_cifg),
 }
 """By the name that a configuration has: sigmoid gates and a tanh cell; those of Ro et al. 2024; the first with layer
@@ -83,18 +83,7 @@ normalisation within (Ba et al. 2016)."""
 
 def cifg(name: str, config: CifgConfig) -> Model:
     """Make a CIFG language model of its configuration's parts."""
-    return cifg_with(name, config, RECURRENCES[config.recurrence], OUTPUT_NORMS[config.output_norm])
-
-
-def cifg_with(name: str, config: CifgConfig, recurrence: Recurrence, output_norm: OutputNorm = NO_NORM) -> Model:
-    """Make a CIFG language model with any recurrence.
-
-    Args:
-      name: the model's name.
-      config: its sizes.
-      recurrence: maps embeddings to h.
-      output_norm: applied to h before tokens are scored; the recurrence takes h as it is.
-    """
+    recurrence, output_norm = RECURRENCES[config.recurrence], OUTPUT_NORMS[config.output_norm]
 
     def init(rng: jax.Array) -> Params:
         rng_embedding, rng_recurrent, rng_output = jax.random.split(rng, 3)

@@ -26,17 +26,12 @@ class OutputNorm(NamedTuple):
         return {} if self.init is None else {name: self.init(width)}
 
 
-def without_parameters(apply: Callable[[jax.Array], jax.Array]) -> OutputNorm:
-    """Make a norm of a function that takes no parameters."""
-    return OutputNorm(None, lambda _, x: apply(x))
-
-
-NO_NORM = without_parameters(lambda x: x)
-UNIT_RMS = without_parameters(unit_rms)
-"""`x / rms(x)`."""
-RMS_NORM = OutputNorm(init_gain, lambda params, x: gain(params or {}, unit_rms(x)))
-"""`x / rms(x) * (1 + g)`, g a number for each coordinate, 0 at first (Zhang and Sennrich 2019)."""
 LAYER_NORM = OutputNorm(init_layer_norm, lambda params, x: layer_norm(params or {}, x))
-"""Layer normalisation, with a factor and a shift for each coordinate (Ba et al. 2016)."""
-OUTPUT_NORMS = {"none": NO_NORM, "unit_rms": UNIT_RMS, "rms_norm": RMS_NORM, "layer_norm": LAYER_NORM}
-"""By the name that a configuration has."""
+OUTPUT_NORMS = {
+    "none": OutputNorm(None, lambda _, x: x),
+    "unit_rms": OutputNorm(None, lambda _, x: unit_rms(x)),
+    "rms_norm": OutputNorm(init_gain, lambda params, x: gain(params or {}, unit_rms(x))),
+    "layer_norm": LAYER_NORM,
+}
+"""By the name that a configuration has: `x`; `x / rms(x)`; `x / rms(x) * (1 + g)`, g a number for each coordinate, 0 at
+first (Zhang and Sennrich 2019); layer normalisation, with a factor and a shift for each coordinate (Ba et al. 2016)."""

@@ -111,11 +111,7 @@ class TransformerConfig(TransformerSizes):
 
 def transformer(name: str, config: TransformerConfig) -> Model:
     """Make a Transformer decoder of its configuration's parts."""
-    return transformer_with(name, config, ATTENTION_WEIGHTS[config.attention])
-
-
-def transformer_with(name: str, config: TransformerConfig, attention_weights: AttentionWeights) -> Model:
-    """Make a Transformer decoder with any attention in place of the configuration's."""
+    attention_weights = ATTENTION_WEIGHTS[config.attention]
 
     def apply_blocks(
         params: Params, tokens: jax.Array, places: jax.Array, mask: jax.Array, cache: KeyValueCache | None

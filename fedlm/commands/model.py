@@ -48,8 +48,9 @@ class ExportCommand:
     """Write the model of a run, of any kind, for other programs.
 
     huggingface: as transformers reads it; for BERT and the decoders that are imported. safetensors: any model, in a
-    layout that docs/models.md describes. stablehlo: the same, and a program that computes logits without fedlm. Of a run with --lora-rank these
-    write the model with its adapters added. peft: the adapters alone, as Hugging Face's PEFT reads them.
+    layout that docs/models.md describes. stablehlo: the same, and a program that computes logits without fedlm. Of a
+    run with --lora-rank these write the model with its adapters added. peft: the adapters alone, as Hugging Face's PEFT
+    reads them.
     """
 
     run: tyro.conf.Positional[Path]
