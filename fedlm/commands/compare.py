@@ -60,6 +60,8 @@ def main(argv: list[str]) -> int:
     line = shlex.join(["fedlm", "compare", *argv])
     if comparison.selection.private_selection != "none":
         return _select(command, line)
+    if comparison.halvings:
+        command.execution.refuse_apart("halvings")
     if command.execution.is_apart:
         return _run_apart(command, argv)
     with ending_by_sigterm(), CellProgress(len(comparison.experiments()) * comparison.rounds) as progress:

@@ -7,6 +7,7 @@ again, with the cells that are left, each from its last checkpoint.
 import dataclasses
 import itertools
 import json
+import math
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
-from fedlm.fl_core.composed_settings import settings_as_json
+from fedlm.fl_core.composed_settings import settings_as_json, with_changes
 from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.json_text import json_text
+from fedlm.fl_core.runs.endings import FINISHED
 from fedlm.fl_core.runs.initial_parameters import restated
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.run_folder import COMPARISON, COMPARISON_FILE, refuse_other_contents
@@ -46,14 +48,35 @@ class Cell:
     directory: Path  # where it runs
     # what its ledger says of what it is compared with
     tuning: Mapping[str, Any] | None = field(default=None, compare=False)
+    client_scores: bool = False  # whether it writes a table of its test clients' scores
 
     def is_finished(self) -> bool:
-        return (self.directory / "summary.json").exists()
+        summary = self.directory / "summary.json"
+        if not summary.exists():
+            return False
+        found = json.loads(summary.read_text(encoding="utf-8"))
+        return found["status"] != FINISHED or found["rounds"] >= self.experiment.rounds
 
     def run(self, report: Callable[[Row], None]) -> None:
         from fedlm.simulations.experiments.experiment import run_experiment
 
-        run_experiment(self.experiment, self.directory, lambda row, rounds: report(row), tuning=self.tuning)
+        run_experiment(
+            self.experiment,
+            self.directory,
+            lambda row, rounds: report(row),
+            save_client_scores=self.client_scores,
+            tuning=self.tuning,
+        )
+
+    def until(self, rounds: int) -> "Cell":
+        """Make the same cell with fewer rounds; it can go on from there."""
+        return dataclasses.replace(self, experiment=with_changes(self.experiment, rounds=rounds))
+
+    def heldout_loss(self, rounds: int) -> float:
+        """Read its last held-out loss of so many rounds; infinite where it has not come so far."""
+        rows = [row for row in read_rows(self.directory / METRICS_FILE) if row["round"] < rounds]
+        loss = rows[-1].get("heldout_loss") if len(rows) == rounds else None
+        return loss if loss is not None and math.isfinite(loss) else math.inf
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,6 +115,7 @@ def list_cells(comparison: Comparison, out: Path) -> list[Cell]:
             / f"client-{experiment.client_learning_rate:g}_server-{experiment.server_learning_rate:g}"
             / f"seed-{experiment.seed}",
             {"runs": private} if experiment.privacy.is_private and private > 1 else None,
+            client_scores=True,
         )
         for experiment in experiments
     ]
@@ -117,8 +141,8 @@ def run_comparison(
     executor: CellExecutor | None = None,
 ) -> list[CellResult]:
     """Run the cells that are not finished yet, by one worker process for each CPU core or accelerator, or by so many;
-    or by another executor. Returns the results of all cells, in the order of `list_cells`. Raises UserError where
-    settings or data do not fit, or `out` holds a comparison with other settings.
+    or by another executor. Returns the results of all cells that train to the end, in the order of `list_cells`. Raises
+    UserError where settings or data do not fit, or `out` holds a comparison with other settings.
 
     Example:
       >>> import fedlm
@@ -128,8 +152,67 @@ def run_comparison(
     out = Path(out)
     claim_folder(comparison, out)
     cells = list_cells(comparison, out)
-    failures = run_cells(each_model_early(cells), executor or LocalProcesses(workers), observe)
-    return [read_result(cell, failures.get(cell)) for cell in cells]
+    by_folder = {cell.directory: cell for cell in cells}
+
+    def train(some: Sequence[Cell]) -> dict[Path, str]:
+        failures = run_cells(
+            each_model_early(some),
+            executor or LocalProcesses(workers),
+            lambda cell, row: observe(by_folder[cell.directory], row),
+        )
+        return {cell.directory: why for cell, why in failures.items()}
+
+    cells, failures = _halved(comparison, cells, train) if comparison.halvings else (cells, train(cells))
+    return [read_result(cell, failures.get(cell.directory)) for cell in cells]
+
+
+def _halved(
+    comparison: Comparison, cells: Sequence[Cell], train: Callable[[Sequence[Cell]], dict[Path, str]]
+) -> tuple[list[Cell], dict[Path, str]]:
+    """Select learning rates by successive halving, see `Comparison.halvings`. Returns the cells that train to the end,
+    and why some of these failed."""
+    left = [cell for cell in cells if cell.experiment.seed == comparison.seeds[0]]
+    failures: dict[Path, str] = {}
+    for halving in range(comparison.halvings, 0, -1):
+        rounds = -(-comparison.rounds // 2**halving)
+        failures |= train([cell.until(rounds) for cell in left if cell.directory not in failures])
+        left = [cell for rates in _grouped(left, _server_rate) for cell in _best(rates, rounds, -(-len(rates) // 2))]
+    failures |= train([cell for cell in left if cell.directory not in failures])
+    best = [cell for rates in _grouped(left, _trained) for cell in _best(rates, comparison.rounds, 1)]
+    chosen = {(*_trained(cell), _rates(cell)) for cell in best}
+    others = [
+        cell
+        for cell in cells
+        if cell.experiment.seed != comparison.seeds[0] and (*_trained(cell), _rates(cell)) in chosen
+    ]
+    failures |= train(others)
+    ended = {cell.directory for cell in (*left, *others)}
+    return [cell for cell in cells if cell.directory in ended], failures
+
+
+def _trained(cell: Cell) -> tuple[Any, ...]:
+    """What learning rates are selected for."""
+    return cell.experiment.model, cell.experiment.privacy
+
+
+def _server_rate(cell: Cell) -> tuple[Any, ...]:
+    return *_trained(cell), cell.experiment.server_learning_rate
+
+
+def _rates(cell: Cell) -> tuple[float, float]:
+    return cell.experiment.client_learning_rate, cell.experiment.server_learning_rate
+
+
+def _grouped(cells: Iterable[Cell], key: Callable[[Cell], tuple[Any, ...]]) -> list[list[Cell]]:
+    groups: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(key(cell), []).append(cell)
+    return list(groups.values())
+
+
+def _best(cells: Sequence[Cell], rounds: int, number: int) -> list[Cell]:
+    """Take the cells with the lowest held-out losses; ties go to the lower rates, as in the report."""
+    return sorted(cells, key=lambda cell: (cell.heldout_loss(rounds), *_rates(cell)))[:number]
 
 
 def each_model_early(cells: Sequence[Cell]) -> list[Cell]:

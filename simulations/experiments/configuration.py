@@ -193,11 +193,18 @@ class Comparison(RunSettings):
     epsilons: tuple[PositiveOrInfinite, ...] = ()
     """Compare at each of these epsilons in place of target-epsilon. inf means without noise: such runs have no privacy,
     but the same cohorts and clip norm, and all clients weigh the same, so that what noise costs can be seen."""
+    halvings: CountOrZero = 0
+    """Select learning rates by successive halving: how many times the client rates of each server rate are halved
+    before the end. With 2, the first seed trains all of them for a quarter of the rounds, the half with the lower
+    held-out losses for half, and the best quarter to the end, each from its checkpoint; the other seeds train the best
+    pair alone. Server rates are all trained to the end, since higher ones are ahead at first. 0: every seed trains
+    every pair to the end."""
     selection: SelectionSettings = field(default_factory=SelectionSettings)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_selection()
+        self._check_halvings()
         for name in ("models", "client_learning_rates", "server_learning_rates", "seeds"):
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):
@@ -228,6 +235,18 @@ class Comparison(RunSettings):
             raise ConfigurationError(
                 f"{setting('audit_canaries')}: an audit is of one run, and does not fit a private selection; leave one "
                 "of them out"
+            )
+
+    def _check_halvings(self) -> None:
+        if 2**self.halvings > self.rounds:
+            raise ConfigurationError(
+                f"{setting('halvings')} is {self.halvings}, but {self.rounds} rounds can be halved "
+                f"{self.rounds.bit_length() - 1} times"
+            )
+        if self.halvings and any(privacy.is_private for privacy in self.compared_privacy()):
+            raise ConfigurationError(
+                f"{setting('halvings')} is {self.halvings}, but private runs cannot be trained on for more rounds than "
+                "they were planned for; leave it out"
             )
 
     def candidates(self) -> list[Experiment]:

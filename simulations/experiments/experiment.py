@@ -115,7 +115,7 @@ class FinishedRun:
         return self.summary["privacy"]
 
 
-_TABLE = "test_clients.parquet"
+CLIENTS_TABLE = "test_clients.parquet"
 
 
 @checked_arguments
@@ -221,7 +221,7 @@ def run_prepared(
         test, clients = evaluate_clients(prepared.model, params, batches, owners)
         if is_first():
             table = client_columns(clients, scoring.test.client_ids) if save_client_scores else None
-            _write_table(out / _TABLE, table)
+            _write_table(out / CLIENTS_TABLE, table)
         record = None if terms is None else terms.participation
         took_part = None if record is None else record.beside_plan(state.rounds_done, prepared.rounds)
         found = _audit(prepared, frozen, params)
@@ -280,7 +280,7 @@ def _found(prepared: PreparedExperiment, out: Path, summary: dict[str, Any]) -> 
 
 
 def _finished(prepared: PreparedExperiment, out: Path, save_client_scores: bool) -> dict[str, Any] | None:
-    if not is_first() or (save_client_scores and not (out / _TABLE).exists()):
+    if not is_first() or (save_client_scores and not (out / CLIENTS_TABLE).exists()):
         return None
     return prepared.identity.finished_summary(out, "rounds")
 

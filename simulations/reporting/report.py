@@ -15,6 +15,7 @@ from fedlm.simulations.experiments.comparison import CellResult
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.reporting import tables
 from fedlm.simulations.reporting.formatting import format_number, format_spread
+from fedlm.simulations.reporting.gaps import gaps
 from fedlm.simulations.reporting.pages import page_template, write_figure
 from fedlm.simulations.reporting.plots import accuracy_plot, perplexity_plot, upload_plot
 from fedlm.simulations.reporting.privacy_summary import model_names, privacy_marks, privacy_rows, privacy_statements
@@ -162,6 +163,7 @@ def render_page(
         clipping=_clipping(comparison),
         utility_plots=drawings.utility,
         verdicts=[list(pair) for pair in zip(*(judge_twins(models, score) for score in _JUDGED), strict=True)],
+        gaps=gaps(models),
         headline=tables.HEADLINE,
         headline_rows=[tables.headline_row(entry) for entry in models],
         runs=[

@@ -123,10 +123,12 @@ def select_group(groups: Sequence[Group]) -> Group | None:
 
     That is the one with the lowest mean final held-out loss among those whose seeds all finished. Where there is none,
     the one that fewest seeds are missing from comes first. Ties go to the lower client, then the lower server rate.
+    Where rates were halved, only the best has all seeds.
     """
+    seeds = max((len(group.results) for group in groups), default=0)
 
     def rank(group: Group, loss: float) -> tuple[float, ...]:
-        missing = len(group.results) - len(group.finished)
+        missing = seeds - len(group.finished)
         return missing, loss, group.client_learning_rate, group.server_learning_rate
 
     ranked = [(rank(group, loss), group) for group in groups if (loss := mean_heldout_loss(group)) is not None]

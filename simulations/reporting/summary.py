@@ -29,7 +29,7 @@ def summary_sentences(
 ) -> list[str]:
     """Summarise a comparison in neutral words, the sentences of one paragraph."""
     verdicts = judge_twins(models, "perplexity")
-    sentences = [_count_runs(comparison, results, models)]
+    sentences = [_count_runs(comparison, results, models), *_halvings(comparison)]
     if any(entry.label for entry in models):
         sentences += [*lowest_by_level(models), *mechanism_sentences(models), *twin_tallies(verdicts)]
     else:
@@ -80,6 +80,16 @@ def _count_runs(comparison: Comparison, results: Sequence[CellResult], models: S
         f"{_plural(len(comparison.seeds), 'seed')} made {_plural(len(results), 'run')} of "
         f"{_plural(comparison.rounds, 'round')}: {said}."
     )
+
+
+def _halvings(comparison: Comparison) -> list[str]:
+    if not comparison.halvings:
+        return []
+    times = "once" if comparison.halvings == 1 else f"{comparison.halvings} times"
+    return [
+        f"The client learning rates of each server learning rate were halved {times} by the first seed's held-out "
+        "loss; only the best pair was trained with every seed."
+    ]
 
 
 def _lowest(models: Sequence[ModelResult]) -> list[str]:

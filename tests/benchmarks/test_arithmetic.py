@@ -12,7 +12,6 @@ from benchmarks.accelerator import goals, records
 from benchmarks.accelerator.matrix_products import Product, products_of, total_bytes, total_flops
 from benchmarks.accelerator.parity import relative_difference
 from benchmarks.accelerator.shares import busy_of
-from benchmarks.architectures.synthetic_text import Source
 from benchmarks.clipping.measurement import Candidate, Started, finalists, memory_limit, summarize, sweep
 from benchmarks.deployment.waiting import round_of
 from benchmarks.privacy.noise_cost import CONTESTANTS, plan_of, state_bytes
@@ -237,36 +236,6 @@ def test_waiting_for_all_gives_everybody_their_share_and_ending_at_the_goal_does
     assert abs(found["all"]["quick"] - 0.2) < 0.0125
     assert abs(found["goal"]["quick"] - 0.26) < 0.016
     assert found["all"]["seconds"] > 2 * found["goal"]["seconds"]
-
-
-def sentences_of(source):
-    """Every sentence that there may be, with its probability, by going through all of them."""
-    offset = source.topics * source.opening_words
-    found = [
-        (source.topic_probability[z] * source.opening[w], [z * source.opening_words + w], z, source.first_state[z, w])
-        for z in range(source.topics)
-        for w in range(source.opening_words)
-    ]
-    for _ in range(source.length - 1):
-        found = [
-            (
-                p * source.emission[z, s // source.modes, w],
-                [*words, offset + s // source.modes * source.class_words + w],
-                z,
-                source.next_state[s, w],
-            )
-            for p, words, z, s in found
-            for w in range(source.class_words)
-        ]
-    return np.array([p for p, *_ in found]), np.array([words for _, words, *_ in found])
-
-
-def test_the_entropy_of_a_made_up_text_is_that_of_all_sentences():
-    source = Source(topics=3, classes=2, modes=2, class_words=3, opening_words=2, length=4)
-    probabilities, words = sentences_of(source)
-    np.testing.assert_allclose(probabilities.sum(), 1)
-    np.testing.assert_allclose(source.entropy(), -(probabilities * np.log(probabilities)).sum() / source.length)
-    np.testing.assert_allclose(source.ideal_losses(words).sum(axis=1), -np.log(probabilities))
 
 
 @pytest.mark.long

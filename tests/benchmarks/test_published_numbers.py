@@ -12,14 +12,13 @@ from matplotlib.figure import Figure
 
 from benchmarks.privacy import amplified_banded, memorization, private_vocabulary
 from benchmarks.security import poisoning
+from fedlm.commands.compare import CompareCommand
+from fedlm.commands.options import read_options
+from fedlm.simulations.experiments.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 REPORTS = {
-    "architectures.axes.__main__": ("report", "architectures/results/axes"),
-    "architectures.clients": ("report", "architectures/results/clients"),
-    "architectures.production": ("report", "architectures/results/production"),
-    "recommendation.__main__": ("report", "recommendation/results/report"),
     "accelerator.__main__": ("--report", "accelerator/results/summary"),
 }
 
@@ -58,6 +57,14 @@ def test_every_gap_and_perplexity_of_the_page_on_architectures_is_in_a_table(num
     stated = set(re.findall(number, page("architectures")))
     assert len(stated) >= at_least
     assert [one for one in sorted(stated) if one not in tables] == []
+
+
+@pytest.mark.parametrize("name", ["preset", "production", "dp_ftrl"])
+def test_settings_of_the_study_of_architectures_are_those_of_a_comparison(name):
+    words = ["--config", str(BENCHMARKS / "architectures" / "settings" / f"{name}.toml"), "--data", "a", "--out", "b"]
+    comparison = read_options(CompareCommand, words, "fedlm compare", PRESETS, "small", ()).comparison
+    assert comparison.models == ("cifg_tiny", "si_cifg_tiny")
+    assert (comparison.training.length, comparison.training.client_batch_size) == (20, 10)
 
 
 def test_the_page_on_security_has_the_table_of_liars_that_was_measured():
