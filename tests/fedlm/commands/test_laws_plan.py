@@ -12,7 +12,7 @@ import pytest
 from fedlm.commands.cli import main
 from fedlm.simulations.laws import shipped
 from fedlm.simulations.laws.laws_file import Laws, read_laws, write_laws
-from tests.simulations.laws.synthetic_laws import surface_of
+from tests.support.synthetic_laws import surface_of
 
 TASK = {"clip_norm": 1.0, "schedule": "exponential", "final_rate": 0.1, "warmup_steps": 32, "packing": "packed"}
 MODELS = {"transformer_2x32": 90_000, "transformer_2x64": 250_000}

@@ -20,7 +20,7 @@ from fedlm.simulations.laws.federated_planner import FederatedBudget, FederatedP
 from fedlm.simulations.laws.federated_settings import FederatedSettings
 from fedlm.simulations.laws.laws_file import Laws, write_laws
 from tests.simulations.laws.recorded_runs import recorded_run
-from tests.simulations.laws.synthetic_laws import surface_of
+from tests.support.synthetic_laws import surface_of
 
 MODELS = {"transformer_2x64": 130_000, "transformer_3x128": 660_000}
 SURFACE = surface_of(MODELS, steps=2.0 ** np.arange(5, 11), batch_size=32, length=16, measured_steps=512.0)

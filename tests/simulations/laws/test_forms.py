@@ -15,7 +15,7 @@ from fedlm.simulations.laws.forms.mckenna_l2 import saturating_noise
 from fedlm.simulations.laws.forms.problem import make_problem
 from fedlm.simulations.laws.forms.registry import FORMS
 from fedlm.simulations.laws.measurements import Measurements
-from tests.simulations.laws.grids import CHINCHILLA, MCKENNA_L2, SIZES, grid, obeying
+from tests.support.synthetic_laws import CHINCHILLA, MCKENNA_L2, SIZES, grid, obeying
 
 NOISED = tuple(2.0**-k for k in range(6, 21, 2))
 LONG = (1_000, 4_000, 16_000, 64_000, 256_000)

@@ -20,7 +20,7 @@ from fedlm.simulations.laws.chosen_training import TrainingData, choose_training
 from fedlm.simulations.laws.laws_file import Laws
 from fedlm.simulations.laws.plan import Budget, Planner, make_plan
 from fedlm.simulations.laws.shipped import shipped_laws
-from tests.simulations.laws.synthetic_laws import surface_of
+from tests.support.synthetic_laws import surface_of
 
 BUDGET = Budget(examples=1e8, epsilon=4.0, delta=1e-8, compute=1e21)
 DECODERS = {"transformer_2x64": 130_000, "transformer_3x128": 660_000, "transformer_4x256": 3_280_000}

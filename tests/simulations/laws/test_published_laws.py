@@ -9,7 +9,7 @@ from fedlm.models.errors import ConfigurationError
 from fedlm.simulations.laws.forms.published import PUBLISHED
 from fedlm.simulations.laws.forms.registry import FORMS
 from fedlm.simulations.laws.optimal_size import optimal_parameters
-from tests.simulations.laws.grids import MCKENNA_L2
+from tests.support.synthetic_laws import MCKENNA_L2
 
 
 def test_published_laws_have_the_printed_values():

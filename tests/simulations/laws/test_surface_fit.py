@@ -61,7 +61,7 @@ class TestTruth:
 
     def test_rises_with_noise_everywhere_and_falls_with_steps_where_it_was_measured(self):
         # Where noise does nothing, chance alone orders the ratios.
-        same = dataclasses.replace(TRUTH, by_noise=0.0, curvature=0.0)
+        same = dataclasses.replace(TRUTH, C=0.0, curvature=0.0)
         for method, truth in itertools.product(METHODS, (TRUTH, same)):
             surface = fitted(SMALL.measure(truth), method)
             measured = surface.loss[:, surface.steps <= 1024]

@@ -9,7 +9,7 @@ from fedlm.simulations.laws.surface_fit import fit_surface
 from fedlm.simulations.laws.surface_settings import SurfaceSettings
 from tests.support.synthetic_laws import Grid, Truth
 
-TRUTH = Truth(by_examples=60.0, b=0.3)
+TRUTH = Truth(B=60.0, b=0.3)
 GRID = Grid(
     parameters=(4.5e6, 29e6, 109e6, 335e6),
     ratios=(0.0, *(2.0**-power for power in range(18, 7, -1))),
@@ -53,7 +53,7 @@ class TestTwoStages:
         ratios = np.append(0.0, surface.noise_batch_ratios)
         limits = TRUTH.loss(surface.parameters[:, None], np.inf, ratios)
         assert np.allclose(curves[..., 0], limits, rtol=1e-4)
-        assert np.allclose(curves[..., 1:], [TRUTH.by_examples / 1024**TRUTH.b, TRUTH.b], rtol=1e-3)
+        assert np.allclose(curves[..., 1:], [TRUTH.B / 1024**TRUTH.b, TRUTH.b], rtol=1e-3)
 
     @pytest.mark.long
     def test_held_out_trainings_are_predicted_within_one_percent(self, whole):

@@ -5,7 +5,7 @@ from fedlm.simulations.laws import configurations, plan
 from fedlm.simulations.laws.figures import advantage_by_batch, saturating
 from fedlm.simulations.laws.figures.figure import Evidence
 from fedlm.simulations.laws.figures.searching import TrainingSearch
-from tests.simulations.laws.synthetic_laws import COEFFICIENTS, fitted_form, measurements_of, surface_of
+from tests.support.synthetic_laws import COEFFICIENTS, fitted_form, measurements_of, surface_of
 
 
 def quick_noise(probability, steps, epsilon, delta):

@@ -12,7 +12,7 @@ from fedlm.simulations.laws.figures.searching import TrainingSearch
 from fedlm.simulations.laws.findings import noise
 from fedlm.simulations.laws.findings.measured import physical_batches
 from fedlm.simulations.laws.findings.registry import FINDINGS, judge_findings
-from tests.simulations.laws.synthetic_laws import measurements_of, surface_of
+from tests.support.synthetic_laws import measurements_of, surface_of
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from fedlm.simulations.laws.figures.saturation import mark_saturation
 from fedlm.simulations.laws.figures.tables import table_of
 from fedlm.simulations.laws.figures.writing import write_law_figure
 from fedlm.simulations.laws.plan import Budget
-from tests.simulations.laws.synthetic_laws import true_loss
+from tests.support.synthetic_laws import true_loss
 
 
 @pytest.mark.long

@@ -13,8 +13,8 @@ from fedlm.simulations.laws.figures.registry import FIGURES
 from fedlm.simulations.laws.findings.registry import FINDINGS
 from fedlm.simulations.laws.laws_file import Laws, write_laws
 from fedlm.simulations.laws.report import write_laws_report
-from tests.simulations.laws.synthetic_laws import COEFFICIENTS, fitted_form, surface_of
 from tests.simulations.reporting.html_page import Page
+from tests.support.synthetic_laws import COEFFICIENTS, fitted_form, surface_of
 
 _HELD_OUT = {
     "cells": {"points": 9, "points_out_of_reach": 1, "mean_relative_error": 0.0123, "max_relative_error": 0.05}

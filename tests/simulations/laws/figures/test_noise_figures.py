@@ -10,7 +10,7 @@ from fedlm.simulations.laws.figures.baselines import PUBLISHED as BASELINES
 from fedlm.simulations.laws.figures.baselines import fixed_batch_size
 from fedlm.simulations.laws.figures.figure import Evidence
 from fedlm.simulations.laws.figures.noise_fields import DELTA, STEPS, noise_field_table
-from tests.simulations.laws.synthetic_laws import SMALL_MODELS, surface_of
+from tests.support.synthetic_laws import SMALL_MODELS, surface_of
 
 
 @pytest.fixture(scope="module")
