@@ -17,9 +17,6 @@ from benchmarks.deployment.waiting import round_of
 from benchmarks.privacy.noise_cost import CONTESTANTS, plan_of, state_bytes
 from benchmarks.privacy.round_cost import NOW, PLAIN, shares_of
 from benchmarks.simulation.comparing import best_of, loss_disagreements, pass_ratios, spread
-from benchmarks.simulation.hosts import efficiency
-from benchmarks.simulation.hosts_prediction import PACKET_BYTES, Constants, Exchange, exchange_seconds, fit_constants
-from benchmarks.simulation.namespaces import Link
 from benchmarks.simulation.peers.lstm import lstm
 from benchmarks.simulation.profile_round import by_kind
 from benchmarks.simulation.scaling import fit_line
@@ -200,32 +197,6 @@ def test_an_idle_device_is_seen_in_its_streams_alone():
     found = busy_of([host, SimpleNamespace(name="/device:GPU:0", lines=streams)])
     assert found["idle"] == pytest.approx(1 - 35 / 50)
     assert "reason" in busy_of([host])
-
-
-@pytest.mark.parametrize(("share", "expected"), [(0.5, 2 / 3), (1.0, 2 / 3), (2.0, 1 / 2)])
-def test_efficiency_counts_training_as_if_each_process_had_a_core(share, expected):
-    alone = [[{"begun": 0.0, "arrived": 3.0}, {"begun": 0.0, "arrived": 5.0}]]
-    together = [[{"begun": 0.0, "arrived": 3.0, "seconds": 6.0}, {"begun": 0.0, "arrived": 4.0, "seconds": 6.0}]]
-    assert efficiency(alone, together, share) == pytest.approx(expected, abs=1e-4)
-
-
-def test_hosts_are_predicted_from_links_and_the_constants_are_found_again():
-    constants = Constants(fixed=0.002, each_peer=0.001, each_byte=3e-9, waits=2.5, of_slow_start=0.5, of_wire=1.25)
-    fast, far = Link("fast", 1000, 0.2), Link("far", 1000, 20)
-    # A link's round trip holds less than the vector: the window grows to what it holds for each of three peers.
-    trips = math.log2(1 + 1e9 / 8 * 0.2e-3 / PACKET_BYTES / 3 / 10)
-    on_the_wire = 6e6 * 8 / 1e9 * 1538 / 1448
-    assert exchange_seconds(Exchange(4, 4_000_000, fast), constants) == pytest.approx(
-        0.002 + 0.001 * 3 + 3e-9 * 4e6 + (2.5 + 0.5 * trips) * 0.2e-3 + 1.25 * on_the_wire
-    )
-    exchanges = [
-        Exchange(processes, size, link)
-        for processes in (2, 4, 8)
-        for size in (10_000, 4_000_000)
-        for link in (Link("unshaped"), fast, far)
-    ]
-    found = fit_constants(exchanges, [exchange_seconds(exchange, constants) for exchange in exchanges])
-    assert found == pytest.approx(constants, rel=1e-6)
 
 
 def test_waiting_for_all_gives_everybody_their_share_and_ending_at_the_goal_does_not():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.privacy import amplified_banded, memorization, private_vocabulary
+from benchmarks.privacy import memorization
 from benchmarks.security import poisoning
 from fedlm.commands.compare import CompareCommand
 from fedlm.commands.options import read_options
@@ -107,12 +107,12 @@ def test_committed_private_vocabularies_cost_more_the_more_private_they_are():
     record = results_of("privacy/results/private_vocabulary")
     for data in record["data"].values():
         found = data["vocabularies"]
-        assert not found[private_vocabulary.PLAIN]["origin"]["covered"]
+        assert not found["plain"]["origin"]["covered"]
         private = [found[f"{epsilon:g}"] for epsilon in record["settings"]["epsilons"]]
         guarantees = [one["origin"]["guarantee"] for one in private]
         assert [one["epsilon"] for one in guarantees] == record["settings"]["epsilons"]
         assert {one["delta"] for one in guarantees} == {record["settings"]["delta"]}
-        costs = [one["bits_a_character"] for one in (*private, found[private_vocabulary.PLAIN])]
+        costs = [one["bits_a_character"] for one in (*private, found["plain"])]
         assert sorted(costs, reverse=True) == costs
 
 
@@ -121,12 +121,6 @@ def test_both_sides_of_the_committed_generation_wrote_the_same_tokens():
         for numbers in measured["batches"].values():
             assert numbers["same_tokens"] == 1
             assert numbers["distinct_tokens"] > 10
-
-
-@pytest.mark.parametrize("measured", [amplified_banded, private_vocabulary])
-def test_a_committed_table_can_be_drawn(measured):
-    name = measured.__name__.rpartition(".")[2]
-    assert measured.plot(results_of(f"privacy/results/{name}")).axes
 
 
 def test_the_twins_whose_memorization_is_compared_differ_in_privacy_alone(tmp_path):
