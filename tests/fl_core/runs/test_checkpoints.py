@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.errors import CheckpointError, DiskError
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server, server_step
 
@@ -58,6 +58,17 @@ def test_a_half_written_checkpoint_is_not_taken_for_a_whole_one(tmp_path):
     (tmp_path / "2.orbax-checkpoint-tmp-0").mkdir()
     with Checkpoints(tmp_path) as checkpoints:
         assert checkpoints.latest_round() == 1
+
+
+def test_nothing_stays_of_what_the_disk_had_no_room_for(tmp_path, largest_file):
+    noise = {"w": np.random.default_rng(0).normal(size=100_000)}
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, PARAMS, {})
+        with largest_file(100_000), pytest.raises(DiskError, match=f"{tmp_path / '2'}"):
+            checkpoints.save(2, noise, {})
+        assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["1"]
+        checkpoints.save(2, noise, {})
+        np.testing.assert_array_equal(checkpoints.restore_state(2, noise)["w"], noise["w"])
 
 
 def test_the_digest_sees_one_changed_bit():
