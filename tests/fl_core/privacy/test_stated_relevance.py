@@ -151,6 +151,6 @@ def test_runs_with_one_count_spend_it_once(tmp_path):
     assert not_private.epsilon is None
 
 
-def test_records_of_earlier_versions_have_no_such_field():
+def test_a_record_of_a_training_without_relevances_says_nothing_of_them():
     phase = Phase("simulate", "/a", 3, "digest", "text", "same", plan=PLAN.as_json(), generations=[[0, 3]])
     assert "relevance" not in as_records([phase])[0]

@@ -37,7 +37,7 @@ def test_a_vocabulary_that_is_not_covered_is_named(origin):
     assert found.vocabulary == origin
 
 
-def test_a_ledger_of_an_earlier_version_says_nothing_of_it():
+def test_a_ledger_that_says_nothing_of_it_does_not_cover_it():
     found = state_plan(FEDERATED, DELTA, {})
     assert found.vocabulary == UNKNOWN
     assert "VOCABULARY NOT COVERED" in found.sentence()
