@@ -8,8 +8,9 @@ import pytest
 
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText
-from fedlm.simulations.data.sources import parquet
-from fedlm.simulations.data.sources.parquet import ParquetTables, row_parts
+from fedlm.simulations.data.sources import arrow_tables
+from fedlm.simulations.data.sources.arrow_tables import PARQUET, Table, row_parts
+from fedlm.simulations.data.sources.parquet import ParquetTables
 from tests.simulations.data.sources.source_reading import read
 
 NOT_UTF8 = pa.array([b"Some text.", b"\xff", None]).view(pa.string())
@@ -115,11 +116,11 @@ def test_two_columns_of_a_name_are_refused(tmp_path):
 def test_row_groups_are_gathered_or_divided(tmp_path, monkeypatch, part_bytes, group_rows):
     table = many_rows(1000)
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=group_rows)
-    monkeypatch.setattr(parquet, "row_parts", functools.partial(row_parts, part_bytes=part_bytes))
+    monkeypatch.setattr(arrow_tables, "row_parts", functools.partial(row_parts, part_bytes=part_bytes))
     source = ParquetTables((tmp_path / "rows.parquet",))
     texts, _ = read(source)
     assert [(text.client_id, *text.sentences) for text in texts] == list(zip(*table.to_pydict().values(), strict=True))
-    parts = list(row_parts(tmp_path / "rows.parquet", source, part_bytes))
+    parts = list(row_parts(PARQUET, Table(tmp_path / "rows.parquet"), source, part_bytes))
     assert sum(part.size for part in parts) == source.open(tmp_path, print).total == 1000
     firsts = [part.content.first_row for part in parts]
     assert firsts == [1 + sum(part.size for part in parts[:index]) for index in range(len(parts))]
@@ -131,7 +132,7 @@ def test_only_the_columns_needed_are_read(tmp_path):
     table = many_rows(100).append_column("large", pa.array(["y" * 10_000] * 100))
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=10, use_dictionary=False)
     source = ParquetTables((tmp_path / "rows.parquet",))
-    assert len(list(row_parts(tmp_path / "rows.parquet", source, 50_000))) == 1
+    assert len(list(row_parts(PARQUET, Table(tmp_path / "rows.parquet"), source, 50_000))) == 1
 
 
 def test_a_damaged_file_is_named(tmp_path):
