@@ -51,11 +51,13 @@ class Cell:
     client_scores: bool = False  # whether it writes a table of its test clients' scores
 
     def is_finished(self) -> bool:
-        summary = self.directory / "summary.json"
-        if not summary.exists():
+        try:
+            found = json.loads((self.directory / "summary.json").read_text(encoding="utf-8"))
+            return bool(found["status"] != FINISHED or found["rounds"] >= self.experiment.rounds)
+        except FileNotFoundError:
             return False
-        found = json.loads(summary.read_text(encoding="utf-8"))
-        return found["status"] != FINISHED or found["rounds"] >= self.experiment.rounds
+        except (OSError, ValueError, KeyError, TypeError):
+            return True  # `read_result` says what is wrong with it
 
     def run(self, report: Callable[[Row], None]) -> None:
         from fedlm.simulations.experiments.experiment import run_experiment

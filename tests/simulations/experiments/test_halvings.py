@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedlm.fl_core.composed_settings import compose
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.simulations.experiments.comparison import Cell, run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.reporting.report import write_report
@@ -92,6 +92,14 @@ def test_each_model_is_halved_by_itself_and_the_report_says_so(settings, tmp_pat
     assert "were halved once" in page
     assert "every test client the same" in page
     assert all((one.cell.directory / "test_clients.parquet").exists() for one in results)
+
+
+def test_a_damaged_summary_is_named(settings, tmp_path):
+    only = {"client_learning_rates": (0.1,), "server_learning_rates": (0.1,), "seeds": (3,), "halvings": 1}
+    (result,) = run(settings, tmp_path, **only)
+    (result.cell.directory / "summary.json").write_text('{"status": ')
+    with pytest.raises(CheckpointError, match=r"summary\.json: cannot be read"):
+        run(settings, tmp_path, **only)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,15 @@ def test_the_lowest_mean_heldout_loss_is_selected_not_the_lowest_single_one():
     assert rates(chosen) == (1.0, 0.01)
 
 
+def test_of_halved_rates_the_pair_that_has_all_seeds_is_selected():
+    chosen = select(
+        make_result(client=0.5, seed=0, loss=5.0),
+        make_result(client=0.5, seed=1, loss=6.0),
+        make_result(client=1.0, seed=0, loss=5.1),
+    )
+    assert rates(chosen) == (0.5, 0.01)
+
+
 def test_selection_does_not_look_at_test_scores():
     chosen = select(make_result(client=0.5, loss=5.0, test_loss=9.0), make_result(client=1.0, loss=6.0, test_loss=1.0))
     assert rates(chosen) == (0.5, 0.01)
