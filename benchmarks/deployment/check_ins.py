@@ -6,8 +6,6 @@ clients of a round download and upload as fast as they can, which share the mach
 
     python -m benchmarks.deployment.check_ins
 
-All of it over gRPC and over HTTP, unless one of them is named.
-
 Run it when nothing else runs.
 """
 
@@ -27,11 +25,9 @@ from benchmarks.deployment.processes import Worker
 from benchmarks.deployment.shapes import SHAPES, Shape, random_upload
 from benchmarks.machine import describe_machine
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.deployment.protocol.names import TransportName
 
 RESULTS = Path(__file__).parent / "results"
 QUIET = Shape("a round that waits", 1_000, 1, 1)
-STYLES: dict[TransportName, str] = {"grpc": "-", "http": "--"}
 _COLOURS = {"as_many_as_go": "#0072b2", "idle_clients": "#009e73", "during_a_round": "#d55e00"}
 _COME_BACK = 60.0
 
@@ -42,30 +38,26 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=64, help="of as many check-ins as go")
     parser.add_argument("--clients", type=int, default=5000, help="that check in now and then")
     parser.add_argument("--rate", type=float, default=500.0, help="at which they do, all together, a second")
-    parser.add_argument("--transport", choices=list(STYLES), help="both where not given")
     parser.add_argument("--shape", default="20 MB + 5 MB", choices=[shape.name for shape in SHAPES])
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the numbers and the plot go")
     arguments = parser.parse_args()
     (shape,) = (shape for shape in SHAPES if shape.name == arguments.shape)
-    results: dict[str, Any] = {"machine": describe_machine()}
-    distributions = {}
-    for transport in [arguments.transport] if arguments.transport else list(STYLES):
-        results[transport] = {
-            "as_many_as_go": measure_rate(transport, arguments.seconds, arguments.connections, arguments.clients),
-            "idle_clients": measure_idle(transport, arguments.seconds, arguments.clients, arguments.rate),
-            "during_a_round": measure_during_round(transport, shape, arguments.rate / 5),
-        }
-        for name, found in results[transport].items():
-            distributions[transport, name] = found.pop("distribution")
+    found = {
+        "as_many_as_go": measure_rate(arguments.seconds, arguments.connections, arguments.clients),
+        "idle_clients": measure_idle(arguments.seconds, arguments.clients, arguments.rate),
+        "during_a_round": measure_during_round(shape, arguments.rate / 5),
+    }
+    distributions = {name: one.pop("distribution") for name, one in found.items()}
+    results = {"machine": describe_machine(), **found}
     arguments.results.mkdir(parents=True, exist_ok=True)
     write_atomically(arguments.results / "check_ins.json", json.dumps(results, indent=2) + "\n")
     plot(distributions).savefig(arguments.results / "check_ins.png", dpi=120)
     print(json.dumps(results, indent=2))
 
 
-def measure_rate(transport: TransportName, seconds: float, connections: int, identities: int) -> dict[str, Any]:
+def measure_rate(seconds: float, connections: int, identities: int) -> dict[str, Any]:
     """Check in as often as it goes, with a call under way on each connection."""
-    with _server(transport, QUIET) as server, _probe(transport, server, connections, identities) as probe:
+    with _server(QUIET) as server, _probe(server, connections, identities) as probe:
         probe.ask(min(seconds, 2.0), None)
         before = server.cpu_seconds()
         answer = probe.ask(seconds, None)
@@ -73,11 +65,11 @@ def measure_rate(transport: TransportName, seconds: float, connections: int, ide
         return _summary(answer) | {"connections": connections, "identities": identities, "server_cores": round(busy, 3)}
 
 
-def measure_idle(transport: TransportName, seconds: float, clients: int, rate: float) -> dict[str, Any]:
+def measure_idle(seconds: float, clients: int, rate: float) -> dict[str, Any]:
     """Let clients, each with a connection, check in at a rate."""
-    with _server(transport, QUIET) as server:
+    with _server(QUIET) as server:
         without = server.memory()
-        with _probe(transport, server, clients, clients) as probe:
+        with _probe(server, clients, clients) as probe:
             before = server.cpu_seconds()
             answer = probe.ask(seconds, rate)
             busy = (server.cpu_seconds() - before) / answer["seconds"]
@@ -90,14 +82,13 @@ def measure_idle(transport: TransportName, seconds: float, clients: int, rate: f
         }
 
 
-def measure_during_round(transport: TransportName, shape: Shape, rate: float) -> dict[str, Any]:
+def measure_during_round(shape: Shape, rate: float) -> dict[str, Any]:
     """Check in at a rate while a round is collected, once its clients are selected."""
     upload = random_upload(shape)
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(_server(transport, shape, pinned=False))
-        rounds = load.http_rounds if transport == "http" else load.fedlm_rounds
-        clients = stack.enter_context(contextlib.closing(Worker(rounds, server.first["port"], shape, upload)))
-        probe = stack.enter_context(_probe(transport, server, 20, 200))
+        server = stack.enter_context(_server(shape, pinned=False))
+        clients = stack.enter_context(contextlib.closing(Worker(load.rounds, server.first["port"], shape, upload)))
+        probe = stack.enter_context(_probe(server, 20, 200))
         alone = clients.ask("round")["seconds"]
         time.sleep(1.0)
         clients.send("round")
@@ -113,19 +104,19 @@ def measure_during_round(transport: TransportName, shape: Shape, rate: float) ->
 
 
 @contextlib.contextmanager
-def _server(transport: TransportName, shape: Shape, pinned: bool = True) -> Any:
+def _server(shape: Shape, pinned: bool = True) -> Any:
     cores = sorted(os.sched_getaffinity(0))
     own = cores[:1] if pinned and len(cores) > 1 else None
     come_back = _COME_BACK if shape is QUIET else 0.2
-    with contextlib.closing(Worker(servers.fedlm, shape, come_back, transport, cores=own)) as server:
+    with contextlib.closing(Worker(servers.fedlm, shape, come_back, cores=own)) as server:
         yield server
 
 
 @contextlib.contextmanager
-def _probe(transport: TransportName, server: Worker, connections: int, identities: int) -> Any:
+def _probe(server: Worker, connections: int, identities: int) -> Any:
     cores = sorted(os.sched_getaffinity(0))
     others = cores[1:] or None
-    worker = Worker(load.check_ins, server.first["port"], connections, identities, transport, cores=others)
+    worker = Worker(load.check_ins, server.first["port"], connections, identities, cores=others)
     with contextlib.closing(worker) as probe:
         yield probe
 
@@ -141,13 +132,12 @@ def _summary(answer: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def plot(distributions: dict[tuple[TransportName, str], list[float]]) -> Figure:
+def plot(distributions: dict[str, list[float]]) -> Figure:
     figure = Figure(figsize=(6, 3.4), layout="constrained")
     axes = figure.subplots()
-    for (transport, name), values in distributions.items():
-        style = {"color": _COLOURS[name], "linestyle": STYLES[transport]}
-        label = f"{name.replace('_', ' ')}, {transport}"
-        axes.plot(values, np.linspace(0, 100, len(values)), label=label, **style)
+    for name, values in distributions.items():
+        label = name.replace("_", " ")
+        axes.plot(values, np.linspace(0, 100, len(values)), label=label, color=_COLOURS[name])
     axes.axhline(99, color="#999999", linewidth=1)
     axes.axvline(50, color="#999999", linewidth=1)
     axes.set_xscale("log")

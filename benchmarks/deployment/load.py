@@ -11,27 +11,17 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import grpc
-
-from benchmarks.deployment.servers import FETCH, LOOPBACK, NAIVE, SEND, UNLIMITED, receive
-from benchmarks.deployment.shapes import CHUNK, Shape
+from benchmarks.deployment.servers import LOOPBACK, receive
+from benchmarks.deployment.shapes import Shape
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
-from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME, TransportName
-from fedlm.fl_core.deployment.security.credentials import CLIENT, client_tls, read_credentials
-from fedlm.fl_core.deployment.transport.grpc_names import (
-    CHECK_IN,
-    DOWNLOAD,
-    SERVICE,
-    UPLOAD,
-    flow_options,
-    message_limits,
-)
+from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
+from fedlm.fl_core.deployment.security.credentials import client_tls
 from fedlm.fl_core.deployment.transport.http_names import ARTIFACTS, UPLOAD_HEADER
 from fedlm.fl_core.deployment.transport.http_names import CHECK_IN as CHECK_IN_PATH
 from fedlm.fl_core.deployment.transport.http_names import UPLOAD as UPLOAD_PATH
@@ -39,69 +29,6 @@ from fedlm.fl_core.deployment.transport.http_names import UPLOAD as UPLOAD_PATH
 CLIENTS = "clients"
 """In a folder of keys, those of clients."""
 _CHECK_IN = messages.CheckInRequest(protocol=PROTOCOL, client_version="load").SerializeToString()
-_WIDE = [*message_limits(CHUNK), *flow_options(), ("grpc.use_local_subchannel_pool", 1)]
-
-
-def _channel(port: int, name: str, keys: Path | None, options: list[tuple[str, int]]) -> grpc.aio.Channel:
-    address = f"{LOOPBACK}:{port}"
-    if keys is None:
-        return grpc.aio.insecure_channel(address, options)
-    return grpc.aio.secure_channel(address, read_credentials(keys / CLIENTS / name, CLIENT).for_client(), options)
-
-
-class _Calls:
-    """A client's calls, with messages as bytes."""
-
-    def __init__(self, port: int, name: str, keys: Path | None = None, channel: grpc.aio.Channel | None = None):
-        self.channel = channel or _channel(port, name, keys, _WIDE)
-        self._metadata = ((CLIENT_NAME, name),)
-        self._check_in = self.channel.unary_unary(
-            f"/{SERVICE}/{CHECK_IN}", response_deserializer=messages.CheckInReply.FromString
-        )
-        self._download = self.channel.unary_stream(f"/{SERVICE}/{DOWNLOAD}")
-        self._upload = self.channel.stream_unary(
-            f"/{SERVICE}/{UPLOAD}", response_deserializer=messages.UploadReply.FromString
-        )
-
-    async def check_in(self) -> messages.CheckInReply:
-        return await self._check_in(_CHECK_IN, metadata=self._metadata)
-
-    async def download(self, digest: bytes) -> int:
-        size, request = 0, messages.DownloadRequest(digest=digest).SerializeToString()
-        async for chunk in self._download(request, metadata=self._metadata):
-            size += len(chunk)
-        return size
-
-    async def upload(self, header: messages.UploadHeader, parts: list[bytes]) -> messages.UploadReply:
-        async def sent() -> Any:
-            yield messages.UploadPart(header=header).SerializeToString()
-            await call.initial_metadata()
-            for part in parts:
-                yield part
-
-        call = self._upload(sent(), metadata=self._metadata)
-        return await call
-
-
-def fedlm_rounds(connection: Connection, port: int, shape: Shape, upload: bytes, keys: Path | None = None) -> None:
-    """Take part in a round for each request; answers with its seconds, counted from the first check-in."""
-    pieces = [upload[start : start + CHUNK] for start in range(0, len(upload), CHUNK)]
-    parts = [messages.UploadPart(data=piece).SerializeToString() for piece in pieces]
-
-    async def take_part(calls: _Calls) -> bool:
-        while (reply := await calls.check_in()).WhichOneof("answer") != "selected":
-            await asyncio.sleep(0.05)
-        round_ = reply.selected
-        await calls.download(round_.parameters.digest)
-        header = _header_of(round_, len(upload))
-        return (await calls.upload(header, parts)).status == messages.UploadReply.ACCEPTED
-
-    async def run() -> None:
-        clients = [_Calls(port, f"client{number}", keys) for number in range(shape.selected)]
-        await asyncio.gather(*(client.channel.channel_ready() for client in clients))
-        await _answer_rounds(connection, shape, lambda: [take_part(client) for client in clients])
-
-    asyncio.run(run())
 
 
 def _header_of(round_: messages.RoundConfiguration, size: int) -> messages.UploadHeader:
@@ -117,47 +44,8 @@ def _header_of(round_: messages.RoundConfiguration, size: int) -> messages.Uploa
     )
 
 
-def naive_rounds(connection: Connection, port: int, shape: Shape, up: int, keys: Path | None = None) -> None:
-    """The same with `benchmarks.deployment.servers.naive`."""
-    update = random.randbytes(up)
-
-    async def sent() -> Any:
-        for start in range(0, up, CHUNK):
-            yield update[start : start + CHUNK]
-
-    async def take_part(channel: grpc.aio.Channel) -> bool:
-        async for _ in channel.unary_stream(f"/{NAIVE}/{FETCH}")(b""):
-            pass
-        await channel.stream_unary(f"/{NAIVE}/{SEND}")(sent())
-        return True
-
-    async def run() -> None:
-        options = [*UNLIMITED, ("grpc.use_local_subchannel_pool", 1)]
-        channels = [_channel(port, f"client{number}", keys, options) for number in range(shape.selected)]
-        await asyncio.gather(*(channel.channel_ready() for channel in channels))
-        await _answer_rounds(connection, shape, lambda: [take_part(channel) for channel in channels])
-
-    asyncio.run(run())
-
-
-async def _answer_rounds(connection: Connection, shape: Shape, begin: Callable[[], list]) -> None:
-    connection.send("ready")
-    while await asyncio.to_thread(connection.recv):
-        started, accepted = time.perf_counter(), 0
-        tasks = [asyncio.ensure_future(one) for one in begin()]
-        for one in asyncio.as_completed(tasks):
-            accepted += await one
-            if accepted == shape.selected:
-                break
-        seconds = time.perf_counter() - started
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        connection.send({"seconds": seconds, "accepted": accepted})
-
-
 def raw_rounds(connection: Connection, port: int, shape: Shape, down: int, up: int, keys: Path | None = None) -> None:
-    """The same with `benchmarks.deployment.servers.raw`."""
+    """Take part in a round of `benchmarks.deployment.servers.raw` for each request; answers with its seconds."""
     update = memoryview(random.randbytes(up))
 
     def take_part(client: socket.socket, name: str) -> bool:
@@ -210,8 +98,8 @@ def _connected(port: int, tls: ssl.SSLContext | None) -> socket.socket:
     return client if tls is None else tls.wrap_socket(client, server_hostname=LOOPBACK)
 
 
-def http_rounds(connection: Connection, port: int, shape: Shape, upload: bytes, keys: Path | None = None) -> None:
-    """As `fedlm_rounds`, with fedlm's server over HTTP; over sockets in threads, as `raw_rounds`."""
+def rounds(connection: Connection, port: int, shape: Shape, upload: bytes, keys: Path | None = None) -> None:
+    """The same with fedlm's server; seconds count from the first check-in."""
 
     def take_part(client: socket.socket, name: str) -> bool:
         reply = messages.CheckInReply()
@@ -282,9 +170,7 @@ def _ask(client: socket.socket, method: str, path: str, name: str, body: bytes) 
     return begun + _receive_exactly(client, size - len(begun))
 
 
-def check_ins(
-    connection: Connection, port: int, connections: int, identities: int, transport: TransportName = "grpc"
-) -> None:
+def check_ins(connection: Connection, port: int, connections: int, identities: int) -> None:
     """Check in; a request is (seconds, check-ins a second or None for as many as go, at once) and the answer latencies.
 
     Every connection has a call under way at most, and calls go by turns in the names of all identities.
@@ -294,7 +180,7 @@ def check_ins(
         calls: list[list[Any]] = []
         for start in range(0, connections, 200):
             firsts = range(start, min(start + 200, connections))
-            dialled = await asyncio.gather(*(_DIAL[transport](port) for _ in firsts))
+            dialled = await asyncio.gather(*(_dial(port) for _ in firsts))
             for first, call in zip(firsts, dialled, strict=True):
                 calls.append([call(f"idle{number}") for number in range(first, identities, connections)])
         # Collections of garbage here would count as time of the server.
@@ -307,21 +193,12 @@ def check_ins(
     asyncio.run(run())
 
 
-async def _dial_grpc(port: int) -> Callable[[str], Any]:
-    channel = _channel(port, "", None, _WIDE)
-    await channel.channel_ready()
-    return lambda name: _Calls(port, name, channel=channel)
-
-
-async def _dial_http(port: int) -> Callable[[str], Any]:
+async def _dial(port: int) -> Callable[[str], Any]:
     reader, writer = await asyncio.open_connection(LOOPBACK, port)
-    return lambda name: _HttpCheckIns(reader, writer, name)
+    return lambda name: _CheckIns(reader, writer, name)
 
 
-_DIAL: dict[TransportName, Callable[[int], Awaitable[Callable[[str], Any]]]] = {"grpc": _dial_grpc, "http": _dial_http}
-
-
-class _HttpCheckIns:
+class _CheckIns:
     """A client that checks in over a connection, which it may share with others."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str):
@@ -334,11 +211,11 @@ class _HttpCheckIns:
         return messages.CheckInReply.FromString(await self._reader.readexactly(_length(head)))
 
 
-async def _check_in_for(calls: list[list[_Calls]], seconds: float, rate: float | None) -> dict[str, Any]:
+async def _check_in_for(calls: list[list[_CheckIns]], seconds: float, rate: float | None) -> dict[str, Any]:
     latencies: list[float] = []
     started = time.perf_counter()
 
-    async def keep_checking_in(number: int, of_connection: list[_Calls]) -> None:
+    async def keep_checking_in(number: int, of_connection: list[_CheckIns]) -> None:
         turn, every = 0, 0.0 if rate is None else len(calls) / rate
         begin = started + every * number / len(calls)
         while (planned := begin + every * turn) < started + seconds and time.perf_counter() < started + seconds:

@@ -1,15 +1,14 @@
-"""A round of a deployment on loopback, against a naive grpc.aio server and a plain copy of the same bytes over sockets.
+"""A round of a deployment on loopback, against a plain copy of the same bytes over sockets.
 
 Clients train nothing: they download the model and upload random, valid updates, from another process than the server.
-fedlm's server, over HTTP and over gRPC, checks, dequantizes, clips and adds them meanwhile; the other two look at no
-byte. A round is over when the goal of uploads is answered; a third more clients than that download the model. The four
-run in turn, and ratios are of rounds in one pass. Memory is the server's resident set at its peak, less what it was
-before the model was made.
+fedlm's server checks, dequantizes, clips and adds them meanwhile; the copy looks at no byte. A round is over when all
+clients are answered. The two run in turn, and ratios are of rounds in one pass. Memory is the server's resident set at
+its peak, less what it was before the model was made.
 
     python -m benchmarks.deployment.rounds
     python -m benchmarks.deployment.rounds --tls
 
-With TLS all four speak it, each client with a certificate of its own. Run it when nothing else runs.
+With TLS both speak it, each client with a certificate of its own. Run it when nothing else runs.
 """
 
 import argparse
@@ -31,20 +30,15 @@ from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.deployment.security.keys import Authority
 
 RESULTS = Path(__file__).parent / "results"
-COLOURS = {"http": "#0072b2", "grpc": "#56b4e9", "naive": "#d55e00", "raw": "#999999"}
-NAMES = {
-    "http": "fedlm over HTTP",
-    "grpc": "fedlm over gRPC",
-    "naive": "naive grpc.aio",
-    "raw": "plain copy over sockets",
-}
+COLOURS = {"fedlm": "#0072b2", "raw": "#999999"}
+NAMES = {"fedlm": "fedlm", "raw": "plain copy over sockets"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", choices=[shape.name for shape in SHAPES], help="all where not given")
     parser.add_argument("--passes", type=int, default=5, help="how often each is timed")
-    parser.add_argument("--tls", action="store_true", help="all of them over mutual TLS")
+    parser.add_argument("--tls", action="store_true", help="both over mutual TLS")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the numbers and the plot go")
     arguments = parser.parse_args()
     shapes = [shape for shape in SHAPES if arguments.shapes is None or shape.name in arguments.shapes]
@@ -64,7 +58,7 @@ def measure(shape: Shape, passes: int, tls: bool = False) -> dict[str, Any]:
     Args:
       shape: of the rounds.
       passes: how many of each are timed; one more comes before.
-      tls: whether all of them speak TLS, with a certificate for each client.
+      tls: whether both speak TLS, with a certificate for each client.
 
     Returns:
       A tree for JSON.
@@ -73,9 +67,7 @@ def measure(shape: Shape, passes: int, tls: bool = False) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         keys = _make_keys(Path(stack.enter_context(tempfile.TemporaryDirectory())), shape) if tls else None
         running = {
-            "http": _start(stack, (servers.fedlm, shape, 0.2, "http", keys), (load.http_rounds, shape, upload, keys)),
-            "grpc": _start(stack, (servers.fedlm, shape, 0.2, "grpc", keys), (load.fedlm_rounds, shape, upload, keys)),
-            "naive": _start(stack, (servers.naive, down, keys), (load.naive_rounds, shape, up, keys)),
+            "fedlm": _start(stack, (servers.fedlm, shape, 0.2, keys), (load.rounds, shape, upload, keys)),
             "raw": _start(stack, (servers.raw, down, up, keys), (load.raw_rounds, shape, down, up, keys)),
         }
         found: dict[str, dict[str, list[float]]] = {name: {"seconds": [], "cpu_seconds": []} for name in running}
@@ -91,7 +83,7 @@ def measure(shape: Shape, passes: int, tls: bool = False) -> dict[str, Any]:
         "bytes_down": shape.selected * down,
         "bytes_up": shape.selected * up,
         "contestants": {name: _summary(found[name], memory[name], shape) for name in found},
-        "over_raw": {name: _ratios(found[name]["seconds"], found["raw"]["seconds"]) for name in found if name != "raw"},
+        "over_raw": _ratios(found["fedlm"]["seconds"], found["raw"]["seconds"]),
     }
 
 
@@ -152,7 +144,7 @@ def plot(results: dict[str, Any]) -> Figure:
     for place, name in enumerate(COLOURS):
         medians = [one["contestants"][name]["median_seconds"] for one in rounds]
         bars = left.bar(
-            [number + 0.21 * (place - 1.5) for number in range(len(rounds))], medians, 0.2, color=COLOURS[name]
+            [number + 0.36 * (place - 0.5) for number in range(len(rounds))], medians, 0.34, color=COLOURS[name]
         )
         left.bar_label(bars, fmt="%.2g", fontsize=7)
         bars.set_label(NAMES[name])
@@ -164,10 +156,8 @@ def plot(results: dict[str, Any]) -> Figure:
     left.set_ylabel("seconds a round")
     left.legend(frameon=False, fontsize=8, ncols=2, loc="upper left")
     large = [one for one in rounds if 4 * one["parameters"] > 2**20]
-    for place, name in enumerate(("http", "grpc")):
-        memory = [one["contestants"][name]["peak_memory_over_parameters"] for one in large]
-        places = [number + 0.4 * (place - 0.5) for number in range(len(large))]
-        right.bar_label(right.bar(places, memory, 0.36, color=COLOURS[name]), fmt="%.1f", fontsize=8)
+    memory = [one["contestants"]["fedlm"]["peak_memory_over_parameters"] for one in large]
+    right.bar_label(right.bar(range(len(large)), memory, 0.6, color=COLOURS["fedlm"]), fmt="%.1f", fontsize=8)
     right.axhline(8, color="#999999", linewidth=1)
     right.set_xticks(range(len(large)), [one["name"].replace(", ", "\n") for one in large], fontsize=8)
     right.set_ylabel("server's peak memory,\nin models of float32")

@@ -1,4 +1,4 @@
-"""The servers that are measured: fedlm's, a naive one over grpc.aio, and a plain copy over sockets."""
+"""The servers that are measured: fedlm's, and a plain copy over sockets."""
 
 import asyncio
 import contextlib
@@ -8,20 +8,15 @@ import random
 import socket
 import tempfile
 import threading
-from collections.abc import AsyncIterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import grpc
 import psutil
 
 from benchmarks.deployment.shapes import CHUNK, Shape, deployment_of, model_of
-from fedlm.fl_core.deployment.protocol.names import TransportName
-from fedlm.fl_core.deployment.security.credentials import reloading_grpc, server_tls
+from fedlm.fl_core.deployment.security.credentials import server_tls
 
-NAIVE, FETCH, SEND = "naive.Naive", "Fetch", "Send"
-UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 LOOPBACK = "127.0.0.1"
 
 
@@ -29,7 +24,6 @@ def fedlm(
     connection: Connection,
     shape: Shape,
     check_in_seconds: float = 0.2,
-    transport: TransportName = "grpc",
     keys: Path | None = None,
 ) -> None:
     """Serve rounds of a shape; sends the port, and the memory before the model was made."""
@@ -39,8 +33,8 @@ def fedlm(
     from fedlm.fl_core.deployment.server.client_service import Task
     from fedlm.fl_core.deployment.server.freed_memory import return_freed_memory
     from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
+    from fedlm.fl_core.deployment.transport.http_server import HttpServer
     from fedlm.fl_core.deployment.transport.listeners import Listener, ListenOptions
-    from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 
     return_freed_memory()
     deployment = deployment_of(shape, check_in_seconds)
@@ -68,8 +62,8 @@ def fedlm(
     def listen(handlers: Any) -> Telling:
         # All clients come from one address.
         limits = ConnectionLimits(of_address=ConnectionLimits().in_all)
-        options = ListenOptions(f"{LOOPBACK}:0", CHUNK, keys, limits=limits)
-        return Telling(TRANSPORTS[transport].listen(handlers, options))
+        options = ListenOptions(f"{LOOPBACK}:0", keys, limits=limits)
+        return Telling(HttpServer(handlers, options))
 
     async def run() -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -83,35 +77,6 @@ def _until_closed(connection: Connection) -> None:
     with contextlib.suppress(EOFError, OSError):
         connection.recv()
     os._exit(0)
-
-
-def naive(connection: Connection, down: int, keys: Path | None = None) -> None:
-    """Serve a model and take updates in chunks of bytes, which nobody looks at."""
-    model = random.randbytes(down)
-    chunks = [model[start : start + CHUNK] for start in range(0, down, CHUNK)]
-
-    async def fetch(request: bytes, context: Any) -> AsyncIterator[bytes]:
-        for chunk in chunks:
-            yield chunk
-
-    async def send(parts: AsyncIterator[bytes], context: Any) -> bytes:
-        async for _ in parts:
-            pass
-        return b"ok"
-
-    async def run() -> None:
-        server = grpc.aio.server(options=UNLIMITED)
-        routes = {FETCH: grpc.unary_stream_rpc_method_handler(fetch), SEND: grpc.stream_unary_rpc_method_handler(send)}
-        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(NAIVE, routes)])
-        address = f"{LOOPBACK}:0"
-        port = (
-            server.add_insecure_port(address) if keys is None else server.add_secure_port(address, reloading_grpc(keys))
-        )
-        await server.start()
-        connection.send({"port": port, "memory": psutil.Process().memory_info().rss})
-        await asyncio.to_thread(_until_closed, connection)
-
-    asyncio.run(run())
 
 
 def raw(connection: Connection, down: int, up: int, keys: Path | None = None) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from fedlm.clients.settings import LARGEST_DOWNLOAD
 from fedlm.commands.options import read_options
-from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, LargeCount, Positive
 
@@ -23,8 +22,6 @@ class ClientCommand:
 
     server: str
     """Host and port of the server."""
-    transport: TransportName = "grpc"
-    """How calls travel, as the server has it."""
     data: Path
     """JSON Lines file of this device's text."""
     credentials: Path | None = None
@@ -46,8 +43,8 @@ class ClientCommand:
     largest_download: LargeCount = LARGEST_DOWNLOAD
     """Bytes of the largest model, or tokenizer, to download."""
     proxy: str | None = None
-    """Host and port of a proxy for --transport http, which carries what is encrypted and hears nothing of it. None that
-    the environment names is ever used."""
+    """Host and port of a proxy, which carries what is encrypted and hears nothing of it (CONNECT). None that the
+    environment names is ever used."""
     record: Path | None = None
     """File in which this device counts the rounds that it took part in; beside its text where it is not given."""
     accept_plan: bool = False
@@ -65,13 +62,13 @@ def main(argv: list[str]) -> int:
     from fedlm.clients.own_participation import OwnParticipation
     from fedlm.clients.settings import ClientLimits
     from fedlm.fl_core.deployment.addresses import check_address
-    from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+    from fedlm.fl_core.deployment.transport.http_client import dialling
 
     check_address(command.server)
     if command.proxy is not None:
         check_address(command.proxy)
     name = _identity(command)
-    dial = TRANSPORTS[command.transport].dial(command.server, command.credentials, command.proxy)
+    dial = dialling(command.server, command.credentials, command.proxy)
     store = ExampleStore(command.data, Retention(command.max_examples, command.max_age_days))
     store.forget()
     record = command.record or command.data.with_name(command.data.name + ".participation.json")

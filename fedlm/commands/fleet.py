@@ -16,7 +16,6 @@ from rich.table import Table
 from fedlm.clients.fleet.population import Population
 from fedlm.commands.options import read_options
 from fedlm.commands.run_endings import NO_GOOD
-from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, Positive, Range
@@ -37,8 +36,6 @@ class FleetCommand:
     population: Population
     server: str
     """Host and port of the server."""
-    transport: TransportName = "grpc"
-    """How calls travel, as the server has it."""
     data: Path
     """Whose text the clients have: the folder of a data set that `fedlm data import` wrote (its training clients; the
     server's tokenizer must be its own), or a JSON Lines file of objects with `user` and `text`."""
@@ -66,7 +63,6 @@ class FleetCommand:
 _ESSENTIALS = (
     *(
         "server",
-        "transport",
         "data",
         "clients",
         "keys",
@@ -141,15 +137,14 @@ def _dialling(command: FleetCommand) -> Callable[[int], Any]:
     from fedlm.fl_core.deployment.addresses import check_address, loopback_only
     from fedlm.fl_core.deployment.security.credentials import CLIENT
     from fedlm.fl_core.deployment.security.keys import Authority
-    from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+    from fedlm.fl_core.deployment.transport.http_client import dialling
 
     check_address(command.server)
-    dial = TRANSPORTS[command.transport].dial
     if command.insecure:
         if command.keys is not None:
             raise ConfigurationError(f"{setting('insecure')} does without {setting('keys')}; leave one of them out")
         loopback_only(command.server)
-        dial_as = dial(command.server, None)
+        dial_as = dialling(command.server, None)
         return lambda number: dial_as(_name(number))
     if command.keys is None:
         raise ConfigurationError(
@@ -160,7 +155,7 @@ def _dialling(command: FleetCommand) -> Callable[[int], Any]:
     for name in map(_name, range(command.clients)):
         if not (folder / name / f"{CLIENT}.pem").exists():
             authority.make_client(name)
-        dials.append(dial(command.server, folder / name))
+        dials.append(dialling(command.server, folder / name))
     return lambda number: dials[number](_name(number))
 
 

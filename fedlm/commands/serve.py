@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fedlm.commands.options import read_options
 from fedlm.commands.run_endings import exit_status_in
-from fedlm.fl_core.deployment.protocol.names import TransportName
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, NotNegative
@@ -53,9 +52,6 @@ class ServeCommand:
     """Held-out examples to score on; always the same ones."""
     address: str = "127.0.0.1:8470"
     """Where to listen: host and port; port 0 takes a free one."""
-    transport: TransportName = "grpc"
-    """How calls travel; clients must be told the same. `http` is HTTP/1.1, and all that browsers and the client
-    in TypeScript speak."""
     keys: Path | None = None
     """Folder of the server's credentials and the list of revoked clients, as `fedlm keys` makes it. Clients need a
     certificate of the same authority (mutual TLS), and its name is their identity."""
@@ -69,10 +65,10 @@ class ServeCommand:
     found."""
     page: Path | None = None
     """Folder of the client of plans for browsers, `build/page` of clients/javascript, to be opened at this server's
-    address; over --transport http."""
+    address."""
     max_connections: Count = 10_000
     """Connections of clients at once, as far as this process may open so many files; beyond that the newest are shut,
-    and over HTTP beyond half of it from one address."""
+    and beyond half of it from one address."""
     insecure: bool = False
     """Speak plain text, and believe the name that a client gives itself; on loopback alone."""
     database: str | None = None
@@ -149,29 +145,24 @@ def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
     from fedlm.fl_core.deployment.addresses import loopback_only
     from fedlm.fl_core.deployment.security.credentials import SERVER, read_credentials
     from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
+    from fedlm.fl_core.deployment.transport.http_server import HttpServer
     from fedlm.fl_core.deployment.transport.listeners import ListenOptions
-    from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 
-    listen, shared = TRANSPORTS[command.transport].listen, command.role == "aggregator"
+    shared = command.role == "aggregator"
     limits = ConnectionLimits(command.max_connections, max(1, command.max_connections // 2))
-    if command.page is not None and command.transport != "http":
-        raise ConfigurationError(
-            f"{setting('page')} is {command.page}, but browsers open none over {command.transport}; give --transport "
-            "http"
-        )
-    options = ListenOptions(command.address, command.deployment.chunk_bytes, command.keys, shared, limits, command.page)
+    options = ListenOptions(command.address, command.keys, shared, limits, command.page)
     if command.insecure:
         if command.keys is not None:
             raise ConfigurationError(f"{setting('insecure')} does without {setting('keys')}; leave one of them out")
         loopback_only(command.address)
-        return lambda handlers: listen(handlers, options)
+        return lambda handlers: HttpServer(handlers, options)
     if command.keys is None:
         raise ConfigurationError(
             "there are no keys; make them with `fedlm keys` and give their folder as --keys, or give --insecure to "
             "speak plain text on loopback"
         )
     read_credentials(command.keys, SERVER)
-    return lambda handlers: listen(handlers, options)
+    return lambda handlers: HttpServer(handlers, options)
 
 
 def _operators(command: ServeCommand) -> "Callable[[Shown, CallMetrics], Listener] | None":

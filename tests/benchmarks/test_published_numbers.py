@@ -71,24 +71,6 @@ def test_the_page_on_security_has_the_table_of_liars_that_was_measured():
     assert poisoning.table(results_of("security/results/poisoning")["rows"]) in page("security")
 
 
-def test_the_page_on_deployment_says_where_a_transport_is_the_faster_one():
-    """The least and the greatest ratio of the three large models, in plain text and with TLS."""
-
-    def ratios(name, over, under, what):
-        rounds = results_of(f"deployment/results/{name}")["rounds"][1:]
-        found = [one["contestants"][over][what] / one["contestants"][under][what] for one in rounds]
-        return f"{min(found):.1f} to {max(found):.1f} times"
-
-    said = " ".join(page("deployment").split())
-    plain, tls = (
-        ratios("rounds", "grpc", "http", "median_seconds"),
-        ratios("rounds_tls", "http", "grpc", "median_seconds"),
-    )
-    memory = ratios("rounds_tls", "http", "grpc", "peak_memory_mib")
-    assert f"In plain text on loopback a round over gRPC takes {plain} as long as over HTTP" in said
-    assert f"a round over HTTP takes {tls} as long as over gRPC, and takes {memory} the memory" in said
-
-
 def test_committed_histories_found_every_known_fault_that_was_put_in_and_nothing_else():
     record = results_of("privacy/results/histories")
     assert sum(part["count"] for part in record["histories"]) > 0

@@ -78,7 +78,7 @@ class FakeServer:
         for number in range(request.first_chunk, len(artifact.description.chunk_digests)):
             if artifact is self.parameters and number == 1 and (fault := self.fault("download")):
                 raise fault
-            yield messages.Chunk.FromString(artifact.chunk(number).message())
+            yield messages.Chunk(number=number, data=artifact.chunk(number).content())
 
     async def upload(self, parts):
         received = [part async for part in parts]
@@ -407,8 +407,7 @@ def test_the_command_hands_on_what_its_owner_allows(tmp_path, monkeypatch):
     ("words", "said"),
     [
         (["--data", "typo.jsonl"], "typo.jsonl: cannot be read"),
-        (["--transport", "http", "--proxy", "127.0.0.1:1"], "a proxy would hear and could change plain text"),
-        (["--proxy", "127.0.0.1:1"], "a proxy carries HTTP alone; give --transport http"),
+        (["--proxy", "127.0.0.1:1"], "a proxy would hear and could change plain text"),
         (["--server", "::1:8574"], "but must be HOST:PORT"),
         (["--server", "https://localhost:8999"], "but must be HOST:PORT"),
         (["--largest-download", "0"], "largest"),

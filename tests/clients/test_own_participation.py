@@ -101,7 +101,7 @@ def meet(handlers, folder, participation=None):
     async def go():
         record = participation or OwnParticipation(folder / "record.json")
         async with asyncio.timeout(60), serving(handlers) as server:
-            made = small.make_client(server.port, folder, 3, None, "http", participation=record, notice=heard.append)
+            made = small.make_client(server.port, folder, 3, participation=record, notice=heard.append)
             await made.run_async()
 
     asyncio.run(go())
@@ -258,10 +258,10 @@ def test_a_device_is_shown_the_plan_of_a_deployment_and_counts_as_its_server_doe
     )
 
     async def go():
-        server = small.Server(small.task(settings), tmp_path / "run", transport="http")
+        server = small.Server(small.task(settings), tmp_path / "run")
         async with asyncio.timeout(60), server:
             record = OwnParticipation(tmp_path / "record.json", require_plan=True)
-            client = small.make_client(server.port, tmp_path, 3, transport="http", participation=record)
+            client = small.make_client(server.port, tmp_path, 3, participation=record)
             assert await client.run_async()
 
     asyncio.run(go())

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.state.database import Database
-from fedlm.fl_core.deployment.transport.grpc_client import GrpcChannel
+from fedlm.fl_core.deployment.transport.http_client import HttpChannel
 from fedlm.fl_core.privacy.accounting import account
 from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from tests.deployment import small_deployment as small
@@ -69,7 +69,7 @@ class Seen:
         return clients
 
 
-class Watched(GrpcChannel):
+class Watched(HttpChannel):
     """Notes what a client sees."""
 
     def __init__(self, server, name, seen):

@@ -20,9 +20,9 @@ from fedlm.fl_core.deployment.event_log import JsonLines, event
 from fedlm.fl_core.deployment.roles import Endpoints, aggregate, coordinate, serve
 from fedlm.fl_core.deployment.server.client_service import Task
 from fedlm.fl_core.deployment.server.settings import Deployment
-from fedlm.fl_core.deployment.transport.grpc_server import GrpcServer
+from fedlm.fl_core.deployment.transport.http_client import dialling
+from fedlm.fl_core.deployment.transport.http_server import HttpServer
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
-from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.models.base import language_model
 from fedlm.models.dropout import with_dropout
 from fedlm.models.registry import ModelEntry, create_model
@@ -116,9 +116,9 @@ def task(settings, sampler=None):
     return Task(settings, model, b'{"kind": "numbers"}', "numbers", sampler=sampler)
 
 
-def make_client(port, folder, number, credentials=None, transport="grpc", **others):
+def make_client(port, folder, number, credentials=None, **others):
     """A client; its credentials are in a folder, and it has none where that is None."""
-    dial_as = TRANSPORTS[transport].dial(f"127.0.0.1:{port}", credentials)
+    dial_as = dialling(f"127.0.0.1:{port}", credentials)
     dial = lambda: dial_as(f"client{number}")  # noqa: E731
     return Client(dial, store_of(folder, number), read_vocabulary, limits=others.pop("limits", IMPATIENT), **others)
 
@@ -143,8 +143,8 @@ class Server:
 
     operators = None
 
-    def __init__(self, what, out, port=0, linger=0.2, keys=None, database=None, transport="grpc", page=None):
-        self.keys, self.transport, self.page = keys, TRANSPORTS[transport], page
+    def __init__(self, what, out, port=0, linger=0.2, keys=None, database=None, page=None):
+        self.keys, self.page = keys, page
         self.what, self.out, self.port, self.linger, self.rows = what, out, port, linger, []
         self.database = database
         self.rounds = None
@@ -155,10 +155,7 @@ class Server:
 
         def listen(handlers):
             self.rounds = getattr(handlers, "inner", handlers).rounds
-            options = ListenOptions(
-                f"127.0.0.1:{self.port}", self.what.deployment.chunk_bytes, self.keys, page=self.page
-            )
-            made = self.transport.listen(handlers, options)
+            made = HttpServer(handlers, ListenOptions(f"127.0.0.1:{self.port}", self.keys, page=self.page))
             start = made.start
 
             async def start_and_tell():
@@ -227,9 +224,9 @@ def log_to(path):
 
 
 def endpoints(settings, port, share_port=False, operators=None, linger=0.0):
-    """A port on loopback for clients over gRPC."""
-    options = ListenOptions(f"127.0.0.1:{port}", settings.chunk_bytes, share_port=share_port)
-    return Endpoints(lambda handlers: GrpcServer(handlers, options), operators, linger)
+    """A port on loopback for clients."""
+    options = ListenOptions(f"127.0.0.1:{port}", share_port=share_port)
+    return Endpoints(lambda handlers: HttpServer(handlers, options), operators, linger)
 
 
 def log_release(row):

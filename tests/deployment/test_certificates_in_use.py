@@ -19,10 +19,8 @@ from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportErro
 from fedlm.fl_core.deployment.security.certificates import certificate_pem, key_pem, new_key, read_certificate, read_key
 from fedlm.fl_core.deployment.security.credentials import write_credentials
 from fedlm.fl_core.deployment.security.keys import Authority
-from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+from fedlm.fl_core.deployment.transport.http_client import dialling
 from tests.deployment.test_whole_connections import Listening
-
-every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +30,8 @@ def listening(tmp_path_factory):
     found.process.kill()
 
 
-def dial(listening, transport, credentials):
-    return TRANSPORTS[transport].dial(f"127.0.0.1:{listening.ports[transport, True]}", credentials)("ann")
+def dial(listening, credentials):
+    return dialling(f"127.0.0.1:{listening.ports[True]}", credentials)("ann")
 
 
 async def check_in(channel):
@@ -59,10 +57,9 @@ def client_that_ends(keys, folder, seconds):
     return folder
 
 
-@every_transport
-def test_a_certificate_that_ends_ends_on_an_open_connection_too(listening, transport, tmp_path):
+def test_a_certificate_that_ends_ends_on_an_open_connection_too(listening, tmp_path):
     async def go():
-        channel = dial(listening, transport, client_that_ends(listening.keys, tmp_path / "brief", 4))
+        channel = dial(listening, client_that_ends(listening.keys, tmp_path / "brief", 4))
         try:
             await check_in(channel)
             await asyncio.sleep(4.2)
@@ -74,23 +71,22 @@ def test_a_certificate_that_ends_ends_on_an_open_connection_too(listening, trans
     asyncio.run(asyncio.wait_for(go(), 30))
 
 
-def shown(listening, transport):
+def shown(listening):
     """The serial number of the certificate that a new connection is shown."""
-    with listening.connect(transport, True) as connected:
+    with listening.connect(True) as connected:
         return x509.load_der_x509_certificate(connected.getpeercert(binary_form=True)).serial_number
 
 
-@every_transport
-def test_a_new_certificate_is_shown_to_new_connections_and_open_ones_go_on(listening, transport):
+def test_a_new_certificate_is_shown_to_new_connections_and_open_ones_go_on(listening):
     async def go():
-        channel = dial(listening, transport, listening.ann)
+        channel = dial(listening, listening.ann)
         await check_in(channel)
-        before = await asyncio.to_thread(shown, listening, transport)
+        before = await asyncio.to_thread(shown, listening)
         Authority(listening.keys).make_server(["127.0.0.1"])
         wanted = read_certificate(listening.keys / "server.pem").serial_number
-        while await asyncio.to_thread(shown, listening, transport) == before:
+        while await asyncio.to_thread(shown, listening) == before:
             await asyncio.sleep(0.2)
-        assert await asyncio.to_thread(shown, listening, transport) == wanted
+        assert await asyncio.to_thread(shown, listening) == wanted
         await check_in(channel)
         await channel.close()
 
@@ -99,18 +95,17 @@ def test_a_new_certificate_is_shown_to_new_connections_and_open_ones_go_on(liste
     kept = (listening.keys / "server.key").read_bytes()
     (listening.keys / "server.key").write_bytes(key_pem(new_key()))
     time.sleep(1.2)
-    listening.check(transport, True)
+    listening.check(True)
     (listening.keys / "server.key").write_bytes(kept)
     time.sleep(1.2)
-    listening.check(transport, True)
+    listening.check(True)
 
 
 def merged(*paths: Path):
     return b"".join(path.read_bytes() for path in paths)
 
 
-@every_transport
-def test_one_authority_follows_another_without_a_day_on_which_all_change(transport, tmp_path):
+def test_one_authority_follows_another_without_a_day_on_which_all_change(tmp_path):
     """First everybody believes both, then certificates are of the new one, then nobody believes the old one."""
     listening = Listening(tmp_path)
     new = Authority.create(tmp_path / "new")
@@ -120,7 +115,7 @@ def test_one_authority_follows_another_without_a_day_on_which_all_change(transpo
         """Wait until a client is let in, or not."""
         async with asyncio.timeout(30):
             while True:
-                channel = dial(listening, transport, credentials)
+                channel = dial(listening, credentials)
                 try:
                     await check_in(channel)
                     found = True

@@ -14,20 +14,20 @@ from fedlm.fl_core.deployment.roles import Endpoints, serve
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import crowds
 from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits, Crowd, network_of
+from fedlm.fl_core.deployment.transport.http_server import HttpServer
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
-from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from tests.deployment import small_deployment as small
 from tests.support.processes import find_free_port
 
 ROUNDS = 2
 
 
-def serve_with_few_files(transport, keys, out, port, log, files):
+def serve_with_few_files(keys, out, port, log, files):
     """Run a server until its end, in a process that may open so many files, and begins with fewer."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(files, 300), files))
     settings = small.deployment(rounds=ROUNDS, cohort_size=2, minimum_reports=2)
-    options = ListenOptions(f"127.0.0.1:{port}", settings.chunk_bytes, keys)
-    endpoints = Endpoints(lambda handlers: TRANSPORTS[transport].listen(handlers, options), linger=2.0)
+    options = ListenOptions(f"127.0.0.1:{port}", keys)
+    endpoints = Endpoints(lambda handlers: HttpServer(handlers, options), linger=2.0)
     with json_log(log):
         asyncio.run(serve(small.task(settings), out, endpoints, small.log_release))
 
@@ -52,15 +52,15 @@ def until_listening(process, log):
         time.sleep(0.05)
 
 
-def goes_on(tmp_path, transport, keys, count, files):
+def goes_on(tmp_path, keys, count, files):
     """Say what a server logs while strangers crowd in and honest clients take part in all its rounds."""
     port, log = find_free_port(), tmp_path / "log"
-    process = small.in_process(serve_with_few_files, transport, keys, tmp_path / "run", port, log, files)
+    process = small.in_process(serve_with_few_files, keys, tmp_path / "run", port, log, files)
     try:
         until_listening(process, log)
         with strangers(count, port):
             names = [None if keys is None else Authority(keys).make_client(f"client{one}") for one in range(2)]
-            clients = [small.make_client(port, tmp_path, one, names[one], transport) for one in range(2)]
+            clients = [small.make_client(port, tmp_path, one, names[one]) for one in range(2)]
 
             async def take_part():
                 async with asyncio.timeout(small.PATIENCE), small.running(clients):
@@ -75,24 +75,21 @@ def goes_on(tmp_path, transport, keys, count, files):
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-# Over gRPC honest clients wait until strangers are shut out for saying nothing.
-@pytest.mark.parametrize("transport", ["http", pytest.param("grpc", marks=pytest.mark.long)])
-def test_more_strangers_than_files_do_not_end_a_server(tmp_path, transport):
-    logged = goes_on(tmp_path, transport, None, count=900, files=700)
+def test_more_strangers_than_files_do_not_end_a_server(tmp_path):
+    logged = goes_on(tmp_path, None, count=900, files=700)
     assert sum(line["event"] == "round_released" for line in logged) == ROUNDS
     assert any(line["event"] == "fewer_connections" and line["allowed"] < 700 for line in logged)
     shut = [line for line in logged if line["event"] == "connection_shut"]
-    if transport == "http":
-        assert {line["too_many_of"] for line in shut} == {"address"}
-        assert sum(1 + line.get("held_back", 0) for line in shut) >= 600
-        assert len(shut) < 30
+    assert {line["too_many_of"] for line in shut} == {"address"}
+    assert sum(1 + line.get("held_back", 0) for line in shut) >= 600
+    assert len(shut) < 30
 
 
 @pytest.mark.long
 def test_under_five_thousand_strangers_rounds_go_on(tmp_path):
     authority = Authority.create(tmp_path / "keys")
     authority.make_server(["127.0.0.1"])
-    logged = goes_on(tmp_path, "http", tmp_path / "keys", count=5000, files=20_000)
+    logged = goes_on(tmp_path, tmp_path / "keys", count=5000, files=20_000)
     assert sum(line["event"] == "round_released" for line in logged) == ROUNDS
     assert len(logged) < 500
 
@@ -101,11 +98,19 @@ def test_connections_are_counted_by_network_and_given_back(monkeypatch):
     told = []
     monkeypatch.setattr(crowds, "warn", lambda name, **fields: told.append(fields))
     crowd = Crowd(ConnectionLimits(in_all=3, of_address=2, of_identity=1))
-    with crowd.connected("10.0.0.1") as one, crowd.connected("10.0.0.1") as two, crowd.connected("10.0.0.1") as three:
+
+    @contextlib.contextmanager
+    def connected(host):
+        with crowd.connected(host, lambda: None) as place:
+            if place is not None:
+                crowd.know(place)
+            yield place
+
+    with connected("10.0.0.1") as one, connected("10.0.0.1") as two, connected("10.0.0.1") as three:
         assert one is not None and two is not None and three is None  # noqa: PT018
-        with crowd.connected("10.0.0.2") as four, crowd.connected("10.0.0.3") as five:
+        with connected("10.0.0.2") as four, connected("10.0.0.3") as five:
             assert four is not None and five is None  # noqa: PT018
-    with crowd.connected("10.0.0.1") as again, crowd.identified("ann") as ann, crowd.identified("ann") as twice:
+    with connected("10.0.0.1") as again, crowd.identified("ann") as ann, crowd.identified("ann") as twice:
         assert (again is not None, ann, twice) == (True, True, False)
     assert told == [
         {"too_many_of": "address", "address": "10.0.0.1", "most": 2},

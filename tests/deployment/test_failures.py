@@ -59,7 +59,7 @@ def test_a_clock_that_steps_backwards_stops_nothing(tmp_path, monkeypatch):
     server = small.Server(small.task(settings()), tmp_path / "run")
     shift = [0.0]
     clock = SimpleNamespace(time=lambda: time.time() + shift[0], monotonic=time.monotonic, sleep=time.sleep)
-    # The server's own clock alone: gRPC compares that of Python with that of the machine.
+    # The server's own clock alone.
     for module in (client_registry, local_rounds, training):
         monkeypatch.setattr(module, "time", clock)
 

@@ -27,11 +27,11 @@ def run_fleet(tmp_path, store, words, clients=24, keys=None, **changes):
     model = create_model(settings.model, tokenizer.vocabulary_size)
     task = Task(settings, model, (store / "tokenizer.json").read_bytes(), tokenizer.fingerprint)
 
-    server = small.Server(task, tmp_path / "run", 0, 5.0, keys, transport="http")
+    server = small.Server(task, tmp_path / "run", 0, 5.0, keys)
 
     async def run():
         async with asyncio.timeout(small.PATIENCE), server:
-            address = f"--server 127.0.0.1:{server.port} --clients {clients} --json --transport http".split()
+            address = f"--server 127.0.0.1:{server.port} --clients {clients} --json".split()
             address += ["--keys", str(keys)] if keys else ["--insecure"]
             # Where the run does not come to its end, the fleet does.
             address += ["--models", settings.model, "--seconds", str(LONGEST)]

@@ -88,7 +88,7 @@ def test_what_is_no_call_is_refused(tmp_path, caplog):
     async def go():
         async with (
             asyncio.timeout(small.PATIENCE),
-            small.Server(small.task(SETTINGS), tmp_path / "run", transport="http") as server,
+            small.Server(small.task(SETTINGS), tmp_path / "run") as server,
         ):
             # Refusals are held back for a moment, so all are waited for at once.
             return await asyncio.gather(*(answer(server.port, sent) for sent, _ in REFUSED.values()))
@@ -123,7 +123,7 @@ def test_hostile_uploads_are_refused_while_honest_clients_finish(tmp_path, caplo
     monkeypatch.setattr(http_connections, "_HEAD_SECONDS", 0.3)
 
     async def go():
-        server = small.Server(small.task(SETTINGS), tmp_path / "run", linger=0.5, transport="http")
+        server = small.Server(small.task(SETTINGS), tmp_path / "run", linger=0.5)
         async with asyncio.timeout(small.PATIENCE), server:
             port, address = server.port, f"127.0.0.1:{server.port}"
             eve = HttpChannel(address, "eve")
@@ -169,7 +169,7 @@ def test_hostile_uploads_are_refused_while_honest_clients_finish(tmp_path, caplo
                         await asyncio.sleep(0.05)
 
             drips = asyncio.create_task(dripping())
-            clients = [small.make_client(port, tmp_path, one, transport="http") for one in range(HONEST)]
+            clients = [small.make_client(port, tmp_path, one) for one in range(HONEST)]
             async with small.running(clients):
                 head = await asyncio.wait_for(drip_reader.readuntil(b"\r\n\r\n"), 60)
                 assert b" 200 " in head
@@ -211,7 +211,7 @@ def test_strangers_and_the_revoked_do_not_get_in(tmp_path, caplog):
 
     async def go():
         what = small.task(with_changes(SETTINGS, rounds=1, cohort_size=1, minimum_reports=1))
-        server = small.Server(what, tmp_path / "run", linger=2.0, keys=tmp_path / "keys", transport="http")
+        server = small.Server(what, tmp_path / "run", linger=2.0, keys=tmp_path / "keys")
         async with asyncio.timeout(small.PATIENCE), server:
             address = f"127.0.0.1:{server.port}"
             for tls in strange():

@@ -81,7 +81,7 @@ def test_it_is_known_by_its_certificate_and_ends_with_its_part(tmp_path, keys, t
     task = beside.task_of(tokenizer, keys, **private, **ONE)
 
     async def run():
-        async with small.Server(task, tmp_path / "run", transport="http", keys=tmp_path / "keys") as server:
+        async with small.Server(task, tmp_path / "run", keys=tmp_path / "keys") as server:
             process = started(server.port, tmp_path, 1, keys, "--credentials", credentials)
             _, said = await asyncio.to_thread(process.communicate, timeout=300)
             return process.returncode, said.splitlines()
@@ -162,7 +162,7 @@ def test_the_page_takes_part_in_a_browser(tmp_path, keys, tokenizer, browser):
 
     async def run():
         page = FOLDER / "build/page"
-        async with small.Server(task, tmp_path / "run", transport="http", linger=20, page=page) as server:
+        async with small.Server(task, tmp_path / "run", linger=20, page=page) as server:
             async with small.running([beside.native_client(server.port, tmp_path, 0)]):
                 said = await asyncio.to_thread(drive, server.port)
                 assert await server.over

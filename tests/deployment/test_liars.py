@@ -10,7 +10,7 @@ import pytest
 from fedlm.clients.network_client import Client
 from fedlm.fl_core.compression.compressors import compress_update
 from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
-from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+from fedlm.fl_core.deployment.transport.http_client import dialling
 from tests.deployment import small_deployment as small
 from tests.deployment.plain_loop import final_parameters
 
@@ -40,7 +40,7 @@ def run(tmp_path, liars, size, **changes):
     async def go():
         server = small.Server(small.task(settings), out)
         async with asyncio.timeout(small.PATIENCE), server:
-            dial_as = TRANSPORTS["grpc"].dial(f"127.0.0.1:{server.port}", None)
+            dial_as = dialling(f"127.0.0.1:{server.port}", None)
             clients = [small.make_client(server.port, tmp_path, one) for one in range(liars, 8)]
             clients += [
                 Liar(

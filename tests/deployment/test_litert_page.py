@@ -77,7 +77,7 @@ def log_of_page(task, folder, browser, keys, accepts=True, ended=ENDED, meanwhil
 
     async def run():
         files = built or page.FOLDER / "build/page"
-        async with small.Server(task, folder / "run", transport="http", linger=3, page=files) as server:
+        async with small.Server(task, folder / "run", linger=3, page=files) as server:
             return await asyncio.to_thread(drive, server.port)
 
     return asyncio.run(run())

@@ -27,23 +27,20 @@ def register_clients(out):
         state.record_check_ins([SeenClient(one, f"client{one}", "", 1, 0.0) for one in range(small.CLIENTS)])
 
 
-async def deploy(settings, sampler, out, folder, transport):
-    server = small.Server(small.task(settings, sampler), out, transport=transport)
+async def deploy(settings, sampler, out, folder):
+    server = small.Server(small.task(settings, sampler), out)
     algorithm = settings.training.algorithm.client_algorithm
     limits = dataclasses.replace(small.IMPATIENT, models=(settings.model,), algorithms=(algorithm,))
     async with asyncio.timeout(small.PATIENCE), server:
-        clients = [
-            small.make_client(server.port, folder, one, transport=transport, limits=limits)
-            for one in range(small.CLIENTS)
-        ]
+        clients = [small.make_client(server.port, folder, one, limits=limits) for one in range(small.CLIENTS)]
         async with small.running(clients):
             assert await server.over
     return server.rows
 
 
-def compare(settings, sampler, tmp_path, transport, tolerance):
+def compare(settings, sampler, tmp_path, tolerance):
     register_clients(tmp_path / "run")
-    rows = asyncio.run(deploy(settings, sampler, tmp_path / "run", tmp_path, transport))
+    rows = asyncio.run(deploy(settings, sampler, tmp_path / "run", tmp_path))
     params, expected = simulate(settings, sampler, tmp_path / "simulation")
     found = jax.tree_util.tree_leaves(final_parameters(tmp_path / "run", settings.privacy.is_private))
     for a, b in zip(found, jax.tree_util.tree_leaves(params), strict=True):
@@ -54,11 +51,10 @@ def compare(settings, sampler, tmp_path, transport, tolerance):
     return rows
 
 
-@pytest.mark.parametrize("transport", ["http", pytest.param("grpc", marks=pytest.mark.long)])
-def test_a_private_deployment_equals_its_simulation(tmp_path, transport):
+def test_a_private_deployment_equals_its_simulation(tmp_path):
     settings = small.deployment(**small.PRIVACY, rounds=5, upload_bits=32)
     sampler = MinSeparationSampler(small.CLIENTS, settings.cohort_size, settings.seed, settings.participation)
-    rows = compare(settings, sampler, tmp_path, transport, tolerance=1e-6)
+    rows = compare(settings, sampler, tmp_path, tolerance=1e-6)
     assert 0 < sum(row["clients_clipped"] for row in rows) < sum(row["clients"] for row in rows)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["privacy"].startswith("NOT PRIVATE: the noise follows from the experiment's seed")
@@ -76,7 +72,7 @@ def test_a_deployment_with_compressed_uploads_equals_its_simulation(tmp_path, co
     sampler = UniformSampler(small.CLIENTS, settings.cohort_size, settings.seed)
     # A difference in the last bit may move a value to the neighbouring code.
     bits = settings.training.compressor().scheme.settings.get("bits")
-    compare(settings, sampler, tmp_path, "http", tolerance=0.2 / (2**bits - 1) if bits else 1e-6)
+    compare(settings, sampler, tmp_path, tolerance=0.2 / (2**bits - 1) if bits else 1e-6)
 
 
 @pytest.mark.long
@@ -84,11 +80,11 @@ def test_a_deployment_with_compressed_uploads_equals_its_simulation(tmp_path, co
 def test_a_deployment_of_a_client_algorithm_with_memory_equals_its_simulation(tmp_path, name):
     settings = small.deployment(**small.LINEAR, client_algorithm=name, upload_bits=32, rounds=2)
     sampler = UniformSampler(small.CLIENTS, settings.cohort_size, settings.seed)
-    compare(settings, sampler, tmp_path, "http", tolerance=1e-5)
+    compare(settings, sampler, tmp_path, tolerance=1e-5)
 
 
 @pytest.mark.long
 def test_devices_drop_what_clients_of_the_simulation_drop(tmp_path):
     settings = small.deployment(**small.LINEAR, model="gru4rec_tiny", dropout=0.4, upload_bits=32, rounds=1)
     sampler = UniformSampler(small.CLIENTS, settings.cohort_size, settings.seed)
-    compare(settings, sampler, tmp_path, "http", tolerance=1e-5)
+    compare(settings, sampler, tmp_path, tolerance=1e-5)

@@ -15,7 +15,7 @@ from fedlm.fl_core.cohorts import UniformSampler
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm.fl_core.deployment.server.client_service import Task
-from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+from fedlm.fl_core.deployment.transport.http_client import dialling
 from fedlm.models.registry import create_model
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from fedlm_client.client import Client, Settings
@@ -75,7 +75,7 @@ def data_of(folder, number):
 
 
 def native_client(port, folder, number):
-    dial = TRANSPORTS["http"].dial(f"127.0.0.1:{port}", None)
+    dial = dialling(f"127.0.0.1:{port}", None)
 
     def read(content):
         return Tokenizer(json.loads(content)).encode_batch
@@ -110,7 +110,7 @@ def check_final(task, out, simulation, clients):
 
 async def take_part(task, out, native, made, processes=lambda port: [], notices=None):
     """Run a server with its clients to the end of its rounds; what processes say is added to `notices`."""
-    server = small.Server(task, out, transport="http")
+    server = small.Server(task, out)
     async with server:
         started = processes(server.port)
         clients = made(server.port)
@@ -156,7 +156,7 @@ def refused(task, out, make):
     """Run a client that a server must turn away, or that must turn away from it; gives what it says."""
 
     async def run():
-        server = small.Server(task, out, transport="http")
+        server = small.Server(task, out)
         async with asyncio.timeout(small.PATIENCE), server:
             client, said = make(server.port)
             try:
@@ -199,7 +199,7 @@ def test_a_plan_client_is_known_by_its_certificate_and_keeps_to_the_plan_of_part
     path, said = data_of(tmp_path, 1), []
 
     async def run():
-        server = small.Server(task, tmp_path / "run", transport="http", keys=tmp_path / "keys")
+        server = small.Server(task, tmp_path / "run", keys=tmp_path / "keys")
         async with server:
             settings = Settings(path, read_public_keys(keys / "plan.pub"), "jax", limits=QUICK, notice=said.append)
             channel = Channel(f"127.0.0.1:{server.port}", credentials)

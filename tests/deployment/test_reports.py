@@ -214,7 +214,7 @@ def test_a_model_is_only_for_the_selected_and_a_download_goes_on_where_it_broke_
         async def fetch(name, count):
             request = messages.DownloadRequest(digest=description.digest, first_chunk=assembly.next_chunk)
             async for chunk in round_.handlers.download(name, request):
-                assembly.add(messages.Chunk.FromString(chunk.message()))
+                assembly.add(messages.Chunk(number=assembly.next_chunk, data=chunk.content()))
                 count -= 1
                 if not count:
                     return

@@ -17,7 +17,6 @@ from scipy import stats
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
-from fedlm.fl_core.deployment.protocol.uploads import UploadInParts
 from fedlm.fl_core.deployment.server import client_registry
 from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers
 from fedlm.fl_core.deployment.server.client_service import ClientService
@@ -29,6 +28,7 @@ from fedlm.fl_core.deployment.state.state_sql import SqlState, sqlite_url
 from fedlm.fl_core.round_loop import RoundPlan
 from tests.deployment import small_deployment as small
 from tests.deployment.open_round import in_round
+from tests.support.uploads import UploadInParts
 
 ARTIFACT = SimpleNamespace(description=messages.Artifact())
 REQUEST = messages.CheckInRequest(protocol=PROTOCOL, client_version="test")

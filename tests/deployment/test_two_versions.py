@@ -1,4 +1,4 @@
-"""Two versions of the software meet: whoever is turned away is told which versions are spoken, over every transport."""
+"""Two versions of the software meet: whoever is turned away is told which versions are spoken."""
 
 import asyncio
 
@@ -6,13 +6,10 @@ import pytest
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
-from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.fl_core.errors import ConfigurationError
 from tests.deployment import small_deployment as small
 from tests.deployment.open_round import in_round
 from tests.support.serving import serving
-
-every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
 
 
 class OtherVersion:
@@ -46,14 +43,13 @@ def test_a_server_tells_a_client_of_another_version_which_one_it_speaks(tmp_path
     assert not known.come_back.done
 
 
-@every_transport
 @pytest.mark.parametrize(("protocols", "told"), [((), "1"), ((PROTOCOL + 1, PROTOCOL + 2), "3, 4")])
-def test_a_client_tells_its_user_which_versions_a_server_speaks(tmp_path, transport, protocols, told):
+def test_a_client_tells_its_user_which_versions_a_server_speaks(tmp_path, protocols, told):
     async def go():
         handlers = OtherVersion(*protocols)
-        async with asyncio.timeout(small.PATIENCE), serving(handlers, None, transport) as listener:
+        async with asyncio.timeout(small.PATIENCE), serving(handlers) as listener:
             try:
-                await small.make_client(listener.port, tmp_path, 0, transport=transport).run_async()
+                await small.make_client(listener.port, tmp_path, 0).run_async()
             finally:
                 assert handlers.asked == [PROTOCOL]
 

@@ -22,12 +22,13 @@ from fedlm.fl_core.deployment.event_log import json_log
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.security.credentials import client_tls
 from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.transport.http_client import dialling
 from fedlm.fl_core.deployment.transport.http_names import UPLOAD_HEADER
+from fedlm.fl_core.deployment.transport.http_server import HttpServer
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
-from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from tests.deployment import small_deployment as small
 from tests.deployment.test_hostile_http import READY, request
-from tests.fl_core.deployment.transport.test_transports import send
+from tests.fl_core.deployment.transport.test_http_calls import send
 from tests.support.processes import find_free_port
 from tests.support.serving import Handlers
 
@@ -35,12 +36,12 @@ PATIENCE = 20
 
 
 def listen(ports, keys, log):
-    """Listen with every transport, in plain text and with TLS, until killed."""
+    """Listen in plain text and with TLS, until killed."""
 
     async def go():
-        for (transport, tls), port in ports.items():
-            options = ListenOptions(f"127.0.0.1:{port}", 1 << 16, keys if tls else None)
-            await TRANSPORTS[transport].listen(Handlers(), options).start()
+        for tls, port in ports.items():
+            options = ListenOptions(f"127.0.0.1:{port}", keys if tls else None)
+            await HttpServer(Handlers(), options).start()
         await asyncio.Event().wait()
 
     with json_log(log):
@@ -55,7 +56,7 @@ class Listening:
         authority = Authority.create(self.keys)
         authority.make_server(["127.0.0.1"])
         self.ann, self.bob = authority.make_client("ann"), authority.make_client("bob")
-        self.ports = {(transport, tls): find_free_port() for transport in TRANSPORTS for tls in (False, True)}
+        self.ports = {tls: find_free_port() for tls in (False, True)}
         self.process = small.in_process(listen, self.ports, self.keys, self.log)
         for port in self.ports.values():
             self._until_open(port)
@@ -69,22 +70,20 @@ class Listening:
             assert time.monotonic() < end
             time.sleep(0.05)
 
-    def connect(self, transport, tls):
+    def connect(self, tls):
         """Dial, as a client with a certificate where there is TLS."""
-        connected = socket.create_connection(("127.0.0.1", self.ports[transport, tls]), PATIENCE)
+        connected = socket.create_connection(("127.0.0.1", self.ports[tls]), PATIENCE)
         if not tls:
             return connected
-        context = client_tls(self.ann)
-        context.set_alpn_protocols(["h2"] if transport == "grpc" else ["http/1.1"])
-        return context.wrap_socket(connected, server_hostname="127.0.0.1")
+        return client_tls(self.ann).wrap_socket(connected, server_hostname="127.0.0.1")
 
-    def check(self, transport, tls):
+    def check(self, tls):
         """An honest client, another than who made the connections, is answered; the process lives, and its log has no
         defect."""
 
         async def go():
-            address = f"127.0.0.1:{self.ports[transport, tls]}"
-            channel = TRANSPORTS[transport].dial(address, self.bob if tls else None)("bob")
+            address = f"127.0.0.1:{self.ports[tls]}"
+            channel = dialling(address, self.bob if tls else None)("bob")
             async with asyncio.timeout(PATIENCE):
                 assert (await channel.check_in(messages.CheckInRequest(protocol=7))).come_back.seconds == 7
                 assert (await send(channel, b"x" * 3000)).reason.startswith("3000 ")
@@ -112,10 +111,9 @@ def listening(tmp_path_factory):
 
 
 class Connection(RuleBasedStateMachine):
-    """One connection after another, of a transport."""
+    """One connection after another."""
 
     listening = None
-    transport = "http"
 
     def __init__(self):
         super().__init__()
@@ -124,7 +122,7 @@ class Connection(RuleBasedStateMachine):
     @initialize(tls=st.booleans())
     def dial(self, tls):
         self.tls = tls
-        self.socket = self.listening.connect(self.transport, tls)
+        self.socket = self.listening.connect(tls)
 
     def send(self, content):
         # The server may have hung up; what it has said is not lost by that.
@@ -165,17 +163,17 @@ class Connection(RuleBasedStateMachine):
     @rule()
     def within_a_handshake(self):
         """Break off while TLS is agreed on."""
-        with socket.create_connection(("127.0.0.1", self.listening.ports[self.transport, True])) as broken:
+        with socket.create_connection(("127.0.0.1", self.listening.ports[True])) as broken:
             broken.sendall(b"\x16\x03\x01\x02\x00\x01")
 
     def again(self):
         self.socket.close()
-        self.socket = self.listening.connect(self.transport, self.tls)
+        self.socket = self.listening.connect(self.tls)
 
     def teardown(self):
         if self.socket is not None:
             self.socket.close()
-            self.listening.check(self.transport, self.tls)
+            self.listening.check(self.tls)
 
 
 TARGETS = [
@@ -235,7 +233,7 @@ def test_many_more_connections_of_any_kind_are_no_defect(listening):
 
 def answered(listening, tls, content):
     """The status of the answer to some bytes over HTTP."""
-    with listening.connect("http", tls) as connected:
+    with listening.connect(tls) as connected:
         connected.sendall(content)
         return int(connected.makefile("rb").readline().split()[1])
 
@@ -247,12 +245,12 @@ def test_a_target_or_a_header_that_is_none_is_refused(listening, tls):
             "latin-1"
         )
         assert answered(listening, tls, sent) == 400
-    listening.check("http", tls)
+    listening.check(tls)
 
 
 def test_polite_farewells_are_no_defect(listening):
     for before_the_answer in (True, False):
-        connected = listening.connect("http", True)
+        connected = listening.connect(True)
         connected.sendall(request("POST /check-in", body=READY.SerializeToString()))
         if not before_the_answer:
             connected.recv(1 << 16)
@@ -261,23 +259,4 @@ def test_polite_farewells_are_no_defect(listening):
             connected.unwrap()
         connected.close()
     time.sleep(0.5)
-    listening.check("http", True)
-
-
-def test_what_grpc_says_is_json_and_held_back(listening):
-    """Handshakes that fail are gRPC's to report: of a hundred a line a second, in the form of the log."""
-    before = len(listening.log.read_text().splitlines())
-    began = time.monotonic()
-    for _ in range(100):
-        with socket.create_connection(("127.0.0.1", listening.ports["grpc", True])) as stranger:
-            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            stranger.settimeout(2)
-            with contextlib.suppress(OSError):
-                stranger.recv(100)
-    time.sleep(1.1)
-    listening.check("grpc", True)
-    lines = list(map(json.loads, listening.log.read_text().splitlines()))[before:]
-    said = [line for line in lines if line["event"] == "stderr"]
-    assert said, lines
-    assert "andshake" in said[0]["text"]
-    assert len(said) <= 3 + 2 * (time.monotonic() - began)
+    listening.check(True)

@@ -8,7 +8,6 @@ from fedlm.commands.cli import COMMANDS
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
 from fedlm.fl_core.clipping.methods import MethodName
 from fedlm.fl_core.compression.registry import COMPRESSIONS
-from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.server_optimizers import SERVER_OPTIMIZERS
 from fedlm.models.model_files import ARCHITECTURES
@@ -35,7 +34,6 @@ WORDS = {word for case in CASES if case.name != "mistakes" for line in case.line
         MECHANISMS,
         SERVER_OPTIMIZERS,
         SOURCES,
-        TRANSPORTS,
         get_args(MethodName),
         get_args(CohortSamplerName),
     ],

@@ -94,7 +94,7 @@ def _serve(store: Path, out: Path) -> None:
     from fedlm.clients.network_client import Client
     from fedlm.clients.settings import ClientLimits
     from fedlm.fl_core.deployment.server.client_service import Task
-    from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+    from fedlm.fl_core.deployment.transport.http_client import dialling
     from fedlm.models.registry import create_model
     from fedlm.simulations.data.store.token_store import TokenStore
     from tests.deployment import small_deployment as small
@@ -104,11 +104,11 @@ def _serve(store: Path, out: Path) -> None:
     settings = small.deployment(**small.PRIVACY | SERVED)
     model = create_model(MODEL, opened.vocabulary_size)
     task = Task(settings, model, (store / "tokenizer.json").read_bytes(), opened.fingerprint)
-    server = small.Server(task, out, transport="http")
+    server = small.Server(task, out)
     limits = ClientLimits((MODEL,), first_backoff=0.05, longest_backoff=0.5, recheck_seconds=0.1)
 
     def client(number: int) -> Client:
-        dial = TRANSPORTS["http"].dial(f"127.0.0.1:{server.port}", None)
+        dial = dialling(f"127.0.0.1:{server.port}", None)
         texts = ExampleStore(out.with_name("deployed_texts") / f"client{number}.jsonl")
         texts.append([f"the server reads {number} files"] * 4)
         return Client(lambda: dial(f"client{number}"), texts, lambda _: opened.tokenizer.encode_batch, limits=limits)

@@ -4,8 +4,8 @@ import contextlib
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
+from fedlm.fl_core.deployment.transport.http_server import HttpServer
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
-from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 
 CONTENT = bytes(range(256)) * 64
 ARTIFACT = ServedArtifact([CONTENT], "test", 4096)
@@ -44,9 +44,9 @@ class Handlers:
 
 
 @contextlib.asynccontextmanager
-async def serving(handlers, keys=None, transport="http", address="127.0.0.1:0", **options):
+async def serving(handlers, keys=None, address="127.0.0.1:0", **options):
     """Listen until what is inside is over; yields the server."""
-    server = TRANSPORTS[transport].listen(handlers, ListenOptions(address, 1 << 16, keys, **options))
+    server = HttpServer(handlers, ListenOptions(address, keys, **options))
     await server.start()
     try:
         yield server

@@ -38,9 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fedlm-client", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="take part until the run is over, with text that stays on this device")
-    run.add_argument(
-        "--server", required=True, help="host and port of the server, which speaks HTTP (--transport http)"
-    )
+    run.add_argument("--server", required=True, help="host and port of the server")
     run.add_argument("--data", type=Path, required=True, help='lines of {"text": "..."}')
     run.add_argument("--credentials", type=Path, help="folder with ca.pem, client.pem and client.key")
     run.add_argument("--insecure", action="store_true", help="plain text, to a server on loopback alone")

@@ -275,9 +275,7 @@ class _Exchange:
 
 
 def _check_speech(begins: bytes) -> None:
-    """Refuse what begins as other transports do, and no answer over HTTP/1.1."""
-    if begins[3:4] == b"\x04" and begins[:3] < b"\x00\x40" and begins[5:9] == bytes(4):
-        raise WrongServerError("the server speaks gRPC at this port, and this client HTTP; its operator says where")
+    """Refuse what begins as TLS does, and no answer over HTTP/1.1."""
     if begins[:2] == b"\x15\x03":
         raise WrongServerError("the server speaks TLS at this port, and this client plain text; give --credentials")
 

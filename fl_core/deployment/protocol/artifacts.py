@@ -50,29 +50,14 @@ class ServedChunk:
       count: how many chunks it is; more than one only where that was asked for.
     """
 
-    __slots__ = ("_begins", "_number", "count", "file", "offset", "size")
+    __slots__ = ("count", "file", "offset", "size")
 
-    def __init__(self, file: _ContentFile, number: int, offset: int, size: int, count: int = 1):
+    def __init__(self, file: _ContentFile, offset: int, size: int, count: int = 1):
         self.file, self.offset, self.size, self.count = file, offset, size, count
-        self._number, self._begins = number, b""
-
-    def message(self) -> bytes:
-        """Give the `Chunk` message, serialized, whose content is read each time: no model is in memory as messages."""
-        content = self.content()
-        if not self._begins:
-            # The content is the message's end.
-            self._begins = messages.Chunk(number=self._number, data=content).SerializeToString()[: -self.size]
-        return self._begins + content
 
     def content(self) -> bytes:
         """Read the content."""
         return os.pread(self.file.fileno(), self.size, self.offset)
-
-    def cut(self, at_once: int) -> Iterator["ServedChunk"]:
-        """Cut it into parts of so many bytes at most, which are no chunks that a client knows."""
-        end = self.offset + self.size
-        for start in range(self.offset, end, at_once):
-            yield ServedChunk(self.file, self._number, start, min(at_once, end - start), 0)
 
 
 class ServedArtifact:
@@ -94,8 +79,8 @@ class ServedArtifact:
         digests = []
         with disk_errors(folder or Path(tempfile.gettempdir())):
             file = _ContentFile(folder, chunk_bytes)
-            for number, data in enumerate(_chunks(content, chunk_bytes)):
-                self._chunks.append(ServedChunk(file, number, file.size, len(data)))
+            for data in _chunks(content, chunk_bytes):
+                self._chunks.append(ServedChunk(file, file.size, len(data)))
                 digests.append(hashlib.sha256(data).digest())
                 file.append(data)
         self.description = messages.Artifact(
@@ -115,7 +100,7 @@ class ServedArtifact:
         parts = self._chunks[number : number + max(1, bytes_at_once // first.file.chunk_bytes)]
         if len(parts) == 1:
             return first
-        return ServedChunk(first.file, number, first.offset, sum(part.size for part in parts), len(parts))
+        return ServedChunk(first.file, first.offset, sum(part.size for part in parts), len(parts))
 
     def withdraw(self) -> None:
         """Forget the content, also where a slow client is still fetching it."""

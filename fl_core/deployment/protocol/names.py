@@ -1,11 +1,7 @@
-"""Names that transports share; apart from these, so that reading options needs none of them."""
-
-from typing import Literal
-
-TransportName = Literal["grpc", "http"]
+"""Names that both sides share; apart from what carries calls, so that reading options does not need it."""
 
 CLIENT_NAME = "fedlm-client"
-"""Metadata of gRPC, or field of HTTP, by which a client names itself where it has no certificate."""
+"""Field of HTTP by which a client names itself where it has no certificate."""
 
 LONGEST_POPULATION = 128
 """Characters of a population's name."""

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import grpc
-
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.deployment.event_log import event, warn
 from fedlm.fl_core.deployment.protocol.errors import RefusedError
@@ -43,10 +41,6 @@ class Credentials:
     certificate: bytes  # its own, in PEM
     key: bytes  # its own, in PEM
     name: str
-
-    def for_client(self) -> grpc.ChannelCredentials:
-        """Make what a client dials with."""
-        return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
 
 
 def read_credentials(folder: Path, side: str) -> Credentials:
@@ -84,7 +78,7 @@ def write_pair(folder: Path, side: str, certificate: bytes, key: bytes) -> None:
 
 
 def server_tls(folder: Path, certified: bool = False) -> ssl.SSLContext:
-    """Make the TLS of a server that speaks HTTP, with the same certificate as for gRPC.
+    """Make the TLS of a server.
 
     Clients need a certificate of the authority where they are to be `certified`. See `read_credentials` for errors.
     """
@@ -98,7 +92,7 @@ def server_tls(folder: Path, certified: bool = False) -> ssl.SSLContext:
 
 
 def client_tls(folder: Path) -> ssl.SSLContext:
-    """Make the TLS of a client that speaks HTTP; see `read_credentials` for its errors."""
+    """Make the TLS of a client; see `read_credentials` for its errors."""
     read_credentials(folder, CLIENT)
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(folder / AUTHORITY_FILE))
     context.load_cert_chain(folder / f"{CLIENT}.pem", folder / f"{CLIENT}.key")
@@ -140,24 +134,6 @@ class Reloading(Generic[_Made]):
 def reloading_tls(folder: Path, certified: bool = False) -> Reloading[ssl.SSLContext]:
     """Make the TLS of a server that follows its files; see `server_tls`."""
     return Reloading(folder, partial(server_tls, certified=certified))
-
-
-def reloading_grpc(folder: Path) -> grpc.ServerCredentials:
-    """Make what a gRPC server listens with, which follows its files: clients need a certificate of the authority."""
-    latest = Reloading(folder, lambda folder: read_credentials(folder, SERVER))
-    given = latest()
-
-    def configuration(of: Credentials) -> grpc.ServerCertificateConfiguration:
-        return grpc.ssl_server_certificate_configuration([(of.key, of.certificate)], of.authority)
-
-    def fetch() -> grpc.ServerCertificateConfiguration | None:
-        nonlocal given
-        if (found := latest()) is given:
-            return None
-        given = found
-        return configuration(found)
-
-    return grpc.dynamic_ssl_server_credentials(configuration(given), fetch, require_client_authentication=True)
 
 
 class ClientCertificate(NamedTuple):

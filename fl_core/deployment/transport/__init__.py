@@ -1,1 +1,1 @@
-"""What carries the messages: gRPC and HTTP."""
+"""What carries the messages: HTTP."""

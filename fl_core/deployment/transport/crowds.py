@@ -43,30 +43,30 @@ class ConnectionLimits(NamedTuple):
 class Place:
     """What a connection has among others."""
 
-    def __init__(self, network: str, leave: Callable[[], None] | None):
+    def __init__(self, network: str, leave: Callable[[], None]):
         self.network, self.leave = network, leave
         self.taken = True
 
 
 class Crowd:
-    """Counts connections, or calls under way where a transport does not tell connections. Used in one event loop."""
+    """Counts connections. Used in one event loop."""
 
-    def __init__(self, limits: ConnectionLimits, warning: str = "connection_shut"):
-        """Begin with none; `warning` is the event of the log that says that there are too many."""
-        self._limits, self._warning = limits, warning
+    def __init__(self, limits: ConnectionLimits):
+        """Begin with none."""
+        self._limits = limits
         self._count: Counter[str] = Counter()
         # In all and of each network, the oldest first.
         self._strangers: dict[Place, None] = {}
         self._strangers_of: dict[str, dict[Place, None]] = {}
 
     @contextlib.contextmanager
-    def connected(self, host: str, leave: Callable[[], None] | None = None) -> Iterator[Place | None]:
+    def connected(self, host: str, leave: Callable[[], None]) -> Iterator[Place | None]:
         """Count a connection of an address for as long as the context lasts; yields its place, None where it has none.
 
         Args:
           host: the address.
-          leave: shuts the connection at once. With it who is connected is a stranger, who leaves when a newcomer needs
-            the place, until it is known; without, its place is its own.
+          leave: shuts the connection at once. Who is connected is a stranger until it is known, who leaves when a
+            newcomer needs the place.
         """
         limits, place = self._limits, Place(network_of(host), leave)
         of_network = self._strangers_of.get(place.network, {})
@@ -78,8 +78,7 @@ class Crowd:
             yield None
             return
         self._count.update([f"address {place.network}", "all "])
-        if leave is not None:
-            self._strangers[place] = self._strangers_of.setdefault(place.network, {})[place] = None
+        self._strangers[place] = self._strangers_of.setdefault(place.network, {})[place] = None
         try:
             yield place
         finally:
@@ -107,13 +106,12 @@ class Crowd:
         """Say whether one more fits in, after the oldest of some strangers has left where that is needed."""
         if self._count[f"{of} {which}"] < most:
             return True
-        warn(self._warning, too_many_of=of, most=most, **({of: which} if which else {}))
+        warn("connection_shut", too_many_of=of, most=most, **({of: which} if which else {}))
         if not strangers:
             return False
         oldest = next(iter(strangers))
         self._give_back(oldest)
-        if oldest.leave is not None:
-            oldest.leave()
+        oldest.leave()
         return True
 
     def _give_back(self, place: Place) -> None:

@@ -7,8 +7,9 @@ import datetime
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from http import HTTPStatus
+from pathlib import Path
 from typing import TypeVar
 
 import h11
@@ -24,6 +25,7 @@ from fedlm.fl_core.deployment.protocol.errors import (
 )
 from fedlm.fl_core.deployment.protocol.interface import LARGEST_CHUNK
 from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
+from fedlm.fl_core.deployment.security.credentials import client_tls
 from fedlm.fl_core.deployment.transport.http_names import (
     ARTIFACTS,
     CHECK_IN,
@@ -43,8 +45,17 @@ _FOR_GOOD = range(400, 408)
 _MOST_DIGITS = len(str(LARGEST_CHUNK))
 _LONGEST_HEAD, _CONNECTED = 1 << 14, re.compile(rb"HTTP/1\.[01] 200 ")
 
+Dial = Callable[[str], "HttpChannel"]
+"""From the name that a client gives itself to its connection."""
+
 _Answer = TypeVar("_Answer", bound=Message)
 _Fields = list[tuple[str, str]]
+
+
+def dialling(server: str, credentials: Path | None, proxy: str | None = None) -> Dial:
+    """Prepare to dial a server with the credentials in a folder, or in plain text without; see `HttpChannel`."""
+    tls = None if credentials is None else client_tls(credentials)
+    return lambda name: HttpChannel(server, name, tls, proxy)
 
 
 class HttpChannel:
@@ -303,11 +314,7 @@ def _keep_alive(connected: socket.socket) -> None:
 
 
 def _check_speech(begins: bytes) -> None:
-    """Refuse what begins as other transports do, and no answer over HTTP/1.1."""
-    if begins[3:4] == b"\x04" and begins[:3] < b"\x00\x40" and begins[5:9] == bytes(4):
-        raise WrongServerError(
-            "the server speaks gRPC at this port, and this client HTTP; say the same transport to both"
-        )
+    """Refuse what begins as TLS does, and no answer over HTTP/1.1."""
     if begins[:2] == b"\x15\x03":
         raise WrongServerError("the server speaks TLS at this port, and this client plain text; give it credentials")
 

@@ -10,21 +10,19 @@ class ListenOptions(NamedTuple):
     """Where a server listens to clients, and to whom."""
 
     address: str  # host and port; port 0 takes a free one
-    # of the largest chunk in either direction; where messages hold chunks, longer ones are refused unread
-    chunk_bytes: int
     # folder of the server's credentials and the list of revoked clients, for mutual TLS: a client is who its
     # certificate says. Plain text where None, for loopback alone: a client is who it says.
     keys: Path | None = None
     # whether other processes may listen on the same port; the operating system spreads connections
     share_port: bool = False
-    # connections at once; over gRPC those of all alone, and for an address and a client as many calls under way
+    # connections at once
     limits: ConnectionLimits = ConnectionLimits()
-    # over HTTP, folder of the client for browsers, which is served beside calls
+    # folder of the client for browsers, which is served beside calls
     page: Path | None = None
 
 
 class Listener(Protocol):
-    """What carries calls to handlers; `fedlm.fl_core.deployment.transport.grpc_server.GrpcServer` is one."""
+    """What carries calls to handlers; `fedlm.fl_core.deployment.transport.http_server.HttpServer` is one."""
 
     @property
     def port(self) -> int:

@@ -147,7 +147,6 @@ function wrongServer(server: string, { code = "", rawPacket }: { code?: string; 
   if (FOREIGN.test(code)) return `the server at ${server} has a certificate of another authority than this client believes (${code})`;
   if (/UNKNOWN_CA|CERTIFICATE_REQUIRED|BAD_CERTIFICATE/.test(code)) return `the server at ${server} does not believe this client's certificate (${code}); enrol with its authority`;
   if (/WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|PACKET_LENGTH_TOO_LONG/.test(code)) return `what answers at ${server} speaks no TLS (${code}); dial the address at which the server has clients`;
-  if (rawPacket && rawPacket[0] === 0 && rawPacket[3] === 4) return "the server speaks gRPC at this port, and this client HTTP; its operator says where";
   return rawPacket && rawPacket[0] === 0x15 && rawPacket[1] === 3 ? "the server speaks TLS at this port, and this client plain text; give --credentials" : null;
 }
 

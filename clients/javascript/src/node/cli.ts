@@ -15,7 +15,7 @@ import { startThread } from "./thread.js";
 
 const USER_ERROR = 2, DEFECT = 1, INTERRUPTED = 130;
 const WORDS = {
-  server: "host:port of the server, which speaks HTTP (fedlm serve --transport http)",
+  server: "host:port of the server",
   data: 'file of this device\'s text, lines of {"text": "..."}; it never leaves',
   "plan-key": "public key of whose plans to run: plan.pub of fedlm keys plan",
   credentials: "folder with ca.pem, client.pem and client.key, of fedlm keys enrol or fedlm keys client",

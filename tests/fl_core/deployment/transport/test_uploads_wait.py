@@ -6,8 +6,7 @@ import pytest
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.errors import RefusedError
-from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
-from tests.fl_core.deployment.transport.test_transports import connected
+from tests.fl_core.deployment.transport.test_http_calls import connected
 
 PIECES = [bytes([number]) * 1000 for number in range(20)]
 
@@ -28,9 +27,8 @@ class Uploads:
         return messages.UploadReply(status=messages.UploadReply.LATE)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("wanted", [0, 1, 20])
-def test_what_follows_the_header_is_sent_when_it_is_wanted(wanted, transport):
+def test_what_follows_the_header_is_sent_when_it_is_wanted(wanted):
     sent = []
 
     async def parts():
@@ -41,7 +39,7 @@ def test_what_follows_the_header_is_sent_when_it_is_wanted(wanted, transport):
 
     async def run():
         handlers = Uploads(wanted, sent)
-        async with connected(transport, handlers) as (_, channel):
+        async with connected(handlers) as (_, channel):
             return handlers, await channel.upload(parts())
 
     handlers, reply = asyncio.run(run())
@@ -52,8 +50,7 @@ def test_what_follows_the_header_is_sent_when_it_is_wanted(wanted, transport):
     assert len(b"".join(handlers.read)) >= 1000 * wanted
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_refused_upload_says_why(transport):
+def test_a_refused_upload_says_why():
     """Also where its refusal and what the client would send next meet."""
 
     class Refusing:
@@ -67,7 +64,7 @@ def test_a_refused_upload_says_why(transport):
             yield messages.UploadPart(data=piece)
 
     async def run():
-        async with connected(transport, Refusing()) as (_, channel):
+        async with connected(Refusing()) as (_, channel):
             # A refusal is held back for a moment, so many are waited for at once.
             uploads = [channel.upload(parts()) for _ in range(10)]
             return await asyncio.gather(*uploads, return_exceptions=True)

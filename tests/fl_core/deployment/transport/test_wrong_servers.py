@@ -15,9 +15,8 @@ from fedlm.fl_core.deployment.addresses import check_address
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.errors import TransportError, WrongServerError
 from fedlm.fl_core.deployment.security.keys import Authority
-from fedlm.fl_core.deployment.transport.http_client import HttpChannel
+from fedlm.fl_core.deployment.transport.http_client import HttpChannel, dialling
 from fedlm.fl_core.deployment.transport.http_names import CHUNK_BYTES
-from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm_client import errors as plan_errors
 from fedlm_client.http_channel import Channel
@@ -39,13 +38,13 @@ def keys(tmp_path_factory):
 
 
 @contextlib.asynccontextmanager
-async def listening(transport, keys=None, host="127.0.0.1"):
-    async with serving(Handlers(), keys, transport, f"{host}:0") as server:
+async def listening(keys=None, host="127.0.0.1"):
+    async with serving(Handlers(), keys, f"{host}:0") as server:
         yield f"{host}:{server.port}"
 
 
-async def check_in(transport, server, credentials=None, proxy=None):
-    channel = TRANSPORTS[transport].dial(server, credentials, proxy)("ann")
+async def check_in(server, credentials=None, proxy=None):
+    channel = dialling(server, credentials, proxy)("ann")
     try:
         return await channel.check_in(messages.CheckInRequest(protocol=2))
     finally:
@@ -64,23 +63,22 @@ async def check_in_by_plans(server, credentials=None, proxy=None):
 
 
 WRONG = {
-    "a foreign authority": ("http", 0, 1, "127.0.0.1", "another authority|not believe"),
-    "another name": ("http", 0, 0, "127.0.0.2", "certificate for other names"),
-    "plain text": ("http", None, 0, "127.0.0.1", "speaks no TLS"),
-    "gRPC": ("grpc", None, None, "127.0.0.1", "speaks gRPC"),
+    "a foreign authority": (0, 1, "127.0.0.1", "another authority|not believe"),
+    "another name": (0, 0, "127.0.0.2", "certificate for other names"),
+    "plain text": (None, 0, "127.0.0.1", "speaks no TLS"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_a_client_over_http_knows_a_server_that_is_not_its_own(keys, case):
-    transport, theirs, ours, host, words = WRONG[case]
+    theirs, ours, host, words = WRONG[case]
     server_keys = None if theirs is None else keys[theirs]
     credentials = None if ours is None else keys[ours] / "clients" / "ann"
 
     async def go():
-        async with listening(transport, server_keys, host) as server:
+        async with listening(server_keys, host) as server:
             with pytest.raises(WrongServerError, match=words):
-                await check_in("http", server, credentials)
+                await check_in(server, credentials)
             with pytest.raises(plan_errors.WrongServerError, match=words):
                 await check_in_by_plans(server, credentials)
 
@@ -128,7 +126,7 @@ def test_a_client_in_plain_text_knows_an_alert_of_tls():
 
         async def go():
             with pytest.raises(WrongServerError, match="speaks TLS"):
-                await check_in("http", address)
+                await check_in(address)
             with pytest.raises(plan_errors.WrongServerError, match="speaks TLS"):
                 await check_in_by_plans(address)
 
@@ -136,21 +134,10 @@ def test_a_client_in_plain_text_knows_an_alert_of_tls():
         thread.join()
 
 
-@pytest.mark.parametrize(("theirs", "ours", "transport"), [(0, 1, "grpc"), (None, 0, "grpc"), (None, None, "http")])
-def test_a_client_over_grpc_does_too(keys, theirs, ours, transport):
-    async def go():
-        async with listening(transport, None if theirs is None else keys[theirs]) as server:
-            with pytest.raises(WrongServerError, match="no server of this deployment answers over gRPC"):
-                await check_in("grpc", server, None if ours is None else keys[ours] / "clients" / "ann")
-
-    asyncio.run(asyncio.wait_for(go(), 60))
-
-
 def test_a_server_that_is_not_there_is_worth_another_try():
     async def go():
-        for transport in TRANSPORTS:
-            with pytest.raises(TransportError):
-                await check_in(transport, "127.0.0.1:1")
+        with pytest.raises(TransportError):
+            await check_in("127.0.0.1:1")
 
     asyncio.run(asyncio.wait_for(go(), 60))
 
@@ -200,10 +187,10 @@ def proxy():
 
 def test_a_proxy_that_is_named_carries_what_is_encrypted(keys, proxy):
     async def go():
-        async with listening("http", keys[0]) as server:
+        async with listening(keys[0]) as server:
             ann = keys[0] / "clients" / "ann"
             for reply in (
-                await check_in("http", server, ann, proxy.address),
+                await check_in(server, ann, proxy.address),
                 await check_in_by_plans(server, ann, proxy.address),
             ):
                 assert reply.come_back.reason == "ann"
@@ -219,7 +206,7 @@ def test_a_proxy_that_refuses_is_named(keys):
     async def go():
         ann = keys[0] / "clients" / "ann"
         with pytest.raises(TransportError, match="407"):
-            await check_in("http", "127.0.0.1:1", ann, refusing.address)
+            await check_in("127.0.0.1:1", ann, refusing.address)
         with pytest.raises(plan_errors.TransportError, match="407"):
             await check_in_by_plans("127.0.0.1:1", ann, refusing.address)
 
@@ -227,29 +214,24 @@ def test_a_proxy_that_refuses_is_named(keys):
     refusing.close()
 
 
-def test_plain_text_goes_through_no_proxy(keys):
+def test_plain_text_goes_through_no_proxy():
     with pytest.raises(ConfigurationError, match="hear and could change plain text"):
         HttpChannel("127.0.0.1:1", "ann", None, "127.0.0.1:2")
     with pytest.raises(plan_errors.ClientError, match="hear and could change plain text"):
         Channel("127.0.0.1:1", None, "ann", "127.0.0.1:2")
-    with pytest.raises(ConfigurationError, match="a proxy carries HTTP alone"):
-        TRANSPORTS["grpc"].dial("127.0.0.1:1", keys[0] / "clients" / "ann", "127.0.0.1:2")
 
 
-@pytest.mark.parametrize("transport", [*TRANSPORTS, "plans"])
-def test_no_variable_of_the_environment_names_a_proxy(monkeypatch, proxy, transport):
-    for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy"):
+@pytest.mark.parametrize("call", [check_in, check_in_by_plans])
+def test_no_variable_of_the_environment_names_a_proxy(monkeypatch, proxy, call):
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
         for one in (name, name.upper()):
             monkeypatch.setenv(one, f"http://{proxy.address}")
-    monkeypatch.setenv("GRPC_ADDRESS_HTTP_PROXY", proxy.address)
-    monkeypatch.setenv("GRPC_ADDRESS_HTTP_PROXY_ENABLED_ADDRESSES", "127.0.0.0/8")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
 
     async def go():
-        async with listening("http" if transport == "plans" else transport) as server:
-            call = check_in_by_plans(server) if transport == "plans" else check_in(transport, server)
-            assert (await call).come_back.reason == "ann"
+        async with listening() as server:
+            assert (await call(server)).come_back.reason == "ann"
 
     asyncio.run(asyncio.wait_for(go(), 30))
     assert proxy.heads == []
@@ -292,13 +274,12 @@ def test_the_client_of_plans_reads_addresses_by_the_very_same_file():
     assert Path(fedlm_client.host_and_port.__file__).resolve() == Path(host_and_port.__file__).resolve()
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_server_at_an_address_of_ipv6_is_dialled_as_it_is_written(transport):
+def test_a_server_at_an_address_of_ipv6_is_dialled_as_it_is_written():
     with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
 
         async def go():
-            async with listening(transport, host="[::1]") as server:
-                assert (await check_in(transport, server)).come_back.reason == "ann"
+            async with listening(host="[::1]") as server:
+                assert (await check_in(server)).come_back.reason == "ann"
 
         asyncio.run(asyncio.wait_for(go(), 30))
         return

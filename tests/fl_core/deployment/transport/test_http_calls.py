@@ -1,4 +1,4 @@
-"""What every transport does, whichever it is, with handlers of a few lines."""
+"""What connections carry, with handlers of a few lines."""
 
 import asyncio
 import contextlib
@@ -14,20 +14,16 @@ from fedlm.fl_core.deployment.protocol.errors import (
     UnknownArtifactError,
 )
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
-from fedlm.fl_core.deployment.transport import grpc_server, http_server
-from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
-from fedlm.fl_core.deployment.transport.http_client import HttpChannel
-from fedlm.fl_core.deployment.transport.transports import TRANSPORTS
+from fedlm.fl_core.deployment.transport import http_server
+from fedlm.fl_core.deployment.transport.http_client import HttpChannel, dialling
 from fedlm.fl_core.errors import ConfigurationError
 from tests.support.serving import ARTIFACT, CONTENT, Handlers, serving
 
-every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
-
 
 @contextlib.asynccontextmanager
-async def connected(transport, handlers, port=0, limits=ConnectionLimits()):  # noqa: B008
-    async with serving(handlers, None, transport, f"127.0.0.1:{port}", limits=limits) as server:
-        channel = TRANSPORTS[transport].dial(f"127.0.0.1:{server.port}", None)("ann")
+async def connected(handlers, port=0):
+    async with serving(handlers, address=f"127.0.0.1:{port}") as server:
+        channel = dialling(f"127.0.0.1:{server.port}", None)("ann")
         try:
             async with asyncio.timeout(30):
                 yield server, channel
@@ -49,11 +45,10 @@ async def send(channel, body, outcome="TRAINED"):
     return await channel.upload(parts())
 
 
-@every_transport
-def test_calls_reach_the_handlers_in_the_name_of_the_client(transport):
+def test_calls_reach_the_handlers_in_the_name_of_the_client():
     async def go():
         handlers = Handlers()
-        async with connected(transport, handlers) as (_, channel):
+        async with connected(handlers) as (_, channel):
             for _ in range(3):
                 reply = await channel.check_in(messages.CheckInRequest(protocol=PROTOCOL))
                 assert (reply.come_back.seconds, reply.come_back.reason) == (PROTOCOL, "ann")
@@ -70,10 +65,9 @@ def test_calls_reach_the_handlers_in_the_name_of_the_client(transport):
     asyncio.run(go())
 
 
-@every_transport
-def test_calls_at_the_same_time_do_not_mix(transport):
+def test_calls_at_the_same_time_do_not_mix():
     async def go():
-        async with connected(transport, Handlers()) as (_, channel):
+        async with connected(Handlers()) as (_, channel):
             bodies = [bytes([number]) * 1000 * number for number in range(1, 9)]
             replies = await asyncio.gather(*(send(channel, body) for body in bodies))
             assert [reply.reason for reply in replies] == [f"{len(body)} {hash(body)}" for body in bodies]
@@ -83,7 +77,6 @@ def test_calls_at_the_same_time_do_not_mix(transport):
     asyncio.run(go())
 
 
-@every_transport
 @pytest.mark.parametrize(
     ("fault", "seen"),
     [
@@ -92,9 +85,9 @@ def test_calls_at_the_same_time_do_not_mix(transport):
         (UnknownArtifactError("no"), UnknownArtifactError),
     ],
 )
-def test_what_handlers_raise_reaches_the_client(transport, fault, seen):
+def test_what_handlers_raise_reaches_the_client(fault, seen):
     async def go():
-        async with connected(transport, Handlers(fault)) as (_, channel):
+        async with connected(Handlers(fault)) as (_, channel):
             calls = [channel.check_in(messages.CheckInRequest()), send(channel, CONTENT)]
             for end in await asyncio.gather(*calls, return_exceptions=True):
                 assert type(end) is seen
@@ -103,27 +96,25 @@ def test_what_handlers_raise_reaches_the_client(transport, fault, seen):
     asyncio.run(go())
 
 
-@every_transport
-def test_a_download_that_ends_early_is_no_whole_one(transport, monkeypatch):
+def test_a_download_that_ends_early_is_no_whole_one(monkeypatch):
     monkeypatch.setattr(http_server, "_BYTES_AT_ONCE", 4096)
 
     async def go():
-        async with connected(transport, Handlers(UnknownArtifactError("withdrawn"))) as (_, channel):
+        async with connected(Handlers(UnknownArtifactError("withdrawn"))) as (_, channel):
             with pytest.raises((TransportError, UnknownArtifactError)):
                 await fetch(channel)
 
     asyncio.run(go())
 
 
-@every_transport
-def test_a_server_that_went_away_is_found_when_it_comes_back(transport):
+def test_a_server_that_went_away_is_found_when_it_comes_back():
     async def go():
-        async with connected(transport, Handlers()) as (server, channel):
+        async with connected(Handlers()) as (server, channel):
             await channel.check_in(messages.CheckInRequest())
             await server.stop(0)
             with pytest.raises(TransportError):
                 await channel.check_in(messages.CheckInRequest())
-            async with connected(transport, Handlers(), server.port):
+            async with connected(Handlers(), server.port):
                 while True:
                     with contextlib.suppress(TransportError):
                         await channel.check_in(messages.CheckInRequest())
@@ -133,45 +124,9 @@ def test_a_server_that_went_away_is_found_when_it_comes_back(transport):
     asyncio.run(go())
 
 
-@pytest.mark.parametrize("limits", [ConnectionLimits(50, of_identity=2), ConnectionLimits(50, of_address=3)])
-def test_over_grpc_calls_under_way_are_counted_over_all_connections(limits):
-    most, released = min(limits.of_identity, limits.of_address), asyncio.Event()
-
-    class Waiting(Handlers):
-        async def check_in(self, peer, request):
-            self.peers.append(peer)
-            await released.wait()
-            return await super().check_in(peer, request)
-
-    async def go():
-        handlers, request = Waiting(), messages.CheckInRequest(protocol=PROTOCOL)
-        async with connected("grpc", handlers, limits=limits) as (server, channel):
-            dial = TRANSPORTS["grpc"].dial(f"127.0.0.1:{server.port}", None)
-            others = [dial("ann") for _ in range(most)]
-            waiting = [asyncio.create_task(one.check_in(request)) for one in others]
-            while len(handlers.peers) < most:
-                await asyncio.sleep(0.01)
-            with pytest.raises(TransportError, match="too many calls"):
-                await channel.check_in(request)
-            released.set()
-            await asyncio.gather(*waiting)
-            assert (await channel.check_in(request)).come_back.reason == "ann"
-            for one in others:
-                await one.close()
-
-    asyncio.run(go())
-
-
-@pytest.mark.parametrize(
-    ("peer", "host"), [("ipv4:192.0.2.1:5000", "192.0.2.1"), ("ipv6:%5B2001:db8::1%5D:5000", "2001:db8::1")]
-)
-def test_the_host_of_a_grpc_peer(peer, host):
-    assert grpc_server._host_of(peer) == host
-
-
 def test_connections_of_http_are_used_again():
     async def go():
-        async with connected("http", Handlers()) as (server, channel):
+        async with connected(Handlers()) as (server, channel):
             for _ in range(5):
                 await channel.check_in(messages.CheckInRequest())
                 await fetch(channel)
@@ -189,11 +144,10 @@ def test_mistakes_of_http_clients(server, name):
         HttpChannel(server, name)
 
 
-@every_transport
-def test_a_port_that_there_is_not_is_refused(transport):
+def test_a_port_that_there_is_not_is_refused():
     async def refuse():
         with pytest.raises(ConfigurationError, match=r"'127\.0\.0\.1:99999', but must be HOST:PORT"):
-            async with connected(transport, Handlers(), 99999):
+            async with connected(Handlers(), 99999):
                 pass
 
     asyncio.run(refuse())
