@@ -66,6 +66,10 @@ class ServeCommand:
     page: Path | None = None
     """Folder of the client of plans for browsers, `build/page` of clients/javascript, to be opened at this server's
     address."""
+    balancers: tuple[str, ...] = ()
+    """Addresses, or networks such as 10.0.0.0/28, of balancers that pass TLS through: each connection of theirs must
+    begin with a head of the PROXY protocol, version 1 or 2, and counts as one of the address that it names. From
+    anybody else such a head is refused, as it is no TLS."""
     max_connections: Count = 10_000
     """Connections of clients at once, as far as this process may open so many files; beyond that the newest are shut,
     and beyond half of it from one address."""
@@ -150,7 +154,7 @@ def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
 
     shared = command.role == "aggregator"
     limits = ConnectionLimits(command.max_connections, max(1, command.max_connections // 2))
-    options = ListenOptions(command.address, command.keys, shared, limits, command.page)
+    options = ListenOptions(command.address, command.keys, shared, limits, command.balancers, command.page)
     if command.insecure:
         if command.keys is not None:
             raise ConfigurationError(f"{setting('insecure')} does without {setting('keys')}; leave one of them out")

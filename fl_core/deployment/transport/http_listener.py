@@ -6,10 +6,11 @@ It keeps as many connections as `crowds` allows, one call at a time on each, and
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 
 from fedlm.fl_core.deployment.event_log import warn
@@ -32,8 +33,9 @@ from fedlm.fl_core.deployment.transport.http_connections import (
     ServedCall,
     ServedConnection,
 )
+from fedlm.fl_core.deployment.transport.proxy_heads import ProxyHeadError, read_proxy_head
 from fedlm.fl_core.deployment.transport.served_sockets import ServedSocket, scratch_memory
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 Answer = Callable[[ServedCall], Awaitable[None]]
 """Answers a call, and sets who makes it; may raise what `HttpListener` turns into a refusal."""
@@ -59,6 +61,8 @@ class HttpListener:
         tls: Callable[[], ssl.SSLContext] | None = None,
         limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008
         share_port: bool = False,
+        *,
+        balancers: Sequence[str] = (),
     ):
         """Prepare to listen.
 
@@ -68,9 +72,14 @@ class HttpListener:
           tls: gives what the next connection is to be encrypted with; plain text where None.
           limits: how many connections there may be.
           share_port: whether other processes may listen there too.
+          balancers: addresses, or networks, of whom each connection begins with a head of the PROXY protocol.
+
+        Raises:
+          ConfigurationError: a balancer is no address or network.
         """
         self._answer_call, self._address, self._tls = answer, address, tls
         self._limits, self._share_port = limits, share_port
+        self._balancers = [_network(one) for one in balancers]
         self._crowd, self._refusals = Crowd(limits), Refusals()
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task] = []
@@ -132,6 +141,13 @@ class HttpListener:
             task.cancel()
 
         try:
+            if self._passes_on(host):
+                with self._crowd.connected(host, leave) as place:
+                    passed = None if place is None else await self._passed_on(served, (host, port))
+                if passed is None:
+                    return
+                host, port = passed
+                served.address = f"{host}:{port}"
             with self._crowd.connected(host, leave) as place:
                 if place is not None and await self._encrypt(served, host):
                     with contextlib.ExitStack() as counted:
@@ -144,6 +160,28 @@ class HttpListener:
             log.exception("connection_failed")
         finally:
             served.close()
+
+    def _passes_on(self, host: str) -> bool:
+        """Whether who has dialled is a balancer, which passes on who has dialled it."""
+        if not self._balancers:
+            return False
+        found = ipaddress.ip_address(host.partition("%")[0])
+        found = getattr(found, "ipv4_mapped", None) or found
+        return any(found in one for one in self._balancers)
+
+    async def _passed_on(self, served: ServedSocket, balancer: tuple[str, int]) -> tuple[str, int] | None:
+        """Give host and port of whom a balancer passes on, itself where it speaks for itself; None: it does not say."""
+
+        async def receive(size: int) -> bytes:
+            space = memoryview(bytearray(size))
+            return bytes(space[: await served.receive(space, fill=True)])
+
+        try:
+            async with asyncio.timeout(_HANDSHAKE_SECONDS):
+                return await read_proxy_head(receive) or balancer
+        except (ProxyHeadError, OSError, TimeoutError) as error:
+            warn("proxy_head_refused", address=balancer[0], why=str(error) or "it comes too slowly")
+            return None
 
     async def _encrypt(self, served: ServedSocket, host: str) -> bool:
         """Speak TLS where this listener does; returns whether that came to anything."""
@@ -228,6 +266,16 @@ def _status_of(error: Exception, peer: str) -> HTTPStatus:
     if isinstance(error, MalformedError):
         return HTTPStatus.BAD_REQUEST
     return HTTPStatus.FORBIDDEN if peer else HTTPStatus.UNAUTHORIZED
+
+
+def _network(balancer: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    try:
+        return ipaddress.ip_network(balancer)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{setting('balancers')} has {balancer!r}, but must be addresses or networks, such as 10.0.0.5 or "
+            "10.0.0.0/28"
+        ) from error
 
 
 async def _listen(address: str, share_port: bool) -> list[socket.socket]:

@@ -35,7 +35,9 @@ class HttpServer(HttpListener):
         if options.keys is not None:
             self._names, tls = CertifiedNames(options.keys), reloading_tls(options.keys, certified=True)
         self._page = None if options.page is None else Page(options.page)
-        super().__init__(self._call, options.address, tls, options.limits, options.share_port)
+        super().__init__(
+            self._call, options.address, tls, options.limits, options.share_port, balancers=options.balancers
+        )
 
     async def _call(self, call: ServedCall) -> None:
         if self._page is not None and self._page.has(call.head):

@@ -17,6 +17,8 @@ class ListenOptions(NamedTuple):
     share_port: bool = False
     # connections at once
     limits: ConnectionLimits = ConnectionLimits()
+    # addresses or networks of balancers, which say with the PROXY protocol whom they pass on
+    balancers: tuple[str, ...] = ()
     # folder of the client for browsers, which is served beside calls
     page: Path | None = None
 

@@ -1,0 +1,163 @@
+"""Balancers say by the PROXY protocol whom they pass on; nobody else can."""
+
+import asyncio
+import socket
+import ssl
+import struct
+
+import pytest
+
+from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.security.credentials import client_tls
+from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.transport.http_client import HttpChannel
+from fedlm.fl_core.deployment.transport.http_names import CHECK_IN
+from fedlm.fl_core.deployment.transport.http_server import HttpServer
+from fedlm.fl_core.deployment.transport.listeners import ListenOptions
+from fedlm.fl_core.deployment.transport.proxy_heads import ProxyHeadError, read_proxy_head
+from fedlm.fl_core.errors import ConfigurationError
+from tests.support.serving import Handlers, serving
+
+SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
+V4 = socket.inet_aton("192.0.2.7") + socket.inet_aton("10.0.0.1") + struct.pack("!HH", 5000, 8470)
+V6 = 2 * socket.inet_pton(socket.AF_INET6, "2001:db8::7") + struct.pack("!HH", 5000, 8470)
+
+
+def head(command, family, content, size=None):
+    return SIGNATURE + struct.pack("!BBH", command, family, len(content) if size is None else size) + content
+
+
+HEADS = {
+    b"PROXY TCP4 192.0.2.7 10.0.0.1 5000 8470\r\n": ("192.0.2.7", 5000),
+    b"PROXY TCP6 2001:db8::7 2001:db8::1 5000 8470\r\n": ("2001:db8::7", 5000),
+    b"PROXY UNKNOWN\r\n": None,
+    b"PROXY UNKNOWN whatever follows\r\n": None,
+    head(0x21, 0x11, V4): ("192.0.2.7", 5000),
+    head(0x21, 0x21, V6): ("2001:db8::7", 5000),
+    head(0x21, 0x11, V4 + b"\x04\x00\x01?"): ("192.0.2.7", 5000),
+    head(0x20, 0x00, b""): None,
+    head(0x21, 0x00, b"?"): None,
+}
+HOSTILE = [
+    b"",
+    b"PROXY",
+    b"\x16\x03\x01" + bytes(20),
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"PROXY TCP4 192.0.2.7 10.0.0.1 5000 8470",
+    b"PROXY TCP4 192.0.2.7 10.0.0.1 5000 99999\r\n",
+    b"PROXY TCP4 192.0.2.7 10.0.0.1 5000 -1\r\n",
+    b"PROXY TCP4 192.0.2.7 10.0.0.1 5000\r\n",
+    b"PROXY TCP4  192.0.2.7 10.0.0.1 5000 8470\r\n",
+    b"PROXY TCP4 2001:db8::7 2001:db8::1 5000 8470\r\n",
+    b"PROXY TCP4 example.org 10.0.0.1 5000 8470\r\n",
+    b"PROXY UDP4 192.0.2.7 10.0.0.1 5000 8470\r\n",
+    b"PROXY UNKNOWN" + 200 * b" " + b"\r\n",
+    b"PROXY TCP4 \xff\xfe 10.0.0.1 5000 8470\r\n",
+    SIGNATURE,
+    head(0x11, 0x11, V4),
+    head(0x2F, 0x11, V4),
+    head(0x21, 0x12, V4),
+    head(0x21, 0x11, V4[:-1]),
+    head(0x21, 0x21, V4),
+    head(0x21, 0x11, V4, 60_000),
+    head(0x21, 0x11, V4, 100),
+]
+
+
+def read(content):
+    """What a head says, and how much of what follows it is left."""
+    left = [content]
+
+    async def receive(size):
+        taken, left[0] = left[0][:size], left[0][size:]
+        return taken
+
+    return asyncio.run(read_proxy_head(receive)), left[0]
+
+
+@pytest.mark.parametrize("content", HEADS)
+def test_a_head_is_read_and_nothing_beyond_it(content):
+    assert read(content + b"\x16\x03") == (HEADS[content], b"\x16\x03")
+
+
+@pytest.mark.parametrize("content", HOSTILE)
+def test_what_is_no_head_is_refused(content):
+    with pytest.raises(ProxyHeadError):
+        read(content)
+
+
+class Addresses(HttpServer):
+    """Keeps the addresses of calls."""
+
+    seen = ()
+
+    def _name_of(self, call):
+        self.seen = (*self.seen, call.connection.address)
+        return super()._name_of(call)
+
+
+def dialled(keys, balancers, begins):
+    """The addresses of the calls of a client whose connection begins with some bytes."""
+    ann = Authority(keys).make_client("ann")
+
+    def call(port):
+        with socket.create_connection(("127.0.0.1", port), 20) as plain:
+            plain.sendall(begins)
+            with client_tls(ann).wrap_socket(plain, server_hostname="127.0.0.1") as encrypted:
+                body = messages.CheckInRequest(protocol=2).SerializeToString()
+                fields = f"Host: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
+                encrypted.sendall(f"POST {CHECK_IN} HTTP/1.1\r\n{fields}".encode() + body)
+                return encrypted.recv(1 << 12)
+
+    async def go():
+        server = Addresses(Handlers(), ListenOptions("127.0.0.1:0", keys, balancers=balancers))
+        await server.start()
+        try:
+            return await asyncio.to_thread(call, server.port), server.seen
+        finally:
+            await server.stop(0)
+
+    return asyncio.run(asyncio.wait_for(go(), 30))
+
+
+@pytest.fixture
+def keys(tmp_path):
+    Authority.create(tmp_path / "keys").make_server(["127.0.0.1"])
+    return tmp_path / "keys"
+
+
+@pytest.mark.parametrize("balancer", ["127.0.0.1", "127.0.0.0/8"])
+def test_who_is_passed_on_by_a_balancer_counts_by_its_own_address(keys, balancer):
+    answer, seen = dialled(keys, (balancer,), b"PROXY TCP4 192.0.2.7 10.0.0.1 5000 8470\r\n")
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert seen == ("192.0.2.7:5000",)
+
+
+@pytest.mark.parametrize("balancers", [(), ("10.0.0.5",)])
+def test_a_head_of_anybody_else_is_refused(keys, balancers):
+    with pytest.raises((ssl.SSLError, OSError)):
+        dialled(keys, balancers, b"PROXY TCP4 192.0.2.7 10.0.0.1 5000 8470\r\n")
+
+
+def test_a_balancer_that_says_nothing_of_whom_it_passes_on_is_refused(keys, caplog):
+    with pytest.raises((ssl.SSLError, OSError)):
+        dialled(keys, ("127.0.0.1",), b"")
+    assert [record.fields["address"] for record in caplog.records if record.message == "proxy_head_refused"] == [
+        "127.0.0.1"
+    ]
+
+
+def test_without_balancers_nothing_changes():
+    async def go():
+        async with serving(Handlers(), balancers=("10.0.0.5",)) as server:
+            channel = HttpChannel(f"127.0.0.1:{server.port}", "ann")
+            reply = await channel.check_in(messages.CheckInRequest(protocol=2))
+            await channel.close()
+            return reply
+
+    assert asyncio.run(go()).come_back.reason == "ann"
+
+
+def test_a_balancer_that_is_no_address_is_a_mistake():
+    with pytest.raises(ConfigurationError, match=r"balancers has 'balancer\.example\.org', but must be addresses"):
+        HttpServer(Handlers(), ListenOptions("127.0.0.1:0", balancers=("balancer.example.org",)))
