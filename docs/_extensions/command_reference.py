@@ -10,8 +10,8 @@ from unittest import mock
 from sphinx.application import Sphinx
 
 from fedlm.commands import option_help, options
-from fedlm.commands.cli import COMMANDS, main
-from fedlm.commands.command_tree import find_commands
+from fedlm.commands.cli import main
+from fedlm.commands.command_tree import COMMANDS, find_commands
 from fedlm.commands.described_options import Option, OptionGroup
 
 FOLDER = Path(__file__).parents[1] / "reference" / "generated" / "commands"

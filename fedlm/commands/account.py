@@ -11,8 +11,8 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
+from fedlm.commands.command import Command, Group
 from fedlm.commands.options import read_options
-from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, LargeCount, Positive, Probability
@@ -194,19 +194,11 @@ class PlotCommand:
     """The picture, .png, .svg or .pdf."""
 
 
-def main(argv: list[str]) -> int:
-    """Run `fedlm account`."""
-    purpose = "State what a run promises, or has spent: epsilon and delta with unit, adjacency and assumptions."
-    choices = {kind: (text, partial(_state, kind)) for kind, text in KINDS.items()}
-    return run_choice(argv, "fedlm account", "subject", purpose, choices, _EXAMPLES)
-
-
 def _state(kind: str, argv: list[str]) -> int:
     presets = SIMULATION_PRESETS if kind == "simulate" else None
     mechanism = MECHANISMS.get(kind.replace("-", "_"))
-    options = _command_of(mechanism) if mechanism else _COMMANDS[kind]
     essentials = _ESSENTIALS if kind == "simulate" else ()
-    command: Any = read_options(options, argv, f"fedlm account {kind}", presets, essentials=essentials)
+    command: Any = read_options(_options_of(kind), argv, f"fedlm account {kind}", presets, essentials=essentials)
     if kind == "plot":
         return _plot(command)
     statement = _federated(mechanism, command) if mechanism else _STATEMENTS[kind](command)
@@ -465,3 +457,17 @@ _COMMANDS: dict[str, type] = {
     "budget": BudgetCommand,
     "plot": PlotCommand,
 }
+
+
+def _options_of(kind: str) -> type:
+    mechanism = MECHANISMS.get(kind.replace("-", "_"))
+    return _command_of(mechanism) if mechanism else _COMMANDS[kind]
+
+
+COMMAND = Group(
+    "fedlm account",
+    "subject",
+    "State what a run promises, or has spent: epsilon and delta with unit, adjacency and assumptions.",
+    {kind: (text, Command(_options_of(kind), partial(_state, kind))) for kind, text in KINDS.items()},
+    _EXAMPLES,
+)

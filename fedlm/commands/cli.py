@@ -1,44 +1,20 @@
 """The `fedlm` command: finds the sub-command's module and turns a user's mistake into one clear message."""
 
-import gc
-import importlib
 import logging
 import os
 import sys
 import traceback
 from functools import partial
-from types import ModuleType
 
+from fedlm.commands.command import Command, Group
+from fedlm.commands.command_tree import COMMANDS, imported, in_all_words
 from fedlm.commands.compiled_programs import keep_compiled_programs
 from fedlm.commands.failures import complaint_about_place, is_full_disk, kept_failure, versions
 from fedlm.commands.processes import leave_processes, missing_platform
-from fedlm.commands.sub_commands import run_choice
+from fedlm.commands.suggestions import UnknownCommandError, UnknownOptionsError
 from fedlm.fl_core.errors import ProcessLostError, UserError
 from fedlm.fl_core.kept_memory import keep_freed_memory
 from fedlm.simulations.worker_processes import TerminatedError
-
-COMMANDS = {
-    "models": "list the named models with their exact parameter counts",
-    "data": "import federated data sets, describe, sample and export them",
-    "simulate": "train one model in simulated cross-device rounds",
-    "compare": "compare models over learning rates and seeds, and write a report",
-    "pretrain": "train one model centrally, with DP-SGD or DP-Adam",
-    "laws": "measure scaling laws of private training, fit them, and plan by them",
-    "runs": "list runs of any kind, draw their curves over each other, and remove what they do not need",
-    "serve": "train one model with clients that dial in",
-    "status": "say how a running server stands",
-    "fleet": "run many virtual clients of a server",
-    "client": "take part in a deployment with text that stays on this device",
-    "keys": "make the certificates by which a deployment's server and clients know each other",
-    "plan": "write what clients without our code train, as programs, and look into it",
-    "account": "state what a private run promises, or has spent, and plot mechanisms side by side",
-    "model": "take in the weights of published models, and write a run's for other programs",
-    "release": "write what may be published of a run: model, settings and the statement of its privacy",
-    "generate": "let the model of a run continue texts",
-    "recommend": "let the model of a run recommend items after a user's history",
-    "evaluate": "score a run on each client of a split, by what it recommends, or on known tasks",
-    "memorization": "measure what a model can be made to repeat of its training text, and the exposure of canaries",
-}
 
 _COMPUTING = ("simulate", "compare", "pretrain", "laws", "generate", "recommend", "evaluate", "memorization")
 """Commands that spend their time in steps of one kind; those of a deployment have many small allocations at once."""
@@ -72,12 +48,12 @@ def main(argv: list[str] | None = None) -> int:
     purpose = "Language models trained on text that belongs to people: federated, simulated or central."
     debug = argv[:1] == ["--debug"]
     argv = argv[debug:]
-    choices = {name: (text, partial(_run, name, debug)) for name, text in COMMANDS.items()}
+    choices = {name: (text, Command(object, partial(_run, name, debug))) for name, text in COMMANDS.items()}
     try:
-        status = run_choice(argv, "fedlm", "command", purpose, choices, _EXAMPLES)
+        status = Group("fedlm", "command", purpose, choices, _EXAMPLES).main(argv)
         sys.stdout.flush()
-    except UserError as error:
-        status = _complain("fedlm", error.for_command_line())
+    except UnknownCommandError as error:
+        status = _complain("fedlm", in_all_words(error))
     except BrokenPipeError:
         status = _without_reader()
     if status in (_FAILED, _USAGE_ERROR, _INTERRUPTED, _TERMINATED):
@@ -91,11 +67,12 @@ def _run(command: str, debug: bool, argv: list[str]) -> int:
     if command in _COMPUTING:
         keep_freed_memory()
     prog = f"fedlm {command}"
-    name = f"fedlm.commands.{command}"
     try:
-        status = _imported(name).main(argv)
+        status = imported(command).COMMAND.main(argv)
         sys.stdout.flush()
         return status
+    except (UnknownCommandError, UnknownOptionsError) as error:
+        return _complain(prog, in_all_words(error))
     except UserError as error:
         return _complain(prog, error.for_command_line())
     except ProcessLostError as error:
@@ -117,18 +94,6 @@ def _run(command: str, debug: bool, argv: list[str]) -> int:
             traceback.print_exc()
             return _FAILED
         return _complain(prog, kept_failure(error, ["fedlm", command, *argv]), _FAILED)
-
-
-def _imported(module: str) -> ModuleType:
-    """Import a command and all that it needs, none of which is ever garbage: the collector need not look through it."""
-    if module in sys.modules:
-        return sys.modules[module]
-    gc.disable()
-    try:
-        return importlib.import_module(module)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def _without_reader() -> int:

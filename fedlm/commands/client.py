@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.clients.settings import LARGEST_DOWNLOAD
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, LargeCount, Positive
@@ -114,3 +115,6 @@ def _read_vocabulary(content: bytes) -> Any:
     from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
     return Tokenizer(json.loads(content)).encode_batch
+
+
+COMMAND = Command(ClientCommand, main)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from fedlm.commands.cell_options import CellOptions
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 from fedlm.commands.progress import CellProgress
 from fedlm.commands.run_endings import NO_GOOD, exit_status
@@ -123,3 +124,6 @@ def _select(command: CompareCommand, line: str) -> int:
     console.print(f"chosen: {where}", soft_wrap=True, highlight=False, markup=False)
     console.print(f"report: {report}", soft_wrap=True)
     return NO_GOOD if selection.chosen is None else 0
+
+
+COMMAND = Command(CompareCommand, main)

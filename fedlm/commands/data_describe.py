@@ -8,6 +8,7 @@ import tyro
 from rich.console import Console
 from rich.table import Column, Table
 
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
@@ -101,3 +102,6 @@ def _number(value: float | None) -> str:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.2%}"
+
+
+COMMAND = Command(DescribeCommand, main)

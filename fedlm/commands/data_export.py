@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Column, Table
 
+from fedlm.commands.command import Command
 from fedlm.commands.import_progress import ImportProgress
 from fedlm.commands.options import read_options
 from fedlm.simulations.data.exports.base import ExportSettings
@@ -66,3 +67,6 @@ def _print_summary(summary: ExportSummary) -> None:
         table.add_row(split, f"{clients:,}", f"{summary.examples[split]:,}")
     Console().print(table)
     print("\nRead it in Python:\n\n" + "\n".join(f"  {line}" for line in summary.reading_lines))
+
+
+COMMAND = Command(ExportCommand, main)

@@ -6,14 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
 
+from fedlm.commands.command import Command, Group
 from fedlm.commands.data_describe import print_origin, print_skipped
 from fedlm.commands.import_progress import ImportProgress
 from fedlm.commands.options import read_options
-from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.number_ranges import Count
 from fedlm.simulations.data.importing import ImportSettings, ImportSummary, import_text
 from fedlm.simulations.data.recommendation.importing import (
@@ -25,23 +26,9 @@ from fedlm.simulations.data.sources.interactions import Interactions
 from fedlm.simulations.data.sources.registry import SOURCES, describe_source
 
 
-def main(argv: list[str]) -> int:
-    """Run `fedlm data import`."""
-    choices: dict[str, tuple[str, Callable[[list[str]], int]]]
-    choices = {
-        name: (describe_source(source), partial(_import_from, name, source, ImportSettings, partial(import_text, name)))
-        for name, source in SOURCES.items()
-    }
-    read = partial(_import_from, RECOMMENDATION, Interactions, RecommendationSettings, import_recommendation)
-    choices[RECOMMENDATION] = (describe_source(Interactions), read)
-    return run_choice(argv, "fedlm data import", "source", _PURPOSE, choices, _EXAMPLES)
-
-
-def _import_from(
-    name: str, source_type: type, settings_type: type, make_store: Callable[..., ImportSummary], argv: list[str]
-) -> int:
+def _options_of(source_type: type, settings_type: type) -> type:
     @dataclass(frozen=True)
-    class Command:
+    class Options:
         source: source_type  # type: ignore[valid-type]
         """What is read."""
         settings: settings_type  # type: ignore[valid-type]
@@ -53,8 +40,12 @@ def _import_from(
         workers: Count | None = None
         """Processes that read and tokenize; one for each CPU core where it is not given."""
 
-    Command.__doc__ = inspect.getdoc(source_type)
-    command = read_options(Command, argv, f"fedlm data import {name}")
+    Options.__doc__ = inspect.getdoc(source_type)
+    return Options
+
+
+def _import_from(name: str, options: type, make_store: Callable[..., ImportSummary], argv: list[str]) -> int:
+    command: Any = read_options(options, argv, f"fedlm data import {name}")
     with ImportProgress(Console(stderr=True)) as progress:
         summary = make_store(
             command.source, command.out, command.settings, command.overwrite, command.workers, progress.update
@@ -90,3 +81,15 @@ with --vocabulary-epsilon and --vocabulary-delta."""
 _EXAMPLES = """For example:
 
   fedlm data import jsonl messages.jsonl --user author --text body --out data/messages"""
+
+
+def _choice(
+    name: str, source: type, settings: type, make_store: Callable[..., ImportSummary]
+) -> tuple[str, Command | Group]:
+    options = _options_of(source, settings)
+    return describe_source(source), Command(options, partial(_import_from, name, options, make_store))
+
+
+_CHOICES = {name: _choice(name, source, ImportSettings, partial(import_text, name)) for name, source in SOURCES.items()}
+_CHOICES[RECOMMENDATION] = _choice(RECOMMENDATION, Interactions, RecommendationSettings, import_recommendation)
+COMMAND = Group("fedlm data import", "source", _PURPOSE, _CHOICES, _EXAMPLES)

@@ -6,6 +6,7 @@ from typing import Literal
 
 import tyro
 
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, Positive
@@ -83,3 +84,6 @@ def main(argv: list[str]) -> int:
     found.write(command.out)
     print(f"relevances of {len(found.values):,} tokens are in {command.out}: {found.origin.sentence()}")
     return 0
+
+
+COMMAND = Command(RelevanceCommand, main)

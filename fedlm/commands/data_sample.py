@@ -6,6 +6,7 @@ from typing import Literal
 
 import tyro
 
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, Seed
@@ -57,3 +58,6 @@ def _block(sample: ClientSample) -> str:
 def printable(text: str) -> str:
     """Replace what a terminal would take for a command."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+COMMAND = Command(SampleCommand, main)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options, set_up_devices
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.atomic_files import write_atomically
@@ -293,3 +294,6 @@ def _number(score: str, value: float | None) -> str:
     if "accuracy" in score:
         return f"{value:.4f}"
     return f"{value:.2e}" if value >= 1e6 else f"{value:,.0f}" if value >= 1e3 else f"{value:.2f}"
+
+
+COMMAND = Command(EvaluateCommand, main)

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlm.clients.fleet.population import Population
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 from fedlm.commands.run_endings import NO_GOOD
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
@@ -280,3 +281,6 @@ def _table(summary: dict[str, Any]) -> Table:
         elif name != "over":
             table.add_row(name.replace("_", " "), f"{value:,}")
     return table
+
+
+COMMAND = Command(FleetCommand, main)

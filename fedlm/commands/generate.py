@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tyro
 
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options, set_up_devices
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.errors import ConfigurationError
@@ -90,3 +91,6 @@ def _write(text: str) -> None:
     print(
         "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text), end="", flush=True
     )
+
+
+COMMAND = Command(GenerateCommand, main)

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import tyro
 
 from fedlm.clients.enrolment import enrol_device
+from fedlm.commands.command import Command, Group
 from fedlm.commands.options import read_options
-from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.deployment.addresses import check_address
 from fedlm.fl_core.deployment.security.certificates import MOST_DAYS
@@ -206,13 +206,15 @@ _EXAMPLES = """To begin:
   fedlm keys token alice"""
 
 
-def main(argv: list[str]) -> int:
-    """Run `fedlm keys`."""
-    purpose = "Certificates by which a deployment's server and clients know each other (mutual TLS)."
-    choices = {name: (text, partial(_run, name)) for name, (text, _) in _ACTIONS.items()}
-    return run_choice(argv, "fedlm keys", "action", purpose, choices, _EXAMPLES)
-
-
 def _run(action: str, argv: list[str]) -> int:
     read_options(_ACTIONS[action][1], argv, f"fedlm keys {action}").run()
     return 0
+
+
+COMMAND = Group(
+    "fedlm keys",
+    "action",
+    "Certificates by which a deployment's server and clients know each other (mutual TLS).",
+    {name: (text, Command(options, partial(_run, name))) for name, (text, options) in _ACTIONS.items()},
+    _EXAMPLES,
+)

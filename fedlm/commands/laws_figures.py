@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 from rich.console import Console
 
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.errors import ConfigurationError
@@ -71,3 +72,6 @@ def _draw(command: FiguresCommand, figure: "LawFigure", evidence: "Evidence", ou
         table = figure.table(evidence, progress.update)
     for path in write_law_figure(figure, table, out, command.data):
         Console().print(f"{figure.name}: {path}", soft_wrap=True, markup=False, highlight=False)
+
+
+COMMAND = Command(FiguresCommand, main)

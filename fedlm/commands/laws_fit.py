@@ -9,6 +9,7 @@ import tyro
 from rich.console import Console
 from rich.table import Column, Table
 
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.atomic_files import make_folder
@@ -114,3 +115,6 @@ def _print_held_out(console: Console, laws: Laws) -> None:
         shown = (f"{error['mean_relative_error']:.2%}", f"{error['max_relative_error']:.2%}")
         table.add_row(name.replace("_", " "), *shown, str(error["points"]), str(error["points_out_of_reach"]))
     console.print(table)
+
+
+COMMAND = Command(FitCommand, main)

@@ -6,6 +6,7 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.errors import ConfigurationError, setting
@@ -83,3 +84,6 @@ def main(argv: list[str]) -> int:
         highlight=False,
     )
     return 0
+
+
+COMMAND = Command(LawsImportCommand, main)

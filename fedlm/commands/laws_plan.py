@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.errors import ConfigurationError, setting
@@ -332,3 +333,6 @@ def _write_config(
         run = "simulate" if command.federated else "pretrain"
         data = "" if "data" in settings else " --data DATA"
         print(f"`fedlm {run} --config {command.write_config}{data} --out RUN` trains it")
+
+
+COMMAND = Command(LawsPlanCommand, main)

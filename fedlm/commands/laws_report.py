@@ -9,6 +9,7 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 from fedlm.commands.progress import EvaluationProgress
 
@@ -48,3 +49,6 @@ def main(argv: list[str]) -> int:
 def _progress(part: str) -> Iterator[Callable[[int, int], None]]:
     with EvaluationProgress(part, "points") as bar:
         yield bar.update
+
+
+COMMAND = Command(ReportCommand, main)

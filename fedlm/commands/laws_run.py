@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedlm.commands.cell_options import CellOptions
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 from fedlm.commands.progress import GridCellProgress
 from fedlm.commands.run_endings import NO_GOOD
@@ -85,3 +86,6 @@ def _run_apart(command: LawsRunCommand, argv: list[str]) -> int:
     with ending_by_sigterm(), GridCellProgress("measuring", "TFLOP") as progress:
         failures = run_some(command.grid, mine, execution.cell_executor(), progress.update)
     return execution.finish_share(mine, failures)
+
+
+COMMAND = Command(LawsRunCommand, main)

@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.errors import ConfigurationError
@@ -66,3 +67,6 @@ def main(argv: list[str]) -> int:
     console.print(printed)
     console.print(_STATEMENT, soft_wrap=True, highlight=False)
     return 0
+
+
+COMMAND = Command(Table2Command, main)

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options, set_up_devices
 from fedlm.commands.progress import EvaluationProgress
 from fedlm.fl_core.atomic_files import write_atomically
@@ -117,3 +118,6 @@ def exposure_table(canaries: dict[str, Any]) -> Table:
 
 def _interval(numbers: dict[str, float], middle: str) -> str:
     return f"{100 * numbers[middle]:.2f} ({100 * numbers['low']:.2f}, {100 * numbers['high']:.2f})"
+
+
+COMMAND = Command(MemorizationCommand, main)

@@ -8,8 +8,8 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
+from fedlm.commands.command import Command, Group
 from fedlm.commands.options import read_options
-from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, Positive
 from fedlm.fl_core.privacy.delta import Delta
@@ -67,15 +67,6 @@ class ExportCommand:
     """Tokens of each."""
     vocabulary: Path | None = None
     """The tokenizer: its JSON file, or the folder of a data set; that of the run's data set where it is not given."""
-
-
-def main(argv: list[str]) -> int:
-    """Run `fedlm model`."""
-    choices = {
-        "import": ("make a run of a published model", _import),
-        "export": ("write the model of a run for other programs", _export),
-    }
-    return run_choice(argv, "fedlm model", "action", "Weights of models, in and out.", choices, _EXAMPLES)
 
 
 def _import(argv: list[str]) -> int:
@@ -139,3 +130,15 @@ _EXAMPLES = """To begin:
 
   fedlm model import FOLDER --out runs/imported
   fedlm model export runs/imported --format huggingface --out exported"""
+
+
+COMMAND = Group(
+    "fedlm model",
+    "action",
+    "Weights of models, in and out.",
+    {
+        "import": ("make a run of a published model", Command(ImportCommand, _import)),
+        "export": ("write the model of a run for other programs", Command(ExportCommand, _export)),
+    },
+    _EXAMPLES,
+)

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_origin
 from rich.console import Console
 from rich.table import Table
 
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count
@@ -54,3 +55,6 @@ def main(argv: list[str]) -> int:
 
 def _shown(name: str, hint: Any) -> str:
     return f"{name} ({expected(hint)})" if get_origin(hint) is Literal else name
+
+
+COMMAND = Command(ModelsCommand, main)

@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 import tyro
 
-from fedlm.commands.command_tree import note_if_looking
 from fedlm.commands.described_options import Option, documentation, option_groups
 from fedlm.commands.option_help import HELP, HELP_ALL, print_help
-from fedlm.commands.suggestions import meant_options
+from fedlm.commands.suggestions import UnknownOptionsError
 from fedlm.commands.typed_words import checked, unread
 from fedlm.fl_core.composed_settings import fitting_value, value_hints, value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
@@ -49,7 +48,6 @@ def read_options(
       ConfigurationError: the file or the preset is missing, or sets what is no option or does not fit one; or values
         do not fit.
     """
-    note_if_looking(prog, command)
     file, argv = _take_option(argv, "--config")
     settings = {} if file is None else _read_file(Path(file))
     defaults: dict[str, Any] = {}
@@ -102,8 +100,7 @@ def _refuse_unknown(argv: list[str], command: type) -> None:
         if an_option and not (flag.startswith("--") and name in known):
             unknown[flag] = name
     if unknown:
-        hint = meant_options(list(unknown.values()), kinds)
-        raise ConfigurationError(f"there is no option {', '.join(unknown)}; {hint}")
+        raise UnknownOptionsError(f"there is no option {', '.join(unknown)}", list(unknown.values()), kinds)
 
 
 def _nameless(command: type) -> set[str]:
@@ -150,9 +147,10 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _fitting(settings: Mapping[str, Any], command: type, source: str) -> dict[str, Any]:
     kinds = value_types(command)
     if unknown := sorted(settings.keys() - kinds.keys()):
-        tables = [name for name in unknown if isinstance(settings[name], dict)]
-        hint = "settings are in no table" if tables else meant_options(unknown, kinds, "")
-        raise ConfigurationError(f"{source}: sets {', '.join(unknown)}, which is no option of this command; {hint}")
+        what = f"{source}: sets {', '.join(unknown)}, which is no option of this command"
+        if any(isinstance(settings[name], dict) for name in unknown):
+            raise ConfigurationError(f"{what}; settings are in no table")
+        raise UnknownOptionsError(what, unknown, kinds, "")
     fitting = {}
     for name, value in settings.items():
         try:

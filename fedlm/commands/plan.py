@@ -10,8 +10,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from fedlm.commands.command import Command, Group
 from fedlm.commands.options import read_options
-from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ConfigurationError, setting
 
 if TYPE_CHECKING:
@@ -59,15 +59,6 @@ class InspectCommand:
     """Public key, `plan.pub`, that the plan must be signed with."""
     json: bool = False
     """Print JSON: the manifest, and beside it the plan's digest, the operations, and whether it is signed."""
-
-
-def main(argv: list[str]) -> int:
-    """Run `fedlm plan`."""
-    choices = {
-        "export": ("write the plan of a run", _export),
-        "inspect": ("say what is in a plan", _inspect),
-    }
-    return run_choice(argv, "fedlm plan", "action", "Training that travels as programs.", choices, _EXAMPLES)
 
 
 _EXAMPLES = """To begin:
@@ -222,3 +213,15 @@ def _print(
             one["name"], "x".join(map(str, one["shape"])), f"{math.prod(one['shape']):,}", f"{one['offset']:,}"
         )
     console.print(table)
+
+
+COMMAND = Group(
+    "fedlm plan",
+    "action",
+    "Training that travels as programs.",
+    {
+        "export": ("write the plan of a run", Command(ExportCommand, _export)),
+        "inspect": ("say what is in a plan", Command(InspectCommand, _inspect)),
+    },
+    _EXAMPLES,
+)

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 from fedlm.commands.processes import ProcessGroup, join_processes
 from fedlm.commands.progress import StepProgress, bytes_text, scores_in_words, trained_part
@@ -140,3 +141,6 @@ def _print_plan(console: Console, prepared: "PreparedPretraining", plan: "Device
     )
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+COMMAND = Command(PretrainCommand, main)

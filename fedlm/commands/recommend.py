@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tyro
 
+from fedlm.commands.command import Command
 from fedlm.commands.data_sample import printable
 from fedlm.commands.options import read_options, set_up_devices
 from fedlm.fl_core.errors import ConfigurationError
@@ -67,3 +68,6 @@ def main(argv: list[str]) -> int:
     for items in found:
         print("\t".join(printable(item) for item, _ in items))
     return 0
+
+
+COMMAND = Command(RecommendCommand, main)

@@ -7,6 +7,7 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 
 
@@ -50,3 +51,6 @@ def main(argv: list[str]) -> int:
     console.print(f"tokenizer: {escape(published.tokenizer)}", soft_wrap=True, highlight=False)
     console.print(f"{', '.join(published.files)} are in {escape(str(command.out))}", soft_wrap=True, highlight=False)
     return 0
+
+
+COMMAND = Command(ReleaseCommand, main)

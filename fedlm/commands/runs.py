@@ -15,8 +15,8 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Column, Table
 
+from fedlm.commands.command import Command, Group
 from fedlm.commands.options import read_options
-from fedlm.commands.sub_commands import run_choice
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.runs.recorded_runs import RecordedRun, find_runs, read_run
@@ -76,17 +76,6 @@ class CleanCommand:
     """With --whole: also where that removes the record of the privacy that a run has spent."""
     yes: bool = False
     """Remove it."""
-
-
-def main(argv: list[str]) -> int:
-    """Run `fedlm runs`."""
-    choices = {
-        "list": ("list the runs in a folder, of any kind", _list),
-        "compare": ("draw the curves of any runs over each other, on a page", _compare),
-        "clean": ("remove what runs do not need", _clean),
-    }
-    purpose = "Runs that there are, of any kind: how they stand, how they compare, and what of them can be removed."
-    return run_choice(argv, "fedlm runs", "action", purpose, choices, _EXAMPLES)
 
 
 def _list(argv: list[str]) -> int:
@@ -209,3 +198,16 @@ _EXAMPLES = """For example:
   fedlm runs list runs
   fedlm runs compare runs/si_cifg runs/two_models --out runs/overlay
   fedlm runs clean runs"""
+
+
+COMMAND = Group(
+    "fedlm runs",
+    "action",
+    "Runs that there are, of any kind: how they stand, how they compare, and what of them can be removed.",
+    {
+        "list": ("list the runs in a folder, of any kind", Command(ListCommand, _list)),
+        "compare": ("draw the curves of any runs over each other, on a page", Command(CompareCommand, _compare)),
+        "clean": ("remove what runs do not need", Command(CleanCommand, _clean)),
+    },
+    _EXAMPLES,
+)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 from fedlm.commands.run_endings import exit_status_in
 from fedlm.fl_core.deployment.server.settings import Deployment
@@ -294,3 +295,6 @@ def _score(command: ServeCommand, model: Any, precision: Any, fingerprint: str) 
             return named_scores(evaluate(model, params, batches), "heldout")
 
     return score
+
+
+COMMAND = Command(ServeCommand, main)

@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 from fedlm.commands.processes import ProcessGroup, join_processes
 from fedlm.commands.progress import RoundProgress, scores_in_words, trained_part
@@ -84,3 +85,6 @@ def main(argv: list[str]) -> int:
         )
     console.print(f"everything is in {command.out}", soft_wrap=True)
     return exit_status(summary["status"])
+
+
+COMMAND = Command(SimulateCommand, main)

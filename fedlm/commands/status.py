@@ -18,6 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedlm.commands.command import Command
 from fedlm.commands.options import read_options
 from fedlm.fl_core.deployment.addresses import check_address, loopback_only
 from fedlm.fl_core.deployment.security.certificates import AUTHORITY_FILE, certificate_pem, read_certificate
@@ -147,3 +148,6 @@ def _privacy_line(privacy: dict[str, Any] | None) -> str:
         f"privacy: epsilon {rounded_up(spent)} of {rounded_up(budget)} spent at delta {rounded_up(privacy['delta'])}; "
         f"{privacy['statement']}"
     )
+
+
+COMMAND = Command(StatusCommand, main)

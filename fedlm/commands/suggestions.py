@@ -1,9 +1,9 @@
 """What somebody may have meant who typed a name that is not there."""
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
-from fedlm.commands.command_tree import commands_with_option
+from fedlm.fl_core.errors import ConfigurationError
 
 _AT_MOST = 3
 _ALMOST_EQUAL, _SIMILAR = 0.8, 0.65
@@ -28,25 +28,60 @@ def closest(name: str, names: Iterable[str]) -> list[str]:
     return [plain[other] for other in dict.fromkeys(found)][:_AT_MOST]
 
 
-def meant_options(unknown: Collection[str], options: Collection[str], written: str = "--") -> str:
-    """Say what may have been meant by options that a command does not have, and which commands have them.
+class UnknownOptionsError(ConfigurationError):
+    """A command has no such options.
 
-    Args:
-      unknown: names of options, as fields are named.
-      options: names of those that the command has.
-      written: what an option begins with where they were found; "" in a file.
+    Attributes:
+      unknown: their names, as fields are named.
     """
 
-    def flag(name: str) -> str:
-        return written + name.replace("_", "-") if written else repr(name)
+    def __init__(self, what: str, unknown: Collection[str], options: Collection[str], written: str = "--"):
+        """Say what may have been meant.
 
-    hints = []
-    for name in unknown:
-        found = [flag(other) for other in closest(name, options)]
-        elsewhere = commands_with_option(name)
-        about = f" by {flag(name)}" if len(unknown) > 1 else ""
-        if found:
-            hints.append(f"did you mean {' or '.join(found)}{about}?")
-        if elsewhere:
-            hints.append(f"{flag(name)} is an option of {', '.join(f'`{prog}`' for prog in elsewhere)}")
-    return " ".join(hints) or "--help-all lists all options"
+        Args:
+          what: what was found, in words.
+          unknown: names of options.
+          options: names of those that the command has.
+          written: what an option begins with where they were found; "" in a file.
+        """
+        self.unknown = list(unknown)
+        self._what, self._options, self._written = what, list(options), written
+        super().__init__(self.worded({}))
+
+    def worded(self, elsewhere: Mapping[str, Collection[str]]) -> str:
+        """Say it in words, with the commands that have an option of the name."""
+        hints = []
+        for name in self.unknown:
+            about = f" by {self._flag(name)}" if len(self.unknown) > 1 else ""
+            if found := [self._flag(other) for other in closest(name, self._options)]:
+                hints.append(f"did you mean {' or '.join(found)}{about}?")
+            if commands := elsewhere.get(name):
+                hints.append(f"{self._flag(name)} is an option of {', '.join(f'`{prog}`' for prog in commands)}")
+        return f"{self._what}; {' '.join(hints) or '--help-all lists all options'}"
+
+    def _flag(self, name: str) -> str:
+        return self._written + name.replace("_", "-") if self._written else repr(name)
+
+
+class UnknownCommandError(ConfigurationError):
+    """A command does not lead to such a sub-command.
+
+    Attributes:
+      word: that was typed.
+    """
+
+    def __init__(self, prog: str, kind: str, word: str, choices: Iterable[str]):
+        """Say what may have been meant by the word after `prog`, which leads to sub-commands of a kind."""
+        self.word = word
+        self._prog, self._kind, self._choices = prog, kind, list(choices)
+        super().__init__(self.worded([]))
+
+    def close(self) -> list[str]:
+        """List the sub-commands that may have been meant."""
+        return [f"{self._prog} {name}" for name in closest(self.word, self._choices)]
+
+    def worded(self, elsewhere: Collection[str]) -> str:
+        """Say it in words, with other commands of that name."""
+        meant = " or ".join(f"`{command}`" for command in self.close() or elsewhere)
+        hint = f"did you mean {meant}? Or " if meant else ""
+        return f"unknown {self._kind} {self.word!r}; {hint}choose from {', '.join(self._choices)}"

@@ -4,7 +4,7 @@ import codecs
 
 import pytest
 
-from fedlm.commands.data import main
+from fedlm.commands.data import COMMAND
 from fedlm.fl_core.errors import DataError
 from fedlm.fl_core.text_encodings import refuse_other_encodings, utf8_text
 from fedlm.simulations.data.sources.interactions import Interactions
@@ -62,14 +62,14 @@ def test_the_command_names_the_encoding_of_a_table(tmp_path, kind, encoding, nam
     text = TEXT if kind == "jsonl" else "user,text\na,The café.\n"
     (tmp_path / "file").write_bytes(text.encode(encoding))
     with pytest.raises(DataError, match=rf"file: is in {named}, expected UTF-8"):
-        main(["import", kind, str(tmp_path / "file"), "--out", str(tmp_path / "store"), "--workers", "1"])
+        COMMAND.main(["import", kind, str(tmp_path / "file"), "--out", str(tmp_path / "store"), "--workers", "1"])
 
 
 def test_half_a_character_is_named_with_its_line(tmp_path, capsys):
     rows = [f'{{"user": "u{n}", "text": "The cat sat."}}\n' for n in range(20)]
     rows.insert(7, '{"user": "u3", "text": "half \\ud83d of it"}\n')
     (tmp_path / "rows.jsonl").write_text("".join(rows))
-    main(["import", "jsonl", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "store"), "--workers", "1"])
+    COMMAND.main(["import", "jsonl", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "store"), "--workers", "1"])
     said = capsys.readouterr().out
     assert f"left out: text that is not Unicode, 1 (the first: {tmp_path / 'rows.jsonl'}, line 8)" in said
     assert "None" not in said

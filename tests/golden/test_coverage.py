@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from fedlm.commands.cli import COMMANDS
+from fedlm.commands.command_tree import COMMANDS
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
 from fedlm.fl_core.clipping.methods import MethodName
 from fedlm.fl_core.compression.registry import COMPRESSIONS

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from fedlm.commands import cli, models
+from fedlm.commands import command_tree, models
 from fedlm.commands.account import KINDS
-from fedlm.commands.cli import COMMANDS, main
-from fedlm.commands.command_tree import find_commands
+from fedlm.commands.cli import main
+from fedlm.commands.command_tree import COMMANDS, find_commands
 from fedlm.commands.progress import StepProgress, bytes_text, describe_round, scores_in_words, time_text
 from fedlm.simulations.experiments.presets import PRESETS, SIMULATION_PRESETS
 
@@ -34,11 +34,11 @@ def test_models_can_be_counted_with_another_vocabulary(capsys):
     assert json.loads(capsys.readouterr().out)["cifg_tiny"] == 381_696 - 4086 * 65
 
 
-@pytest.mark.parametrize("module", ["fedlm.commands.models", "fedlm.commands.no_such_command"])
-def test_garbage_is_collected_again_once_a_command_is_imported(module, monkeypatch):
-    monkeypatch.delitem(sys.modules, module, raising=False)
+@pytest.mark.parametrize("name", ["models", "no_such_command"])
+def test_garbage_is_collected_again_once_a_command_is_imported(name, monkeypatch):
+    monkeypatch.delitem(sys.modules, f"fedlm.commands.{name}", raising=False)
     with suppress(ModuleNotFoundError):
-        assert cli._imported(module).__name__ == module
+        assert command_tree.imported(name).__name__ == f"fedlm.commands.{name}"
     assert gc.isenabled()
 
 
@@ -161,7 +161,7 @@ def failing(monkeypatch, tmp_path):
         def run(argv):
             raise error
 
-        monkeypatch.setattr(models, "main", run)
+        monkeypatch.setattr(models, "COMMAND", models.COMMAND._replace(main=run))
 
     return fail_with
 

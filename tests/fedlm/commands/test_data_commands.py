@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from fedlm.commands.data import main
+from fedlm.commands.data import COMMAND
 from fedlm.fl_core.errors import ConfigurationError, DataError
 
 
@@ -17,13 +17,13 @@ def store(tmp_path_factory):
     ]
     (folder / "messages.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = ["import", "jsonl", str(folder / "messages.jsonl"), "--out", str(folder / "store")]
-    assert main([*command, "--tokenizer", "words", "--vocabulary-size", "8", "--workers", "1"]) == 0
+    assert COMMAND.main([*command, "--tokenizer", "words", "--vocabulary-size", "8", "--workers", "1"]) == 0
     return folder / "store"
 
 
 def test_import_explains_tokenizers(capsys):
     with pytest.raises(SystemExit) as caught:
-        main(["import", "jsonl", "--help"])
+        COMMAND.main(["import", "jsonl", "--help"])
     assert caught.value.code == 0
     printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "the 4 special tokens come on top" in printed
@@ -34,7 +34,7 @@ def test_import_explains_tokenizers(capsys):
 def test_import_with_a_given_vocabulary(store, tmp_path, given):
     source = str(store.parent / "messages.jsonl")
     command = ["import", "jsonl", source, "--out", str(tmp_path / "s"), "--workers", "1"]
-    assert main([*command, "--vocabulary", str(store / given)]) == 0
+    assert COMMAND.main([*command, "--vocabulary", str(store / given)]) == 0
     assert (tmp_path / "s" / "train.arrow").read_bytes() == (store / "train.arrow").read_bytes()
     origin = json.loads((tmp_path / "s" / "store.json").read_text())["vocabulary_origin"]
     assert (origin["kind"], origin["of_another"]) == ("training data", True)
@@ -46,7 +46,7 @@ def test_import_says_which_splits_are_empty(tmp_path, capsys):
         rows = (json.dumps({"user": f"user{i}", "text": f"Message {i} has words."}) + "\n" for i in range(users))
         (tmp_path / "rows.jsonl").write_text("".join(rows))
         command = ["import", "jsonl", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / str(users))]
-        assert main([*command, "--workers", "1"]) == 0
+        assert COMMAND.main([*command, "--workers", "1"]) == 0
         said.append(capsys.readouterr().out)
     splits = json.loads((tmp_path / "2" / "store.json").read_text())["splits"]
     empty = [name for name, split in splits.items() if not split["clients"]]
@@ -57,7 +57,7 @@ def test_import_says_which_splits_are_empty(tmp_path, capsys):
 
 @pytest.mark.long
 def test_describe_shows_coverage_and_cuts(store, tmp_path, capsys):
-    assert main(["describe", str(store), "--plot", str(tmp_path / "p.png")]) == 0
+    assert COMMAND.main(["describe", str(store), "--plot", str(tmp_path / "p.png")]) == 0
     printed = capsys.readouterr().out
     for row in ("cut at length 10", "cut at length 50", "covered by the vocabulary", "vocabulary used"):
         assert row in printed
@@ -67,32 +67,32 @@ def test_describe_shows_coverage_and_cuts(store, tmp_path, capsys):
 
 @pytest.mark.long
 def test_describe_as_json_can_draw_too(store, tmp_path, capsys):
-    assert main(["describe", str(store), "--json", "--plot", str(tmp_path / "p.png")]) == 0
+    assert COMMAND.main(["describe", str(store), "--json", "--plot", str(tmp_path / "p.png")]) == 0
     assert json.loads(capsys.readouterr().out)["splits"]["train"]["vocabulary_used"] == 8
     assert (tmp_path / "p.png").is_file()
 
 
 def test_describe_draws_only_png(store, tmp_path):
     with pytest.raises(ConfigurationError, match=r"plot is .*p\.pdf', but must be a file name that ends in \.png"):
-        main(["describe", str(store), "--plot", str(tmp_path / "p.pdf")])
+        COMMAND.main(["describe", str(store), "--plot", str(tmp_path / "p.pdf")])
 
 
 def test_sample_prints_text(store, capsys):
-    assert main(["sample", str(store), "--client", "user3", "--examples", "2"]) == 0
+    assert COMMAND.main(["sample", str(store), "--client", "user3", "--examples", "2"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("client user3: 4 examples\n  1. message [OOV] of user [OOV] has")
     assert printed.endswith("  ... and 2 more\n")
 
 
 def test_sample_hides_commands_to_the_terminal(store, capsys):
-    assert main(["sample", str(store), "--clients", "100"]) == 0
+    assert COMMAND.main(["sample", str(store), "--clients", "100"]) == 0
     printed = capsys.readouterr().out
     assert "client \ufffd[31mred" in printed
     assert "\x1b" not in printed
 
 
 def test_sample_as_json(store, capsys):
-    assert main(["sample", str(store), "--clients", "2", "--seed", "5", "--json"]) == 0
+    assert COMMAND.main(["sample", str(store), "--clients", "2", "--seed", "5", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["split"] == "train"
     assert len(document["clients"]) == 2
@@ -101,6 +101,6 @@ def test_sample_as_json(store, capsys):
 
 def test_sample_refuses_what_it_cannot_do(store):
     with pytest.raises(DataError, match="has no client 'nobody'"):
-        main(["sample", str(store), "--client", "nobody"])
+        COMMAND.main(["sample", str(store), "--client", "nobody"])
     with pytest.raises(ConfigurationError, match="examples is 0, but must be at least 1"):
-        main(["sample", str(store), "--examples", "0"])
+        COMMAND.main(["sample", str(store), "--examples", "0"])

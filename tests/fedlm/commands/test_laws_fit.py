@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from fedlm.commands.laws import main
+from fedlm.commands.laws import COMMAND
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.simulations.laws.laws_file import read_laws
 from fedlm.simulations.laws.measurements import write_measurements
@@ -23,7 +23,7 @@ def results(tmp_path):
 def test_a_folder_of_results_is_fitted(results, capsys):
     laws_file = results / "laws.json"
     command = ["fit", str(results), "--out", str(laws_file), "--method", "code", "--draws", "3"]
-    assert main([*command, "--forms", "chinchilla"]) == 0
+    assert COMMAND.main([*command, "--forms", "chinchilla"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "Surface (code): 5 models of 130,000 to 3,280,000 parameters, to 1,024 steps measured and 65,536" in printed
     for row in ("cells", "largest model", "longest runs", "chinchilla: L = E + A / N^alpha + B / D^beta"):
@@ -43,7 +43,7 @@ def test_a_folder_of_results_is_fitted(results, capsys):
 
 def test_no_draws_and_no_forms(results, capsys):
     file = results / "measurements.parquet"
-    assert main(["fit", str(file), "--out", str(results / "laws.json"), "--draws", "0", "--forms"]) == 0
+    assert COMMAND.main(["fit", str(file), "--out", str(results / "laws.json"), "--draws", "0", "--forms"]) == 0
     laws = read_laws(results / "laws.json")
     assert laws.forms == {}
     assert np.isnan(laws.surface.band(1e6, 512, 1e-3)).all()
@@ -53,7 +53,7 @@ def test_no_draws_and_no_forms(results, capsys):
 def test_what_cannot_be_fitted_is_said_and_the_rest_is_fitted(results, capsys):
     few = MEASUREMENTS.where(MEASUREMENTS.step == 1024)
     write_measurements(few, results / "measurements.parquet")
-    assert main(["fit", str(results), "--out", str(results / "laws.json"), "--forms", "chinchilla"]) == 0
+    assert COMMAND.main(["fit", str(results), "--out", str(results / "laws.json"), "--forms", "chinchilla"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "left out, surface: 1 blocks end at step 0 or later, but a fit needs at least 3 of them" in printed
     assert read_laws(results / "laws.json").surface is None
@@ -69,7 +69,7 @@ def test_what_cannot_be_fitted_is_said_and_the_rest_is_fitted(results, capsys):
 )
 def test_mistakes_are_one_line(results, options, message):
     with pytest.raises((ConfigurationError, DataError), match=message):
-        main(["fit", str(results), "--out", str(results / "laws.json"), *options])
+        COMMAND.main(["fit", str(results), "--out", str(results / "laws.json"), *options])
     assert not (results / "laws.json").exists()
 
 
@@ -86,14 +86,14 @@ def test_mistakes_are_one_line(results, options, message):
 def test_settings_of_another_grid_are_refused_before_anything_is_fitted(results, content, message, capsys):
     (results / "grid.json").write_text(content)
     with pytest.raises(DataError, match=message):
-        main(["fit", str(results), "--out", str(results / "laws.json")])
+        COMMAND.main(["fit", str(results), "--out", str(results / "laws.json")])
     assert not (results / "laws.json").exists()
 
 
 def test_what_was_measured_twice_is_said(results, capsys):
     write_measurements(MEASUREMENTS.joined([MEASUREMENTS]), results / "measurements.parquet")
     out = results / "new" / "laws.json"
-    assert main(["fit", str(results), "--out", str(out), "--draws", "0", "--forms"]) == 0
+    assert COMMAND.main(["fit", str(results), "--out", str(out), "--draws", "0", "--forms"]) == 0
     said = f"{len(MEASUREMENTS)} of {2 * len(MEASUREMENTS)} blocks are of trainings that were measured already"
     assert said in " ".join(capsys.readouterr().out.split())
     assert said in " ".join(read_laws(out).surface.notes)
@@ -101,4 +101,4 @@ def test_what_was_measured_twice_is_said(results, capsys):
 
 def test_a_folder_is_no_file_of_laws(results):
     with pytest.raises(ConfigurationError, match="which is a folder"):
-        main(["fit", str(results), "--out", str(results)])
+        COMMAND.main(["fit", str(results), "--out", str(results)])

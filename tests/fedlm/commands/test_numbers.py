@@ -26,7 +26,7 @@ _ZERO = {
     *("beta1", "beta2", "momentum", "server_beta1", "server_beta2", "server_momentum", "server_warmup_rounds"),
     *("negatives_seed", "noise_batch_ratios", "num_fewshot", "process_id", "rolling", "seed", "seeds"),
     *("selection_eta", "speed_shares", "temperature", "training_examples", "warmup_steps", "weight_decay"),
-    *("window_seconds", "laws run heldout_examples"),
+    *("window_seconds", "halvings", "laws run heldout_examples"),
 }
 
 

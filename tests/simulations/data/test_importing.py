@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedlm.commands.data import main
+from fedlm.commands.data import COMMAND
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.models.special_tokens import OOV_ID
 from fedlm.simulations.data.client_text import ClientText
@@ -150,11 +150,11 @@ def test_describe_agrees_with_numpy(tmp_path):
 
 
 def test_command_describes_as_json(store, capsys):
-    assert main(["describe", str(store.path), "--json"]) == 0
+    assert COMMAND.main(["describe", str(store.path), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["splits"]["train"]["clients"] == store.split("train").num_clients
     assert "skipped" in document
-    assert main(["describe", str(store.path)]) == 0
+    assert COMMAND.main(["describe", str(store.path)]) == 0
     assert "examples per client: median" in capsys.readouterr().out
 
 
@@ -166,18 +166,18 @@ def test_command_imports(tmp_path: Path, capsys, monkeypatch):
     monkeypatch.setattr(stdlib, "stdlib_root", lambda: root)
     out = tmp_path / "made" / "store"
     command = ["import", "stdlib", "--out", str(out), "--vocabulary-size", "100", "--workers", "1"]
-    assert main(command) == 0
+    assert COMMAND.main(command) == 0
     printed = capsys.readouterr()
     assert f"fedlm data describe {out}" in printed.out
     assert TokenStore.open(out).vocabulary_size <= 100
     with pytest.raises(DataError, match="pass overwrite=True"):
-        main(command)
-    assert main([*command, "--overwrite"]) == 0
+        COMMAND.main(command)
+    assert COMMAND.main([*command, "--overwrite"]) == 0
 
 
 def test_unknown_actions_and_sources_are_refused():
-    assert main([]) == main(["import"]) == 2
+    assert COMMAND.main([]) == COMMAND.main(["import"]) == 2
     with pytest.raises(ConfigurationError, match="unknown action 'imprt'; did you mean `fedlm data import`"):
-        main(["imprt"])
+        COMMAND.main(["imprt"])
     with pytest.raises(ConfigurationError, match="unknown source 'nowhere'; choose from stdlib, "):
-        main(["import", "nowhere"])
+        COMMAND.main(["import", "nowhere"])

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedlm.commands.data import main
+from fedlm.commands.data import COMMAND
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.accounting import account, gaussian_epsilon
 from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
@@ -308,13 +308,13 @@ def test_the_commands_say_where_the_vocabulary_comes_from(tmp_path, capsys):
     (tmp_path / "messages.jsonl").write_text("\n".join(lines))
     command = ["import", "jsonl", str(tmp_path / "messages.jsonl"), "--vocabulary-size", "300", "--workers", "1"]
     private = ["--vocabulary-epsilon", "8", "--vocabulary-delta", "1e-6", "--vocabulary-words-per-client", "6"]
-    assert main([*command, *private, "--out", str(tmp_path / "private")]) == 0
+    assert COMMAND.main([*command, *private, "--out", str(tmp_path / "private")]) == 0
     assert "the vocabulary is covered" in capsys.readouterr().out
-    assert main(["describe", str(tmp_path / "private")]) == 0
+    assert COMMAND.main(["describe", str(tmp_path / "private")]) == 0
     assert "epsilon = 8, delta = 1e-06" in capsys.readouterr().out
-    assert main([*command, "--out", str(tmp_path / "plain")]) == 0
+    assert COMMAND.main([*command, "--out", str(tmp_path / "plain")]) == 0
     assert "VOCABULARY NOT COVERED" in capsys.readouterr().out
-    assert main(["describe", str(tmp_path / "plain"), "--json"]) == 0
+    assert COMMAND.main(["describe", str(tmp_path / "plain"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["vocabulary_origin"]["kind"] == "training data"
 
 

@@ -35,7 +35,7 @@ def public(settings):
 
 
 def statement_of(folder, capsys):
-    assert account_command.main(["ledger", str(folder), "--json"]) == 0
+    assert account_command.COMMAND.main(["ledger", str(folder), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -79,14 +79,14 @@ def test_runs_are_composed_each_once(settings, tmp_path, capsys):
         run(settings, tmp_path / name, init_from=before and tmp_path / before)
 
     def together(*names):
-        assert account_command.main(["ledger", *(str(tmp_path / name) for name in names), "--json"]) == 0
+        assert account_command.COMMAND.main(["ledger", *(str(tmp_path / name) for name in names), "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
     for names, rounds in ((("1", "2"), 2), (("3", "2", "1"), 3), (("3", "other"), 4), (("1", "other"), 2)):
         found = together(*names)
         assert found["epsilon"] == pytest.approx(gaussian_epsilon(4.0, np.sqrt(rounds), 1e-5))
         assert len(found["trainings"]) == rounds
-    assert account_command.main(["ledger", str(tmp_path / "1"), str(tmp_path / "other")]) == 0
+    assert account_command.COMMAND.main(["ledger", str(tmp_path / "1"), str(tmp_path / "other")]) == 0
     assert "training" in capsys.readouterr().out
     # A copy that went on by itself has the same noise over other sums.
     shutil.copytree(tmp_path / "other", tmp_path / "fork")
@@ -98,7 +98,7 @@ def test_runs_are_composed_each_once(settings, tmp_path, capsys):
     assert found["epsilon"] is None
     assert "went on in two places" in found["not_private"]
     with pytest.raises(ConfigurationError, match="there is no run"):
-        account_command.main(["ledger", "--json"])
+        account_command.COMMAND.main(["ledger", "--json"])
     run(settings, tmp_path / "delta", delta=1e-6)
     with pytest.raises(ConfigurationError, match="different deltas"):
         together("1", "delta")
@@ -305,7 +305,7 @@ def test_a_data_set_may_carry_a_budget(settings, public, tmp_path, small_store, 
     store = other_import(small_store, tmp_path / "store", range(60))
     settings, public = settings | {"data": store}, public | {"data": store}
     words = ["budget", str(store), "--epsilon", "1.5", "--delta", "1e-5", "--json"]
-    assert account_command.main(words) == 0
+    assert account_command.COMMAND.main(words) == 0
     assert json.loads(capsys.readouterr().out)["epsilon_budget"] == 1.5
     for number in (1, 2):
         run(settings, tmp_path / f"{number}")
@@ -316,13 +316,13 @@ def test_a_data_set_may_carry_a_budget(settings, public, tmp_path, small_store, 
             run(changes, tmp_path / "4")
     with pytest.raises(ConfigurationError, match="has a privacy budget, from which a server"):
         fleet_command._stored(store)
-    assert account_command.main(words[:2]) == 0
+    assert account_command.COMMAND.main(words[:2]) == 0
     assert "1.35" in capsys.readouterr().out
     other = other_import(small_store, tmp_path / "other", range(30))
     shutil.copy(store / "privacy-budget.jsonl", other)
     for use in (
         lambda: run(settings, tmp_path / "5", data=other),
-        lambda: account_command.main(["budget", str(other)]),
+        lambda: account_command.COMMAND.main(["budget", str(other)]),
     ):
         with pytest.raises(BudgetError, match="the budget is of another data set"):
             use()

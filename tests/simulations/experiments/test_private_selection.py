@@ -78,7 +78,7 @@ def spent(law=LAW, noise=4.0):
 
 
 def terms_of(folder, capsys):
-    assert account_command.main(["ledger", str(folder), "--json"]) == 0
+    assert account_command.COMMAND.main(["ledger", str(folder), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -320,7 +320,7 @@ def test_two_outcomes_of_one_selection_are_not_composed(here, small_store, tmp_p
     shutil.copytree(one, other, symlinks=True)
     for out in (one, other):
         run_selection(settings, out, 1)
-    assert account_command.main(["ledger", str(one / "chosen"), str(other / "chosen"), "--json"]) == 0
+    assert account_command.COMMAND.main(["ledger", str(one / "chosen"), str(other / "chosen"), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["epsilon"] is None
     assert "chosen by one private selection, of which one run alone is covered" in said["not_private"]

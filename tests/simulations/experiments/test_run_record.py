@@ -152,7 +152,7 @@ def test_nothing_is_stated_by_a_ledger_that_ends_before_the_newest_checkpoint(tm
         statement_in(tmp_path)
     for given in (tmp_path, tmp_path / "privacy", tmp_path / "privacy" / "ledger.jsonl"):
         with pytest.raises(LedgerError, match="the ledger was cut off"):
-            account_command.main(["ledger", str(given)])
+            account_command.COMMAND.main(["ledger", str(given)])
 
 
 def begin_ledger(folder):
