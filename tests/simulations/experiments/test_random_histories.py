@@ -55,7 +55,7 @@ RUN = {
     "update_clip_norm": 0.5,
     "delta": 1e-5,
 }
-NO_PRIVACY = {"privacy": "none", "noise_multiplier": None, "delta": None, "min_separation": None}
+NO_PRIVACY = {"privacy": "none", "noise_multiplier": None, "delta": None, "noise_seed": "entropy"}
 BOUNDED = {"cohort_sampler": "min_separation", "min_separation": 2}
 PRIVACY = [
     {"privacy": "gaussian", "cohort_sampler": "poisson"},
@@ -285,7 +285,7 @@ def play(stores, monkeypatch, **options):
         logging.root.manager, "disable", logging.WARNING
     )  # the accountant says which orders it leaves out
     machine = type("Operator", (Operator,), {"stores": stores, "counts": Counter()})
-    run_state_machine_as_test(machine, settings=settings(costly(5), stateful_step_count=8, **options))
+    run_state_machine_as_test(machine, settings=settings(costly(2), stateful_step_count=8, **options))
     return machine.counts
 
 
