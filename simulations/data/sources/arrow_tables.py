@@ -1,7 +1,8 @@
 """Tables of Arrow, from Parquet files and from Arrow streams: cut into parts of rows, and these as texts.
 
 The main process cuts, and sends each part along as an Arrow stream of its own: what has to be read from a file's
-beginning is then read once. `pyarrow.dataset` reads no streams, and reads ahead by whole row groups.
+beginning is then read once. `pyarrow.dataset` reads no streams, and of a Parquet file it holds
+four times as much in memory.
 """
 
 import functools
