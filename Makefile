@@ -12,14 +12,14 @@ TEST_OPTIONS ?= -n 3 --dist worksteal -p randomly --randomly-seed=$(SEED)
 REFERENCE_VENV = reference/.venv
 ACCELERATOR_VENV = .venv-accelerator
 MINUTES ?= 9
-LITERT_VENV = .venv-litert
 PLAN_CLIENT = clients/plan_client
+JAVASCRIPT_PACKAGES = clients/javascript/node_modules/.package-lock.json
 PEERS = benchmarks/simulation/peers
 IS_PYTHON_311 = -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
 REFERENCE_PYTHON ?= $(shell for p in python3.11 $(PYTHON); do $$p $(IS_PYTHON_311) 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help compare docs test test-long test-all test-thorough reference bench-peers lint bench accelerator clean plan-client litert
+.PHONY: help compare docs test test-long test-all test-thorough reference bench-peers lint bench accelerator clean
 
 help:
 	@echo "make compare     compare four architectures on the standard library's text; ends in $(OUT)/report.html"
@@ -33,14 +33,12 @@ help:
 	@echo "make bench       measure; results go to benchmarks/*/results"
 	@echo "make accelerator measure this machine's GPU for MINUTES=$(MINUTES) minutes, in an environment of its own"
 	@echo "make bench-peers make the environment of two more frameworks that bench times (Python 3.11)"
-	@echo "make plan-client make the environment of a client of plans with IREE and without JAX"
-	@echo "make litert      make the environment of plans as models of LiteRT"
 	@echo "make clean       remove the environments, the site and all runs"
 
 $(VENV)/installed: setup.cfg pyproject.toml constraints.txt $(PLAN_CLIENT)/setup.cfg
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fedlm needs Python 3.11 or newer; set PYTHON=")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,docs,test,lint]' -e '$(PLAN_CLIENT)[jax]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,docs,test,lint]' -e $(PLAN_CLIENT)
 	touch $@
 
 $(DATA)/store.json: | $(VENV)/installed
@@ -59,9 +57,12 @@ test test-long test-thorough: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/installed
 	$(BIN)/python -m pytest $(TEST_OPTIONS) -m 'not (long or reference or thorough)'
 
-test-long: $(VENV)/installed
+test-long: $(VENV)/installed $(if $(shell command -v npm),$(JAVASCRIPT_PACKAGES))
 	$(BIN)/python -m pytest $(TEST_OPTIONS) -m '(long or reference or hypothesis) and not thorough' \
 	  --hypothesis-profile long
+
+$(JAVASCRIPT_PACKAGES): clients/javascript/package-lock.json
+	cd clients/javascript && npm ci --silent
 
 # Compiled as a user's runs are; the others compile in less time (tests/conftest.py).
 test-thorough: $(VENV)/installed
@@ -79,20 +80,6 @@ $(REFERENCE_VENV)/installed: reference/requirements.txt setup.cfg pyproject.toml
 	  echo "the reference environment needs Python 3.11: install it, or set REFERENCE_PYTHON= to one" >&2; exit 1; }
 	$(REFERENCE_PYTHON) -m venv --clear $(REFERENCE_VENV)
 	$(REFERENCE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r reference/requirements.txt -e .
-	touch $@
-
-plan-client: $(PLAN_CLIENT)/.venv/installed
-
-$(PLAN_CLIENT)/.venv/installed: $(PLAN_CLIENT)/setup.cfg constraints.txt
-	$(PYTHON) -m venv --clear $(PLAN_CLIENT)/.venv
-	$(PLAN_CLIENT)/.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt '$(PLAN_CLIENT)[iree,compiler]'
-	touch $@
-
-litert: $(LITERT_VENV)/installed
-
-$(LITERT_VENV)/installed: setup.cfg pyproject.toml constraints.txt
-	test -x $(LITERT_VENV)/bin/python || $(PYTHON) -m venv $(LITERT_VENV)
-	$(LITERT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[litert]'
 	touch $@
 
 bench-peers: $(PEERS)/.venv/installed
@@ -135,4 +122,4 @@ $(ACCELERATOR_VENV)/installed: setup.cfg pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(ACCELERATOR_VENV) $(REFERENCE_VENV) $(PEERS)/.venv $(PLAN_CLIENT)/.venv $(LITERT_VENV) $(SITE) runs
+	rm -rf clients/javascript/node_modules clients/javascript/build $(VENV) $(ACCELERATOR_VENV) $(REFERENCE_VENV) $(PEERS)/.venv $(SITE) runs

@@ -43,7 +43,9 @@ def kept(rate: float, keys: jax.Array, place: int) -> Callable[[tuple[int, ...],
     def factors(shape: tuple[int, ...], dtype: Any) -> jax.Array:
         def of_row(key: jax.Array) -> jax.Array:
             stream = jax.random.fold_in(jax.random.wrap_key_data(key, impl="threefry2x32"), place)
-            return jax.random.bernoulli(stream, 1 - rate, shape[1:])
+            # What jax.random.bernoulli comes to, without reading a float out of bits, which LiteRT cannot.
+            words = jax.random.bits(stream, shape[1:], jnp.uint32) >> 9
+            return words.astype(jnp.int32).astype(jnp.float32) * 2.0**-23 < 1 - rate
 
         return jnp.where(jax.vmap(of_row)(keys), 1 / (1 - rate), 0).astype(dtype)
 

@@ -59,11 +59,6 @@ class ServeCommand:
     plan_key: Path | None = None
     """Key of `fedlm keys plan`, `plan.key`, with which plans are signed for clients that have no models
     (`fedlm-client`); that of --keys where it has one. Without a key such clients are turned away."""
-    plan_modules: Path | None = None
-    """Folder of what this run's plan was made into, in a folder for each target, for clients whose owners ask for it:
-    machine code of `fedlm-client compile`, where they have no compiler (`fedlm-client run --accept-modules TARGET`),
-    and as `litert` what `fedlm plan export --format litert` makes, for pages. What is added while the server runs is
-    found."""
     page: Path | None = None
     """Folder of the client of plans for browsers, `build/page` of clients/javascript, to be opened at this server's
     address."""
@@ -221,10 +216,10 @@ def served_model(name: str, training: "TrainingSettings", vocabulary: Path) -> S
     from fedlm.fl_core.reattention import refuse_reattention
     from fedlm.models.dropout import with_dropout
     from fedlm.models.precision import resolve_precision, with_precision
-    from fedlm.models.registry import create_model
     from fedlm.models.special_tokens import OWN
     from fedlm.models.training_shapes import check_length
     from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
+    from fedlm.simulations.experiments.federated_models import create_federated_model
 
     refuse_reattention(name)
     path = tokenizer_file(vocabulary)
@@ -235,7 +230,9 @@ def served_model(name: str, training: "TrainingSettings", vocabulary: Path) -> S
             f"{', '.join(OWN.names)}; give a tokenizer that fedlm made"
         )
     precision = resolve_precision(training.precision, jax.default_backend())
-    model = with_precision(with_dropout(create_model(name, tokenizer.vocabulary_size), training.dropout), precision)
+    model = with_precision(
+        with_dropout(create_federated_model(name, tokenizer.vocabulary_size), training.dropout), precision
+    )
     check_length(name, model, training.length)
     return ServedModel(model, precision, tokenizer, path.read_bytes())
 
@@ -255,23 +252,20 @@ def _task(command: ServeCommand) -> Any:
         score=None if command.heldout is None else _score(command, model, precision, fingerprint),
         vocabulary_origin=given_origin(command.vocabulary, fingerprint, command.vocabulary_origin),
         plan_signer=_plan_signer(command),
-        plan_modules=_plan_modules(command),
     )
 
 
 def _plan_signer(command: ServeCommand) -> Any:
+    from fedlm.fl_core.deployment.plans.litert.graph import load_schema
     from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner
 
-    if command.plan_key is not None:
-        return PlanSigner(command.plan_key)
-    beside = None if command.keys is None else command.keys / PLAN_KEY_FILE
-    return PlanSigner(beside) if beside is not None and beside.exists() else None
-
-
-def _plan_modules(command: ServeCommand) -> Any:
-    from fedlm.fl_core.deployment.plans.plan_modules import ModuleFolder
-
-    return None if command.plan_modules is None else ModuleFolder(command.plan_modules)
+    path = command.plan_key
+    if path is None and command.keys is not None and (command.keys / PLAN_KEY_FILE).exists():
+        path = command.keys / PLAN_KEY_FILE
+    if path is None:
+        return None
+    load_schema()
+    return PlanSigner(path)
 
 
 def _score(command: ServeCommand, model: Any, precision: Any, fingerprint: str) -> Any:

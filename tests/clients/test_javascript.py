@@ -1,4 +1,4 @@
-"""TypeScript under clients/javascript gives what Python gives: programs of plans, tokens; and refuses what it must."""
+"""TypeScript under clients/javascript gives what Python gives: training by plans, tokens; and refuses what it must."""
 
 import base64
 import hashlib
@@ -8,29 +8,23 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from fedlm.fl_core.deployment.plans.plan_modules import statement_on
 from fedlm.fl_core.deployment.protocol import messages_pb2
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
-from fedlm_client.jax_runtime import load
-from fedlm_client.signature import MODULES, PLAN
-from tests.clients.plan_client.test_refusals import program_of, replaced_step
+from fedlm_client.confined import Trainer
 from tests.clients.rules import TABLE
-from tests.support import plans
+from tests.support import hostile_models, plans
 
 FOLDER = Path(__file__).parents[2] / "clients/javascript"
 CASES = (
     {"upload_bits": 8},
     {"model": "si_cifg_tiny", "upload_bits": 16},
     {"client_algorithm": "mime_lite", "upload_bits": 32},
+    {"model": "gru4rec", "dropout": 0.2, "upload_bits": 32},
 )
 TEXTS = [
     *(
@@ -76,35 +70,41 @@ TEXTS = [
 ]
 
 
-def _value(rng, argument):
-    if argument.role == "tokens":
-        return plans.examples(argument.shape[0], argument.shape[1] - 1)
-    if argument.role == "weight":
-        return np.arange(argument.shape[0]) < argument.shape[0] - 1
-    if argument.dtype == "uint32":
-        return rng.integers(0, 2**32, argument.shape, np.uint32)
-    return 0.1 * rng.normal(size=argument.shape)
+def _encoded(content):
+    return base64.b64encode(content).decode()
 
 
-def _plain(value):
-    numbers = value.astype(np.uint8) if value.dtype == bool else value
-    return {"shape": list(value.shape), "dtype": str(value.dtype), "data": numbers.ravel().tolist()}
+class _Noted:
+    """A trainer whose steps are noted."""
+
+    def __init__(self, trainer):
+        self._trainer, self.steps = trainer, []
+        self.begin, self.finish = trainer.begin, trainer.finish
+
+    def step(self, tokens, weight, random, rate):
+        given = {"tokens": tokens, "weight": weight, "random": random}
+        self.steps.append({name: one.ravel().tolist() for name, one in given.items()})
+        self._trainer.step(tokens, weight, random, rate)
 
 
 def _write(folder):
-    rng, cases = np.random.default_rng(0), {}
-    for number, settings in enumerate(CASES):
+    cases = {}
+    for settings in CASES:
         plan, manifest = plans.plan_of(**settings)
-        for part in ("step", "finish"):
-            content, program = getattr(plan, part), getattr(manifest, part)
-            name = f"{number}.{part}"
-            inputs = [np.asarray(_value(rng, one), one.dtype) for one in program.inputs]
-            outputs = [np.asarray(one) for one in load(content, program)(inputs)]
-            (folder / name).write_bytes(content)
-            cases[name] = {"inputs": [_plain(one) for one in inputs], "outputs": [_plain(one) for one in outputs]}
-    empty = jax.ShapeDtypeStruct((0, 1 << 28), jnp.float32)
-    (folder / "empty").write_bytes(program_of(lambda x: jnp.sum(x, axis=1), empty)[0])
-    (folder / "calling").write_bytes(plans.portable(plans.CALLING))
+        values = plans.sent_values(manifest)
+        with Trainer(manifest, plan.manifest, plan.model) as trainer:
+            noted = _Noted(trainer)
+            sums, body = plans.train(noted, manifest, values, plans.examples(11, manifest.batches.length))
+        cases[str(settings)] = {
+            "manifest": _encoded(plan.manifest),
+            "model": _encoded(plan.model),
+            "values": values.tolist(),
+            "steps": noted.steps,
+            "rate": plans.RATE,
+            "stream": [plans.SEED, plans.ROUND, plans.CLIENT],
+            "sums": sums,
+            "body": _encoded(body),
+        }
     (folder / "cases.json").write_text(json.dumps(cases))
 
 
@@ -144,56 +144,48 @@ def _write_plans(folder):
     sign, other = (PlanSigner(folder / name / PLAN_KEY_FILE).sign for name in ("keys", "others"))
     plan, manifest = plans.plan_of()
     tokenizer = _tokenizer(["the cat sat on a mat"], lowercase=True).to_str().encode()
-    model = plans.sent_values(manifest).tobytes()
+    parameters = plans.sent_values(manifest).tobytes()
 
-    def case(name, error, change=lambda found: None, signed=sign, step=plan.step, finish=plan.finish):
+    def case(name, error, change=lambda found: None, signed=sign, model=plan.model):
+        if callable(model):
+            model = hostile_models.changed(plan.model, model)
         found = json.loads(plan.manifest)
         found["tokenizer"] = {"sha256": hashlib.sha256(tokenizer).hexdigest(), "bytes": len(tokenizer)}
-        for part, content in (("step", step), ("finish", finish)):
-            found["programs"][part] |= {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+        found["model"] = {"sha256": hashlib.sha256(model).hexdigest(), "bytes": len(model)}
         change(found)
         described = json.dumps(found).encode()
-        offer = {"manifest": described, "signature": signed(described), "step": step, "finish": finish}
-        offer |= {"tokenizer": tokenizer, "model": model}
-        return {
-            "name": name,
-            "error": error,
-            "offer": {part: base64.b64encode(content).decode() for part, content in offer.items()},
-        }
+        offer = {"manifest": described, "signature": signed(described), "model": model}
+        offer |= {"tokenizer": tokenizer, "parameters": parameters}
+        return {"name": name, "error": error, "offer": {part: _encoded(content) for part, content in offer.items()}}
 
-    def forever(x):
-        return jax.lax.while_loop(lambda c: c[0] >= 0, lambda c: (jnp.abs(c[0]) * 0.5,), (jnp.abs(x[0, 0]),))[0]
-
-    shapes = program_of(lambda x: x + 1, jax.ShapeDtypeStruct((3,), jnp.float32))[0]
-    large = replaced_step(manifest, lambda x: jnp.sum(jnp.broadcast_to(x[0, 0], (1 << 28,)) * jnp.arange(1 << 28)))
+    quick = lambda found: found["limits"].update(call_seconds=2.0)  # noqa: E731
     hostile = [
         case("unsigned", "not signed", signed=lambda content: b""),
         case("another key", "not of a key", signed=other),
         case("altered", "not of a key", signed=lambda content: sign(content[:-1])),
-        case("a custom call", "custom_call.*does not run", step=plans.portable(plans.CALLING)),
-        case("other shapes", "takes other tensors than its manifest says", step=shapes),
-        case("another program", "not the one", lambda found: found["programs"]["step"].update(sha256="00" * 32)),
-        case("no program", "no bytecode", step=b"x" * 100),
-        case(
-            "no end",
-            "more than 2 seconds|longer than",
-            lambda found: found["limits"].update(call_seconds=2.0),
-            step=replaced_step(manifest, forever),
-        ),
-        case("memory", "more memory", lambda found: found["limits"].update(memory_bytes=1 << 26), step=large),
+        case("another model", "not the one", lambda found: found["model"].update(sha256="00" * 32)),
+        case("no model", "does not run", model=b"TFL3" * 1000),
+        case("half a model", "does not run", model=plan.model[: len(plan.model) // 2]),
+        case("no signature", "lacks one of the signatures", model=hostile_models.without_a_signature),
+        case("no tensor", "as no tensor, but its manifest as", model=hostile_models.without_a_tensor),
+        case("other shapes", r"takes state/\w+ as float32\[", model=hostile_models.of_another_shape),
+        case("a failing call", r"does not run \(ERROR: ", model=hostile_models.failing),
+        case("other code", "does not run", model=hostile_models.calling),
+        case("no end", "more than 2 seconds", quick, model=hostile_models.without_end),
+        case("memory", "more memory", model=hostile_models.too_large),
         case("memory by word", "--memory-bytes", lambda found: found["limits"].update(memory_bytes=1 << 40)),
         case("time by word", "--call-seconds", lambda found: found["limits"].update(call_seconds=1e9)),
         case("version", "of version 2", lambda found: found.update(version=2)),
         case("shuffle", "shuffles by", lambda found: found["shuffle"].update(version=2)),
-        case("batches", "step takes tokens 0", lambda found: found["batches"].update(batch_size=5)),
-        case("state", "step takes state 0", lambda found: found["state"][0].update(shape=[1])),
+        case("batches", "train takes tokens 0", lambda found: found["batches"].update(batch_size=5)),
+        case("state", "train takes state 0", lambda found: found["state"][0].update(shape=[1])),
         case("beginnings", "begins as a tensor", lambda found: found["state"][0].update(begins=1)),
-        case("outputs", "step gives other", lambda found: found["programs"]["step"]["outputs"].pop()),
-        case("role", "none of what", lambda found: found["programs"]["step"]["inputs"][0].update(role="files")),
-        case("pieces", "as long as", lambda found: found["programs"]["finish"]["outputs"][1].update(shape=[9])),
+        case("outputs", "train gives other", lambda found: found["signatures"]["train"]["outputs"].pop()),
+        case("role", "none of what", lambda found: found["signatures"]["train"]["inputs"][0].update(role="files")),
+        case("pieces", "as long as", lambda found: found["signatures"]["finish"]["outputs"][1].update(shape=[9])),
         case("header", "header of an upload", lambda found: found["upload"].update(header="00" * 8)),
-        case("negative", "a count", lambda found: found["programs"]["step"]["inputs"][0].update(shape=[-1])),
-        case("dtype", "object", lambda found: found["programs"]["step"]["inputs"][0].update(dtype="object")),
+        case("negative", "a count", lambda found: found["signatures"]["train"]["inputs"][0].update(shape=[-1])),
+        case("dtype", "object", lambda found: found["signatures"]["train"]["inputs"][0].update(dtype="object")),
         case("large batches", "at most", lambda found: found["batches"].update(batch_size=1 << 40)),
         case("no token", "number of a token", lambda found: found["batches"].update(pad=1 << 31)),
         case("dimensions", "65 dimensions", lambda found: found["state"][0].update(shape=[1] * 65)),
@@ -215,51 +207,8 @@ def _write_plans(folder):
         case("tokenizer", "not the one that the plan names", lambda found: found["tokenizer"].update(sha256="0" * 64)),
     ]
     honest = case("honest", "")
-    digest = hashlib.sha256(base64.b64decode(honest["offer"]["manifest"])).hexdigest()
     known = {"keys": (folder / "keys/plan.pub").read_text(), "honest": honest, "hostile": hostile}
-    known["models"] = _models(SimpleNamespace(digest=digest), sign, other)
     (folder / "plans.json").write_text(json.dumps(known))
-
-
-def _models(plan, sign, other):
-    """A model of LiteRT that a server says to be a plan's, and others, each with what a client must say."""
-    content, runtime = b"a model of LiteRT" * 100, ("litert", "litert", "1")
-
-    def case(name, error, change=lambda found: None, signed=sign, purpose=MODULES, sent=content, of=plan):
-        found = json.loads(statement_on(of, *runtime, content, content))
-        change(found)
-        statement = json.dumps(found).encode()
-        offer = {"statement": statement, "signature": signed(statement, purpose), "content": sent}
-        return {
-            "name": name,
-            "error": error,
-            "offer": {part: base64.b64encode(content).decode() for part, content in offer.items()},
-        }
-
-    not_it, another = "is not the one that its statement names", "but this client takes those of"
-    return [
-        case("honest", "it is loaded"),
-        case("unsigned", "statement on the plan's modules is not signed", signed=lambda *given: b""),
-        case("another key", "not of a key", signed=other),
-        case("signed as a plan", "not of a key", purpose=PLAN),
-        case("altered", "not of a key", signed=lambda content, purpose: sign(content[:-1], purpose)),
-        case("another plan", another, of=SimpleNamespace(digest="0" * 64)),
-        case("another runtime", another, lambda found: found.update(runtime="iree")),
-        case("another version", another, lambda found: found.update(runtime_version="2")),
-        case("another target", another, lambda found: found.update(target="x86-64")),
-        case("another format", another, lambda found: found.update(format="fedlm-plan")),
-        case("truncated", not_it, sent=content[:-1]),
-        case("longer", not_it, sent=content + b"x"),
-        case("another of the same size", not_it, sent=content[::-1]),
-        case("of a false size", not_it, lambda found: [one.update(bytes=7) for one in found["modules"].values()]),
-        case(
-            "too large",
-            "but this client allows",
-            lambda found: [one.update(bytes=1 << 40) for one in found["modules"].values()],
-        ),
-        case("two models", "names two models", lambda found: found["modules"]["finish"].update(sha256="0" * 64)),
-        case("no modules", "cannot be read", lambda found: found.update(modules=None)),
-    ]
 
 
 def test_messages_in_typescript_are_those_of_the_protocol():

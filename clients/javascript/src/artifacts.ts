@@ -29,7 +29,7 @@ export class Assembly {
   }
 
   /** Prepare for what the server described; raises TransportError where the description contradicts itself, and ClientError where it has more bytes than a limit. */
-  static async of(described: Artifact | undefined, limits: Limits, name: "programBytes" | "largestDownload"): Promise<Assembly> {
+  static async of(described: Artifact | undefined, limits: Limits, name: "planBytes" | "largestDownload"): Promise<Assembly> {
     if (!described || described.size < 1n) throw new TransportError("the server offers a download without bytes");
     if (described.size > BigInt(Math.floor(limits[name])))
       throw new ClientError(`the server offers a download of ${described.size} bytes, but this client takes ${limits[name]} at most; its owner may allow more with --${optionOf(name)}`);

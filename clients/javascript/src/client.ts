@@ -11,20 +11,19 @@ import { batchOf, batchRows, randomWords, sequencesOf } from "./batches.js";
 import { crc32 } from "./crc32.js";
 import { ClientError, GoneError, PlanError, TransportError, WrongServerError } from "./errors.js";
 import type { Limits } from "./limits.js";
-import { checkLimits, checkProgram, downloadValues, type Manifest, readManifest } from "./manifest.js";
+import { checkLimits, checkModel, downloadValues, type Manifest, readManifest } from "./manifest.js";
 import {
-  type Artifact, type CheckInReply, type CheckInRequest, CheckInRequestSchema, type Plan, type PlanModules, type RoundConfiguration, RuntimeSchema, type UploadHeader,
+  type Artifact, type CheckInReply, type CheckInRequest, CheckInRequestSchema, type Plan, type RoundConfiguration, type UploadHeader,
   UploadHeader_Outcome as Outcome, UploadHeaderSchema, type UploadReply, UploadReply_Status as Status,
 } from "./messages_pb.js";
-import { nameOf, type OwnParticipation } from "./own_participation.js";
-import { checkModel, LITERT, readStatement, unknownType } from "./served_model.js";
+import type { OwnParticipation } from "./own_participation.js";
 import { checkSignature } from "./signature.js";
 import { examplesOf } from "./text_examples.js";
 import { WordPiece } from "./tokenizer.js";
 import { type StartThread, Trainer } from "./trainer.js";
 
 export const VERSION = "0.1.0";
-const PROTOCOL = 2, SOONEST = 0.02, LATEST = 24 * 3600, SOON = 3, SOON_FOR = 120, NEWEST_STABLEHLO = "1.15.0", MOST_FAILURES = 30;
+const PROTOCOL = 2, SOONEST = 0.02, LATEST = 24 * 3600, SOON = 3, SOON_FOR = 120, MOST_FAILURES = 30;
 const WHY_NOT: Partial<Record<Outcome, string>> = {
   [Outcome.NO_EXAMPLES]: "it has no text to train on", [Outcome.NOT_FINITE]: "training gave numbers that are not finite",
   [Outcome.NOT_ALLOWED]: "it may not take part now", [Outcome.TOO_SLOW]: "training would not end in time",
@@ -50,8 +49,7 @@ export interface TextStore {
 export interface Settings {
   text: TextStore;
   keys: CryptoKey[]; // whose plans it runs
-  startThread: StartThread; // interprets programs
-  startLitert?: StartThread; // runs models of LiteRT that the server has; none are taken where it is missing
+  startThread: StartThread; // runs plans
   limits: Limits;
   notice: (words: string) => void;
   allowed?: () => boolean; // whether the device may train now
@@ -119,8 +117,7 @@ export class Client {
   /** Check in once, and take part if selected; how long to wait or, at the end, whether for everybody. */
   private async once(): Promise<number | boolean> {
     try {
-      const runtime = create(RuntimeSchema, { ...(this.settings.startLitert ? LITERT : { name: "fedlm-js", version: VERSION }), stablehlo: NEWEST_STABLEHLO });
-      const request = create(CheckInRequestSchema, { protocol: PROTOCOL, clientVersion: `fedlm-js-client ${VERSION}`, runtimes: [runtime] });
+      const request = create(CheckInRequestSchema, { protocol: PROTOCOL, clientVersion: `fedlm-js-client ${VERSION}`, needsPlan: true });
       const reply = await this.channel.checkIn(request).catch((error: unknown) => {
         throw error instanceof GoneError ? new WrongServerError(`what answers knows of no check-in (${error.message}); dial the address of a server`) : error;
       });
@@ -191,37 +188,19 @@ export class Client {
 
   /** Fetch, check and load a plan; the one that is loaded where it is the same. */
   private async plan(offered: Plan): Promise<Ready> {
-    const name = await nameOf(offered);
+    const name = hex(offered.manifest?.digest ?? new Uint8Array());
     if (this.ready?.offered === name) return this.ready;
-    const { limits, keys, notice, startThread, startLitert } = this.settings;
-    const described = await this.fetch(offered.manifest, "programBytes");
+    const { limits, keys, notice, startThread } = this.settings;
+    const described = await this.fetch(offered.manifest, "planBytes");
     await checkSignature(described, offered.signature, keys);
     const manifest = await readManifest(described);
     checkLimits(manifest, limits);
-    const program = async (name: "step" | "finish"): Promise<Uint8Array> => {
-      const content = await this.fetchNamed(offered[name], manifest[name].bytes, "programBytes");
-      await checkProgram(manifest[name], content, name);
-      return content;
-    };
-    const model = startLitert ? await this.servedModel(offered.modules, manifest) : "models of LiteRT are not accepted from the server";
-    const interpreted = typeof model === "string", [step, finish] = interpreted ? [await program("step"), await program("finish")] : [model, model];
+    const model = await this.fetchNamed(offered.model, manifest.modelBytes, "planBytes");
+    await checkModel(manifest, model);
     this.closePlan();
     notice(`plan ${manifest.digest.slice(0, 12)}: ${printable(manifest.about)}`);
-    notice(interpreted ? `it is interpreted, since ${model}` : "it runs the server's model by LiteRT.js");
-    this.ready = { offered: name, manifest, trainer: await Trainer.load(interpreted ? startThread : startLitert!, manifest, described, step, finish) };
+    this.ready = { offered: name, manifest, trainer: await Trainer.load(startThread, manifest, described, model) };
     return this.ready;
-  }
-
-  /** Fetch and check what the server has of a plan for LiteRT; why that is not taken where there is none. */
-  private async servedModel(offered: PlanModules | undefined, manifest: Manifest): Promise<Uint8Array | string> {
-    const { limits, keys } = this.settings, unknown = unknownType(manifest);
-    if (unknown) return `LiteRT.js knows no ${unknown}, which its upload has`;
-    if (!offered) return "the server has no model of it for LiteRT";
-    const { sha256: digest, bytes } = await readStatement(offered, keys, manifest), { programBytes } = limits;
-    if (!(bytes <= programBytes)) throw new PlanError(`the server's model has ${bytes} bytes, but this client allows ${programBytes}; its owner may allow more program bytes`);
-    const content = await this.fetchNamed(offered.step, bytes, "programBytes");
-    await checkModel(content, digest);
-    return content;
   }
 
   private closePlan(): void {
@@ -229,14 +208,14 @@ export class Client {
     this.ready = null;
   }
 
-  private async fetch(described: Artifact | undefined, limit: "programBytes" | "largestDownload"): Promise<Uint8Array> {
+  private async fetch(described: Artifact | undefined, limit: "planBytes" | "largestDownload"): Promise<Uint8Array> {
     const assembly = await Assembly.of(described, this.settings.limits, limit);
     await this.channel.download(assembly);
     return assembly.content;
   }
 
   /** Fetch what a manifest names; nothing, which has no such digest, where the server's size is another. */
-  private async fetchNamed(described: Artifact | undefined, bytes: number, limit: "programBytes" | "largestDownload"): Promise<Uint8Array> {
+  private async fetchNamed(described: Artifact | undefined, bytes: number, limit: "planBytes" | "largestDownload"): Promise<Uint8Array> {
     return described?.size === BigInt(bytes) ? this.fetch(described, limit) : new Uint8Array();
   }
 
@@ -314,10 +293,10 @@ export class Client {
   }
 }
 
-/** Make an upload of what the program finish gave: header, body and checksum. */
+/** Make an upload of what the signature finish gave: header, body and checksum. */
 export function uploadOf(manifest: Manifest, body: Uint8Array): Uint8Array<ArrayBuffer> {
   const start = manifest.header.length, end = start + body.length, whole = new Uint8Array(end + 4);
-  if (whole.length !== manifest.uploadBytes) throw new PlanError(`the plan's program made ${whole.length} bytes of an upload, but its manifest says ${manifest.uploadBytes}`);
+  if (whole.length !== manifest.uploadBytes) throw new PlanError(`the plan's model made ${whole.length} bytes of an upload, but its manifest says ${manifest.uploadBytes}`);
   whole.set(manifest.header);
   whole.set(body, start);
   new DataView(whole.buffer).setUint32(end, crc32(whole.subarray(0, end)), true);

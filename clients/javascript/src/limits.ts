@@ -3,11 +3,11 @@
 import { ClientError } from "./errors.js";
 
 export interface Limits {
-  memoryBytes: number; // of a program's tensors
-  compileSeconds: number; // to read and check both programs of a plan
-  callSeconds: number; // of one call of a program, as a local step is
-  programBytes: number; // of one program, and of a manifest
-  largestDownload: number; // bytes of a model or a tokenizer
+  memoryBytes: number; // of the runtime and its tensors
+  loadSeconds: number; // of a plan's model
+  callSeconds: number; // of one call of the model, as a local step is
+  planBytes: number; // of a plan's model, and of its manifest
+  largestDownload: number; // bytes of the parameters or a tokenizer
   maxBatches: number; // local steps in a round, whatever the plan says
   maxTrainingSeconds: number; // of a round's training
   firstBackoff: number; // seconds, about the first wait after a failure; each further one doubles it
@@ -15,7 +15,7 @@ export interface Limits {
 }
 
 export const LIMITS: Limits = {
-  memoryBytes: 2 ** 32, compileSeconds: 600, callSeconds: 60, programBytes: 8 << 20, largestDownload: 2 ** 30, maxBatches: 10_000, maxTrainingSeconds: 3600,
+  memoryBytes: 2 ** 32, loadSeconds: 600, callSeconds: 60, planBytes: 8 << 20, largestDownload: 2 ** 30, maxBatches: 10_000, maxTrainingSeconds: 3600,
   firstBackoff: 0.5, longestBackoff: 60,
 };
 

@@ -1,17 +1,14 @@
-/** Runs a plan's programs as the signatures of a model of LiteRT, by LiteRT.js: C++ as WebAssembly, in a thread that has nothing else. */
+/** Runs a plan's model by LiteRT.js: C++ as WebAssembly, in a thread that has nothing else. */
 
 import { loadAndCompile, loadLiteRt, type SignatureRunner, Tensor as ModelTensor, type TensorDetails } from "@litertjs/core";
 
 import { PlanError } from "./errors.js";
-import { type Argument, type Manifest, type Program, sameType } from "./manifest.js";
-import { bitcast, count, type Tensor, type Type } from "./program.js";
-import { modelName, modelType } from "./served_model.js";
-import type { Load, Runner } from "./training.js";
+import { type Argument, sameType, type Signature } from "./manifest.js";
+import { count, type Tensor, type Type } from "./tensors.js";
+import type { Load, Run } from "./training.js";
 
 /** The script that LiteRT.js has itself load, with the WebAssembly that is given to it here. */
 const SCRIPT = "litert_wasm.js", PAGE = 65536;
-
-interface Named { name: string; type: Type; inside: Type } // a tensor of the plan, and what it is in the model
 
 /** Load models by the runtime's WebAssembly; its memory grows to what the plan may have. The thread is confined before it reads a model. */
 export function litert(wasm: () => Uint8Array, confine: () => void): Load {
@@ -20,8 +17,8 @@ export function litert(wasm: () => Uint8Array, confine: () => void): Load {
     await calls.start(wasm());
     confine();
     const { signatures } = await calls.made(() => loadAndCompile(content, { accelerator: "wasm" }));
-    const step = new Signature(signatures["train"], manifest.step, manifest), finish = new Signature(signatures["finish"], manifest.finish, manifest);
-    return { step: { run: (given) => calls.made(() => step.run(given)) }, finish: { run: (given) => calls.made(() => finish.run(given)) } };
+    const train = functionOf(signatures["train"], manifest.train), finish = functionOf(signatures["finish"], manifest.finish);
+    return { train: (given) => calls.made(() => train(given)), finish: (given) => calls.made(() => finish(given)) };
   };
 }
 
@@ -46,7 +43,7 @@ class Calls {
       Object.assign(globalThis, { Module: { wasmBinary, printErr } });
       await loadLiteRt(SCRIPT);
     } catch (error) {
-      throw new PlanError(`LiteRT.js does not start here (${(error as Error).message.slice(0, 200)}); accept no models of the server, and plans are interpreted`);
+      throw new PlanError(`LiteRT.js does not start here (${(error as Error).message.slice(0, 200)})`);
     }
   }
 
@@ -56,53 +53,44 @@ class Calls {
     try {
       const made = await call();
       if (!this.errors.length) return made;
-      throw new PlanError(`the server's model does not run (${this.errors[0]!.slice(0, 200)})`);
+      throw new PlanError(`the plan's model does not run (${this.errors[0]!.slice(0, 200)})`);
     } catch (error) {
       throw this.refused ?? error;
     }
   }
 }
 
-class Signature implements Runner {
-  private readonly inputs: Named[];
-  private readonly outputs: Named[];
-
-  /** Take a signature; raises PlanError where it takes or gives other tensors than the manifest says. */
-  constructor(private readonly runner: SignatureRunner | undefined, program: Program, manifest: Manifest) {
-    const named = (one: Argument): Named => ({ name: modelName(one, manifest), type: one, inside: { shape: one.shape, dtype: modelType(one.dtype) } });
-    [this.inputs, this.outputs] = [program.inputs.map(named), program.outputs.map(named)];
-    if (!runner) throw new PlanError("the server's model lacks one of the signatures train and finish");
-    check("takes", this.inputs, runner.getInputDetails());
-    check("gives", this.outputs, runner.getOutputDetails());
-  }
-
-  async run(given: Tensor[]): Promise<Tensor[]> {
+/** Make a function of a signature; raises PlanError where it takes or gives other tensors than the manifest says. */
+function functionOf(runner: SignatureRunner | undefined, { inputs, outputs }: Signature): Run {
+  if (!runner) throw new PlanError("the plan's model lacks one of the signatures train and finish");
+  check("takes", inputs, runner.getInputDetails());
+  check("gives", outputs, runner.getOutputDetails());
+  return async (given) => {
     const tensors: Record<string, ModelTensor> = {};
     let made: Record<string, ModelTensor> = {};
     try {
-      this.inputs.forEach(({ name, inside }, place) => (tensors[name] = new ModelTensor(bitcast(given[place]!, inside)!.data as Float32Array, inside.shape)));
-      made = await this.runner!.run(tensors);
-      return await Promise.all(this.outputs.map((one) => result(one, made[one.name])));
+      inputs.forEach(({ name, shape }, place) => (tensors[name] = new ModelTensor(given[place]!.data as Float32Array, shape)));
+      made = await runner.run(tensors);
+      return await Promise.all(outputs.map((one) => result(one, made[one.name])));
     } finally {
       for (const one of [...Object.values(tensors), ...Object.values(made)]) one.delete();
     }
-  }
+  };
 }
 
-function check(what: string, expected: Named[], found: readonly TensorDetails[]): void {
+function check(what: string, expected: Argument[], found: readonly TensorDetails[]): void {
   const types = new Map(found.map(({ name, dtype, shape }) => [name, { dtype, shape: [...shape] } as Type]));
-  for (const { name, inside } of expected) {
-    const type = types.get(name);
-    if (!sameType(type, inside))
-      throw new PlanError(`the server's model ${what} ${name.slice(0, 80)} as ${type ? `${type.dtype}[${type.shape}]` : "no tensor"}, but its plan as ${inside.dtype}[${inside.shape}]`);
+  for (const one of expected) {
+    const type = types.get(one.name);
+    if (!sameType(type, one))
+      throw new PlanError(`the plan's model ${what} ${one.name.slice(0, 80)} as ${type ? `${type.dtype}[${type.shape}]` : "no tensor"}, but its manifest as ${one.dtype}[${one.shape}]`);
   }
-  if (found.length !== expected.length || types.size !== expected.length) throw new PlanError(`the server's model ${what} other tensors than its plan`);
+  if (found.length !== expected.length || types.size !== expected.length) throw new PlanError(`the plan's model ${what} other tensors than its manifest says`);
 }
 
 /** Copy a result out of memory that the next call writes over. */
-async function result({ name, type, inside }: Named, made: ModelTensor | undefined): Promise<Tensor> {
-  const { dtype, layout } = made!.type, data = (await made!.data()).slice();
-  const found = { dtype, shape: [...layout.dimensions], data } as Tensor, taken = sameType(found, inside) && data.length === count(inside.shape) && bitcast(found, type);
-  if (!taken) throw new PlanError(`the server's model made ${name.slice(0, 80)} of another shape than it says`);
-  return taken;
+async function result(expected: Argument, made: ModelTensor | undefined): Promise<Tensor> {
+  const { dtype, layout } = made!.type, data = (await made!.data()).slice(), found = { dtype, shape: [...layout.dimensions], data } as Tensor;
+  if (!sameType(found, expected) || data.length !== count(expected.shape)) throw new PlanError(`the plan's model made ${expected.name.slice(0, 80)} of another shape than it says`);
+  return found;
 }

@@ -4,17 +4,19 @@ import { hex, sha256 } from "./artifacts.js";
 import type { Batches } from "./batches.js";
 import { PlanError } from "./errors.js";
 import { type Limits, optionOf } from "./limits.js";
-import { bytesOf, count, type Dtype, type Type } from "./program.js";
+import { bytesOf, count, type Dtype, DTYPES, type Type } from "./tensors.js";
 import { CUTS, type ExampleCut } from "./text_examples.js";
 
-export interface Argument extends Type { role: string; index: number }
-export interface Program { sha256: string; bytes: number; inputs: Argument[]; outputs: Argument[] }
+export interface Argument extends Type { name: string; role: string; index: number }
+export interface Signature { inputs: Argument[]; outputs: Argument[] } // a function of the model
 export interface Place extends Type { name: string; begins: number | null } // the tensor of the download that one of the state begins as
 export interface Manifest {
   digest: string; // SHA-256 in hex
   about: string; // what the server says of it, for people
-  step: Program;
-  finish: Program;
+  model: string; // SHA-256 in hex
+  modelBytes: number;
+  train: Signature;
+  finish: Signature;
   download: Place[];
   state: Place[];
   header: Uint8Array; // of an upload
@@ -24,14 +26,13 @@ export interface Manifest {
   tokenizer: string; // SHA-256 in hex
   tokenizerBytes: number;
   memoryBytes: number;
-  compileSeconds: number;
+  loadSeconds: number;
   callSeconds: number;
 }
 
 export const SUMS = 3;
 const FORMAT = "fedlm-plan", VERSION = 1, SHUFFLE = "threefry-sort", SHUFFLE_VERSION = 1, MOST_ARGUMENTS = 100_000, CHECKSUM_BYTES = 4, HEADER_BYTES = 8;
 const MOST_DIMENSIONS = 64, TOKENS = 2 ** 31, LARGEST_BATCH = 1 << 22;
-const DTYPES = ["float32", "int32", "uint32", "uint8", "uint16"];
 type Found = Record<string, unknown>;
 
 /** Read a manifest, and check that its parts fit each other; raises PlanError. */
@@ -47,12 +48,14 @@ export async function readManifest(content: Uint8Array): Promise<Manifest> {
   const shuffle = record(found["shuffle"]);
   if (shuffle["name"] !== SHUFFLE || shuffle["version"] !== SHUFFLE_VERSION || Object.keys(shuffle).length !== 2)
     throw new PlanError(`the plan shuffles by ${shown(shuffle)}, but this client knows ${SHUFFLE} ${SHUFFLE_VERSION} alone`);
-  const programs = record(found["programs"]), upload = record(found["upload"]), limits = record(found["limits"]);
+  const model = record(found["model"]), signatures = record(found["signatures"]), upload = record(found["upload"]), limits = record(found["limits"]);
   const manifest: Manifest = {
     digest: hex(await sha256(content)),
     about: shown(found["about"]),
-    step: program(programs["step"]),
-    finish: program(programs["finish"]),
+    model: text(model["sha256"]),
+    modelBytes: whole(model["bytes"], 1),
+    train: signature(signatures["train"]),
+    finish: signature(signatures["finish"]),
     download: list(record(found["download"])["tensors"]).map((one) => place(one, false)),
     state: list(found["state"]).map((one) => place(one, true)),
     header: unhex(text(upload["header"])),
@@ -62,7 +65,7 @@ export async function readManifest(content: Uint8Array): Promise<Manifest> {
     tokenizer: text(record(found["tokenizer"])["sha256"]),
     tokenizerBytes: whole(record(found["tokenizer"])["bytes"], 1),
     memoryBytes: whole(limits["memory_bytes"]),
-    compileSeconds: number(limits["compile_seconds"]),
+    loadSeconds: number(limits["load_seconds"]),
     callSeconds: number(limits["call_seconds"]),
   };
   check(manifest);
@@ -71,18 +74,17 @@ export async function readManifest(content: Uint8Array): Promise<Manifest> {
 
 /** Refuse, with PlanError, a plan that says that it needs more than the owner allows. */
 export function checkLimits(manifest: Manifest, limits: Limits): void {
-  const { memoryBytes, compileSeconds, callSeconds } = manifest, programBytes = Math.max(manifest.step.bytes, manifest.finish.bytes);
-  for (const [name, value] of Object.entries({ memoryBytes, compileSeconds, callSeconds, programBytes })) {
+  const { memoryBytes, loadSeconds, callSeconds, modelBytes: planBytes } = manifest;
+  for (const [name, value] of Object.entries({ memoryBytes, loadSeconds, callSeconds, planBytes })) {
     const most = limits[name as keyof Limits];
     if (!(value > 0 && value <= most))
       throw new PlanError(`the plan's ${optionOf(name)} is ${value}, but this client allows ${most}; its owner may allow more with --${optionOf(name)}`);
   }
 }
 
-/** Refuse, with PlanError, another program than the one that the manifest names. */
-export async function checkProgram(described: Program, content: Uint8Array, name: string): Promise<void> {
-  if (content.length !== described.bytes || hex(await sha256(content)) !== described.sha256)
-    throw new PlanError(`the plan's program ${name} is not the one that its manifest names`);
+/** Refuse, with PlanError, another model than the one that the manifest names. */
+export async function checkModel(manifest: Manifest, content: Uint8Array): Promise<void> {
+  if (content.length !== manifest.modelBytes || hex(await sha256(content)) !== manifest.model) throw new PlanError("the plan's model is not the one that its manifest names");
 }
 
 /** Values of all tensors of the download together. */
@@ -142,14 +144,15 @@ function place(found: unknown, ofState: boolean): Place {
   return { ...typeOf(one), name: text(one["name"]), begins };
 }
 
-function program(found: unknown): Program {
+function signature(found: unknown): Signature {
   const one = record(found);
   const [inputs, outputs] = ["inputs", "outputs"].map((side) => {
-    const given = list(one[side]);
-    if (!given.length || given.length > MOST_ARGUMENTS) throw new PlanError("a program of the plan has no argument, no result, or too many");
-    return given.map(record).map((each) => ({ ...typeOf(each), role: text(each["role"]), index: whole(each["index"]) }));
+    const given = list(one[side]).map(record).map((each) => ({ ...typeOf(each), name: text(each["name"]), role: text(each["role"]), index: whole(each["index"]) }));
+    if (!given.length || given.length > MOST_ARGUMENTS || new Set(given.map(({ name }) => name)).size !== given.length)
+      throw new PlanError("a signature of the plan has no argument, no result, too many, or two of one name");
+    return given;
   });
-  return { sha256: text(one["sha256"]), bytes: whole(one["bytes"], 1), inputs: inputs!, outputs: outputs! };
+  return { inputs: inputs!, outputs: outputs! };
 }
 
 function cut(found: unknown): ExampleCut {
@@ -179,7 +182,7 @@ export function sameType(a: Type | undefined, b: Type | undefined): boolean {
   return !!a && !!b && a.dtype === b.dtype && a.shape.length === b.shape.length && a.shape.every((one, axis) => one === b.shape[axis]);
 }
 
-/** Refuse programs whose arguments are not those that a client of this version has to give them. */
+/** Refuse signatures whose arguments are not those that a client of this version has to give them. */
 function check(manifest: Manifest): void {
   const { batch_size, length } = manifest.batches;
   const state = manifest.state.map((one, index): [string, Type] => [key("state", index), one]);
@@ -188,12 +191,12 @@ function check(manifest: Manifest): void {
   const rows: [string, Type][] = [
     [key("tokens", 0), { shape: [batch_size, length + 1], dtype: "int32" }],
     [key("weight", 0), { shape: [batch_size], dtype: "float32" }],
-    [key("random", 0), { shape: [batch_size, 2], dtype: "uint32" }],
+    [key("random", 0), { shape: [batch_size, 2], dtype: "int32" }],
     [key("learning_rate", 0), scalar("float32")],
   ];
-  const names = ["seed", "round_number", "client_index"].map((name): [string, Type] => [key(name, 0), scalar("uint32")]);
-  checkSide("step takes", manifest.step.inputs, [...state, ...download, ...sums, ...rows]);
-  checkSide("step gives", manifest.step.outputs, [...state, ...sums], true);
+  const names = ["seed", "round_number", "client_index"].map((name): [string, Type] => [key(name, 0), scalar("int32")]);
+  checkSide("train takes", manifest.train.inputs, [...state, ...download, ...sums, ...rows]);
+  checkSide("train gives", manifest.train.outputs, [...state, ...sums], true);
   checkSide("finish takes", manifest.finish.inputs, [...state, ...download, ...names]);
   const pieces = manifest.finish.outputs.filter((one) => one.role === "upload").sort((a, b) => a.index - b.index);
   const sent = pieces.map((one, index): [string, Type] => [key("upload", index), one]);
@@ -201,7 +204,7 @@ function check(manifest: Manifest): void {
   if (manifest.header.length !== HEADER_BYTES || new TextDecoder().decode(manifest.header.subarray(0, 4)) !== "FLU2")
     throw new PlanError("the plan's header of an upload is none");
   if (pieces.reduce((sum, one) => sum + bytesOf(one), 0) + HEADER_BYTES + CHECKSUM_BYTES !== manifest.uploadBytes)
-    throw new PlanError("the plan's upload is not as long as what its program finish gives");
+    throw new PlanError("the plan's upload is not as long as what its signature finish gives");
   for (const one of manifest.state)
     if (one.begins !== null && !sameType(manifest.download[one.begins], one))
       throw new PlanError(`the plan's state ${shown(one.name)} begins as a tensor that the download has not got`);

@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file messages.proto.
  */
 export const file_messages: GenFile = /*@__PURE__*/
-  fileDesc("Cg5tZXNzYWdlcy5wcm90bxIFZmVkbG0igAEKDkNoZWNrSW5SZXF1ZXN0EhAKCHByb3RvY29sGAEgASgNEhYKDmNsaWVudF92ZXJzaW9uGAIgASgJEg4KBm1vZGVscxgDIAMoCRISCgphbGdvcml0aG1zGAQgAygJEiAKCHJ1bnRpbWVzGAUgAygLMg4uZmVkbG0uUnVudGltZSJLCgdSdW50aW1lEgwKBG5hbWUYASABKAkSDwoHdmVyc2lvbhgCIAEoCRIRCglzdGFibGVobG8YAyABKAkSDgoGdGFyZ2V0GAQgASgJIoABCgxDaGVja0luUmVwbHkSLQoIc2VsZWN0ZWQYASABKAsyGS5mZWRsbS5Sb3VuZENvbmZpZ3VyYXRpb25IABIkCgljb21lX2JhY2sYAiABKAsyDy5mZWRsbS5Db21lQmFja0gAEhEKCXByb3RvY29scxgDIAMoDUIICgZhbnN3ZXIiSwoIQ29tZUJhY2sSDwoHc2Vjb25kcxgBIAEoARIOCgZyZWFzb24YAiABKAkSEAoIZmluaXNoZWQYAyABKAgSDAoEZG9uZRgEIAEoCCLaAgoSUm91bmRDb25maWd1cmF0aW9uEg8KB2F0dGVtcHQYASABKAwSFAoMcm91bmRfbnVtYmVyGAIgASgNEhQKDGNsaWVudF9pbmRleBgDIAEoDRIMCgRzZWVkGAQgASgNEhUKDWxlYXJuaW5nX3JhdGUYBSABKAESJwoHcHJvZ3JhbRgGIAEoCzIWLmZlZGxtLlRyYWluaW5nUHJvZ3JhbRIjCgpwYXJhbWV0ZXJzGAcgASgLMg8uZmVkbG0uQXJ0aWZhY3QSIwoKdm9jYWJ1bGFyeRgIIAEoCzIPLmZlZGxtLkFydGlmYWN0Eg8KB3NlY29uZHMYCSABKAESEgoKcG9wdWxhdGlvbhgKIAEoCRIvCg1wYXJ0aWNpcGF0aW9uGAsgASgLMhguZmVkbG0uUGFydGljaXBhdGlvblBsYW4SGQoEcGxhbhgMIAEoCzILLmZlZGxtLlBsYW4ioQEKBFBsYW4SIQoIbWFuaWZlc3QYASABKAsyDy5mZWRsbS5BcnRpZmFjdBIdCgRzdGVwGAIgASgLMg8uZmVkbG0uQXJ0aWZhY3QSHwoGZmluaXNoGAMgASgLMg8uZmVkbG0uQXJ0aWZhY3QSEQoJc2lnbmF0dXJlGAQgASgMEiMKB21vZHVsZXMYBSABKAsyEi5mZWRsbS5QbGFuTW9kdWxlcyJzCgtQbGFuTW9kdWxlcxIRCglzdGF0ZW1lbnQYASABKAwSEQoJc2lnbmF0dXJlGAIgASgMEh0KBHN0ZXAYAyABKAsyDy5mZWRsbS5BcnRpZmFjdBIfCgZmaW5pc2gYBCABKAsyDy5mZWRsbS5BcnRpZmFjdCJzChFQYXJ0aWNpcGF0aW9uUGxhbhIOCgZyb3VuZHMYASABKA0SHwoSbWF4X3BhcnRpY2lwYXRpb25zGAIgASgNSACIAQESFgoObWluX3NlcGFyYXRpb24YAyABKA1CFQoTX21heF9wYXJ0aWNpcGF0aW9ucyKeAwoPVHJhaW5pbmdQcm9ncmFtEg0KBW1vZGVsGAEgASgJEhcKD3ZvY2FidWxhcnlfc2l6ZRgCIAEoDRIOCgZsZW5ndGgYAyABKA0SEQoJcHJlY2lzaW9uGAQgASgJEhIKCmJhdGNoX3NpemUYBSABKA0SDgoGZXBvY2hzGAYgASgNEhMKC21heF9iYXRjaGVzGAcgASgNEhoKDWdyYWRpZW50X2NsaXAYCCABKAFIAIgBARIZCgxtYXhfZXhhbXBsZXMYCSABKA1IAYgBARIRCgljYXBfb3JkZXIYCiABKAkSHQoVYmF0Y2hlc19hY3Jvc3NfZXBvY2hzGAsgASgIEiEKBnVwbG9hZBgOIAEoCzIRLmZlZGxtLlVwbG9hZFBsYW4SKQoJYWxnb3JpdGhtGA8gASgLMhYuZmVkbG0uQ2xpZW50QWxnb3JpdGhtEg8KB2Ryb3BvdXQYECABKAESEAoIZXhhbXBsZXMYESABKAlCEAoOX2dyYWRpZW50X2NsaXBCDwoNX21heF9leGFtcGxlc0oECAwQDUoECA0QDiKLAQoPQ2xpZW50QWxnb3JpdGhtEgwKBG5hbWUYASABKAkSOAoJY29uc3RhbnRzGAIgAygLMiUuZmVkbG0uQ2xpZW50QWxnb3JpdGhtLkNvbnN0YW50c0VudHJ5GjAKDkNvbnN0YW50c0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAEitgEKClVwbG9hZFBsYW4SDgoGc2NoZW1lGAEgASgNEg8KB3ZlcnNpb24YAiABKA0SMQoIc2V0dGluZ3MYAyADKAsyHy5mZWRsbS5VcGxvYWRQbGFuLlNldHRpbmdzRW50cnkSIwoHdGVuc29ycxgEIAMoCzISLmZlZGxtLlRlbnNvclNoYXBlGi8KDVNldHRpbmdzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgNOgI4ASIhCgtUZW5zb3JTaGFwZRISCgpkaW1lbnNpb25zGAEgAygEImYKCEFydGlmYWN0Eg4KBmRpZ2VzdBgBIAEoDBIQCghlbmNvZGluZxgCIAEoCRIMCgRzaXplGAMgASgEEhMKC2NodW5rX2J5dGVzGAQgASgNEhUKDWNodW5rX2RpZ2VzdHMYBSADKAwiNgoPRG93bmxvYWRSZXF1ZXN0Eg4KBmRpZ2VzdBgBIAEoDBITCgtmaXJzdF9jaHVuaxgCIAEoDSIlCgVDaHVuaxIOCgZudW1iZXIYASABKA0SDAoEZGF0YRgCIAEoDCJLCgpVcGxvYWRQYXJ0EiUKBmhlYWRlchgBIAEoCzITLmZlZGxtLlVwbG9hZEhlYWRlckgAEg4KBGRhdGEYAiABKAxIAEIGCgRwYXJ0IqoCCgxVcGxvYWRIZWFkZXISDwoHYXR0ZW1wdBgBIAEoDBIRCgl1cGxvYWRfaWQYAiABKAwSLAoHb3V0Y29tZRgDIAEoDjIbLmZlZGxtLlVwbG9hZEhlYWRlci5PdXRjb21lEgwKBHNpemUYBCABKAQSFAoMbnVtX2V4YW1wbGVzGAUgASgEEgwKBGxvc3MYBiABKAESDgoGdG9rZW5zGAcgASgBEhUKDWdyYWRpZW50X25vcm0YCCABKAEibwoHT3V0Y29tZRIXChNPVVRDT01FX1VOU1BFQ0lGSUVEEAASCwoHVFJBSU5FRBABEg8KC05PX0VYQU1QTEVTEAISDgoKTk9UX0ZJTklURRADEg8KC05PVF9BTExPV0VEEAQSDAoIVE9PX1NMT1cQBSLUAQoLVXBsb2FkUmVwbHkSKQoGc3RhdHVzGAEgASgOMhkuZmVkbG0uVXBsb2FkUmVwbHkuU3RhdHVzEg4KBnJlYXNvbhgCIAEoCRIZChFjb21lX2JhY2tfc2Vjb25kcxgDIAEoASJvCgZTdGF0dXMSFgoSU1RBVFVTX1VOU1BFQ0lGSUVEEAASDAoIQUNDRVBURUQQARIICgRMQVRFEAISCQoFU1RBTEUQAxIQCgxOT1RfU0VMRUNURUQQBBILCgdJTlZBTElEEAUSCwoHREFNQUdFRBAGIi4KDEVucm9sUmVxdWVzdBINCgV0b2tlbhgBIAEoCRIPCgdyZXF1ZXN0GAIgASgMIiEKCkVucm9sUmVwbHkSEwoLY2VydGlmaWNhdGUYASABKAxiBnByb3RvMw");
+  fileDesc("Cg5tZXNzYWdlcy5wcm90bxIFZmVkbG0icgoOQ2hlY2tJblJlcXVlc3QSEAoIcHJvdG9jb2wYASABKA0SFgoOY2xpZW50X3ZlcnNpb24YAiABKAkSDgoGbW9kZWxzGAMgAygJEhIKCmFsZ29yaXRobXMYBCADKAkSEgoKbmVlZHNfcGxhbhgFIAEoCCKAAQoMQ2hlY2tJblJlcGx5Ei0KCHNlbGVjdGVkGAEgASgLMhkuZmVkbG0uUm91bmRDb25maWd1cmF0aW9uSAASJAoJY29tZV9iYWNrGAIgASgLMg8uZmVkbG0uQ29tZUJhY2tIABIRCglwcm90b2NvbHMYAyADKA1CCAoGYW5zd2VyIksKCENvbWVCYWNrEg8KB3NlY29uZHMYASABKAESDgoGcmVhc29uGAIgASgJEhAKCGZpbmlzaGVkGAMgASgIEgwKBGRvbmUYBCABKAgi2gIKElJvdW5kQ29uZmlndXJhdGlvbhIPCgdhdHRlbXB0GAEgASgMEhQKDHJvdW5kX251bWJlchgCIAEoDRIUCgxjbGllbnRfaW5kZXgYAyABKA0SDAoEc2VlZBgEIAEoDRIVCg1sZWFybmluZ19yYXRlGAUgASgBEicKB3Byb2dyYW0YBiABKAsyFi5mZWRsbS5UcmFpbmluZ1Byb2dyYW0SIwoKcGFyYW1ldGVycxgHIAEoCzIPLmZlZGxtLkFydGlmYWN0EiMKCnZvY2FidWxhcnkYCCABKAsyDy5mZWRsbS5BcnRpZmFjdBIPCgdzZWNvbmRzGAkgASgBEhIKCnBvcHVsYXRpb24YCiABKAkSLwoNcGFydGljaXBhdGlvbhgLIAEoCzIYLmZlZGxtLlBhcnRpY2lwYXRpb25QbGFuEhkKBHBsYW4YDCABKAsyCy5mZWRsbS5QbGFuIlwKBFBsYW4SIQoIbWFuaWZlc3QYASABKAsyDy5mZWRsbS5BcnRpZmFjdBIeCgVtb2RlbBgCIAEoCzIPLmZlZGxtLkFydGlmYWN0EhEKCXNpZ25hdHVyZRgDIAEoDCJzChFQYXJ0aWNpcGF0aW9uUGxhbhIOCgZyb3VuZHMYASABKA0SHwoSbWF4X3BhcnRpY2lwYXRpb25zGAIgASgNSACIAQESFgoObWluX3NlcGFyYXRpb24YAyABKA1CFQoTX21heF9wYXJ0aWNpcGF0aW9ucyKeAwoPVHJhaW5pbmdQcm9ncmFtEg0KBW1vZGVsGAEgASgJEhcKD3ZvY2FidWxhcnlfc2l6ZRgCIAEoDRIOCgZsZW5ndGgYAyABKA0SEQoJcHJlY2lzaW9uGAQgASgJEhIKCmJhdGNoX3NpemUYBSABKA0SDgoGZXBvY2hzGAYgASgNEhMKC21heF9iYXRjaGVzGAcgASgNEhoKDWdyYWRpZW50X2NsaXAYCCABKAFIAIgBARIZCgxtYXhfZXhhbXBsZXMYCSABKA1IAYgBARIRCgljYXBfb3JkZXIYCiABKAkSHQoVYmF0Y2hlc19hY3Jvc3NfZXBvY2hzGAsgASgIEiEKBnVwbG9hZBgOIAEoCzIRLmZlZGxtLlVwbG9hZFBsYW4SKQoJYWxnb3JpdGhtGA8gASgLMhYuZmVkbG0uQ2xpZW50QWxnb3JpdGhtEg8KB2Ryb3BvdXQYECABKAESEAoIZXhhbXBsZXMYESABKAlCEAoOX2dyYWRpZW50X2NsaXBCDwoNX21heF9leGFtcGxlc0oECAwQDUoECA0QDiKLAQoPQ2xpZW50QWxnb3JpdGhtEgwKBG5hbWUYASABKAkSOAoJY29uc3RhbnRzGAIgAygLMiUuZmVkbG0uQ2xpZW50QWxnb3JpdGhtLkNvbnN0YW50c0VudHJ5GjAKDkNvbnN0YW50c0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAEitgEKClVwbG9hZFBsYW4SDgoGc2NoZW1lGAEgASgNEg8KB3ZlcnNpb24YAiABKA0SMQoIc2V0dGluZ3MYAyADKAsyHy5mZWRsbS5VcGxvYWRQbGFuLlNldHRpbmdzRW50cnkSIwoHdGVuc29ycxgEIAMoCzISLmZlZGxtLlRlbnNvclNoYXBlGi8KDVNldHRpbmdzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgNOgI4ASIhCgtUZW5zb3JTaGFwZRISCgpkaW1lbnNpb25zGAEgAygEImYKCEFydGlmYWN0Eg4KBmRpZ2VzdBgBIAEoDBIQCghlbmNvZGluZxgCIAEoCRIMCgRzaXplGAMgASgEEhMKC2NodW5rX2J5dGVzGAQgASgNEhUKDWNodW5rX2RpZ2VzdHMYBSADKAwiNgoPRG93bmxvYWRSZXF1ZXN0Eg4KBmRpZ2VzdBgBIAEoDBITCgtmaXJzdF9jaHVuaxgCIAEoDSIlCgVDaHVuaxIOCgZudW1iZXIYASABKA0SDAoEZGF0YRgCIAEoDCJLCgpVcGxvYWRQYXJ0EiUKBmhlYWRlchgBIAEoCzITLmZlZGxtLlVwbG9hZEhlYWRlckgAEg4KBGRhdGEYAiABKAxIAEIGCgRwYXJ0IqoCCgxVcGxvYWRIZWFkZXISDwoHYXR0ZW1wdBgBIAEoDBIRCgl1cGxvYWRfaWQYAiABKAwSLAoHb3V0Y29tZRgDIAEoDjIbLmZlZGxtLlVwbG9hZEhlYWRlci5PdXRjb21lEgwKBHNpemUYBCABKAQSFAoMbnVtX2V4YW1wbGVzGAUgASgEEgwKBGxvc3MYBiABKAESDgoGdG9rZW5zGAcgASgBEhUKDWdyYWRpZW50X25vcm0YCCABKAEibwoHT3V0Y29tZRIXChNPVVRDT01FX1VOU1BFQ0lGSUVEEAASCwoHVFJBSU5FRBABEg8KC05PX0VYQU1QTEVTEAISDgoKTk9UX0ZJTklURRADEg8KC05PVF9BTExPV0VEEAQSDAoIVE9PX1NMT1cQBSLUAQoLVXBsb2FkUmVwbHkSKQoGc3RhdHVzGAEgASgOMhkuZmVkbG0uVXBsb2FkUmVwbHkuU3RhdHVzEg4KBnJlYXNvbhgCIAEoCRIZChFjb21lX2JhY2tfc2Vjb25kcxgDIAEoASJvCgZTdGF0dXMSFgoSU1RBVFVTX1VOU1BFQ0lGSUVEEAASDAoIQUNDRVBURUQQARIICgRMQVRFEAISCQoFU1RBTEUQAxIQCgxOT1RfU0VMRUNURUQQBBILCgdJTlZBTElEEAUSCwoHREFNQUdFRBAGIi4KDEVucm9sUmVxdWVzdBINCgV0b2tlbhgBIAEoCRIPCgdyZXF1ZXN0GAIgASgMIiEKCkVucm9sUmVwbHkSEwoLY2VydGlmaWNhdGUYASABKAxiBnByb3RvMw");
 
 /**
  * A client says that it is ready to train.
@@ -49,11 +49,11 @@ export type CheckInRequest = Message<"fedlm.CheckInRequest"> & {
   algorithms: string[];
 
   /**
-   * that it runs plans with; none where it has models itself
+   * since it has no models itself
    *
-   * @generated from field: repeated fedlm.Runtime runtimes = 5;
+   * @generated from field: bool needs_plan = 5;
    */
-  runtimes: Runtime[];
+  needsPlan: boolean;
 };
 
 /**
@@ -62,48 +62,6 @@ export type CheckInRequest = Message<"fedlm.CheckInRequest"> & {
  */
 export const CheckInRequestSchema: GenMessage<CheckInRequest> = /*@__PURE__*/
   messageDesc(file_messages, 0);
-
-/**
- * What runs the programs of a plan on a device.
- *
- * @generated from message fedlm.Runtime
- */
-export type Runtime = Message<"fedlm.Runtime"> & {
-  /**
-   * such as jax, iree or litert; modules are of the last two
-   *
-   * @generated from field: string name = 1;
-   */
-  name: string;
-
-  /**
-   * of it, for the record
-   *
-   * @generated from field: string version = 2;
-   */
-  version: string;
-
-  /**
-   * newest version of StableHLO that it reads; the oldest that the server writes where empty
-   *
-   * @generated from field: string stablehlo = 3;
-   */
-  stablehlo: string;
-
-  /**
-   * of compiled modules that it takes from the server; none where empty
-   *
-   * @generated from field: string target = 4;
-   */
-  target: string;
-};
-
-/**
- * Describes the message fedlm.Runtime.
- * Use `create(RuntimeSchema)` to create a new message.
- */
-export const RuntimeSchema: GenMessage<Runtime> = /*@__PURE__*/
-  messageDesc(file_messages, 1);
 
 /**
  * @generated from message fedlm.CheckInReply
@@ -139,7 +97,7 @@ export type CheckInReply = Message<"fedlm.CheckInReply"> & {
  * Use `create(CheckInReplySchema)` to create a new message.
  */
 export const CheckInReplySchema: GenMessage<CheckInReply> = /*@__PURE__*/
-  messageDesc(file_messages, 2);
+  messageDesc(file_messages, 1);
 
 /**
  * A client is not needed now.
@@ -179,7 +137,7 @@ export type ComeBack = Message<"fedlm.ComeBack"> & {
  * Use `create(ComeBackSchema)` to create a new message.
  */
 export const ComeBackSchema: GenMessage<ComeBack> = /*@__PURE__*/
-  messageDesc(file_messages, 3);
+  messageDesc(file_messages, 2);
 
 /**
  * All that a selected client needs to know of its round.
@@ -255,7 +213,7 @@ export type RoundConfiguration = Message<"fedlm.RoundConfiguration"> & {
   participation?: ParticipationPlan | undefined;
 
   /**
-   * for a client that named runtimes
+   * for a client that needs one
    *
    * @generated from field: fedlm.Plan plan = 12;
    */
@@ -267,10 +225,10 @@ export type RoundConfiguration = Message<"fedlm.RoundConfiguration"> & {
  * Use `create(RoundConfigurationSchema)` to create a new message.
  */
 export const RoundConfigurationSchema: GenMessage<RoundConfiguration> = /*@__PURE__*/
-  messageDesc(file_messages, 4);
+  messageDesc(file_messages, 3);
 
 /**
- * What a client without models trains, as programs; docs/protocol.md says what is in the manifest.
+ * What a client without models trains; docs/protocol.md says what is in the manifest.
  *
  * @generated from message fedlm.Plan
  */
@@ -281,28 +239,18 @@ export type Plan = Message<"fedlm.Plan"> & {
   manifest?: Artifact | undefined;
 
   /**
-   * @generated from field: fedlm.Artifact step = 2;
+   * of LiteRT
+   *
+   * @generated from field: fedlm.Artifact model = 2;
    */
-  step?: Artifact | undefined;
-
-  /**
-   * @generated from field: fedlm.Artifact finish = 3;
-   */
-  finish?: Artifact | undefined;
+  model?: Artifact | undefined;
 
   /**
    * Ed25519, of "fedlm plan 1\n" and the manifest's bytes
    *
-   * @generated from field: bytes signature = 4;
+   * @generated from field: bytes signature = 3;
    */
   signature: Uint8Array;
-
-  /**
-   * for a runtime that named a target; absent where the server has none for it
-   *
-   * @generated from field: fedlm.PlanModules modules = 5;
-   */
-  modules?: PlanModules | undefined;
 };
 
 /**
@@ -310,45 +258,7 @@ export type Plan = Message<"fedlm.Plan"> & {
  * Use `create(PlanSchema)` to create a new message.
  */
 export const PlanSchema: GenMessage<Plan> = /*@__PURE__*/
-  messageDesc(file_messages, 5);
-
-/**
- * The programs of a plan, compiled to machine code, or as a model of LiteRT.
- *
- * @generated from message fedlm.PlanModules
- */
-export type PlanModules = Message<"fedlm.PlanModules"> & {
-  /**
-   * JSON; docs/protocol.md says what is in it
-   *
-   * @generated from field: bytes statement = 1;
-   */
-  statement: Uint8Array;
-
-  /**
-   * Ed25519, of "fedlm modules 1\n" and the statement
-   *
-   * @generated from field: bytes signature = 2;
-   */
-  signature: Uint8Array;
-
-  /**
-   * @generated from field: fedlm.Artifact step = 3;
-   */
-  step?: Artifact | undefined;
-
-  /**
-   * @generated from field: fedlm.Artifact finish = 4;
-   */
-  finish?: Artifact | undefined;
-};
-
-/**
- * Describes the message fedlm.PlanModules.
- * Use `create(PlanModulesSchema)` to create a new message.
- */
-export const PlanModulesSchema: GenMessage<PlanModules> = /*@__PURE__*/
-  messageDesc(file_messages, 6);
+  messageDesc(file_messages, 4);
 
 /**
  * What is promised of how often one client takes part, in all rounds of the run.
@@ -379,7 +289,7 @@ export type ParticipationPlan = Message<"fedlm.ParticipationPlan"> & {
  * Use `create(ParticipationPlanSchema)` to create a new message.
  */
 export const ParticipationPlanSchema: GenMessage<ParticipationPlan> = /*@__PURE__*/
-  messageDesc(file_messages, 7);
+  messageDesc(file_messages, 5);
 
 /**
  * What every client runs, in every round.
@@ -476,7 +386,7 @@ export type TrainingProgram = Message<"fedlm.TrainingProgram"> & {
  * Use `create(TrainingProgramSchema)` to create a new message.
  */
 export const TrainingProgramSchema: GenMessage<TrainingProgram> = /*@__PURE__*/
-  messageDesc(file_messages, 8);
+  messageDesc(file_messages, 6);
 
 /**
  * What a client does with its gradients; docs/protocol.md says what each name means.
@@ -500,7 +410,7 @@ export type ClientAlgorithm = Message<"fedlm.ClientAlgorithm"> & {
  * Use `create(ClientAlgorithmSchema)` to create a new message.
  */
 export const ClientAlgorithmSchema: GenMessage<ClientAlgorithm> = /*@__PURE__*/
-  messageDesc(file_messages, 9);
+  messageDesc(file_messages, 7);
 
 /**
  * How an update becomes bytes; docs/protocol.md says what each scheme does, and how an upload names its plan.
@@ -538,7 +448,7 @@ export type UploadPlan = Message<"fedlm.UploadPlan"> & {
  * Use `create(UploadPlanSchema)` to create a new message.
  */
 export const UploadPlanSchema: GenMessage<UploadPlan> = /*@__PURE__*/
-  messageDesc(file_messages, 10);
+  messageDesc(file_messages, 8);
 
 /**
  * @generated from message fedlm.TensorShape
@@ -555,7 +465,7 @@ export type TensorShape = Message<"fedlm.TensorShape"> & {
  * Use `create(TensorShapeSchema)` to create a new message.
  */
 export const TensorShapeSchema: GenMessage<TensorShape> = /*@__PURE__*/
-  messageDesc(file_messages, 11);
+  messageDesc(file_messages, 9);
 
 /**
  * Bytes named by their content, sent in chunks that a client can ask for again and keep.
@@ -600,7 +510,7 @@ export type Artifact = Message<"fedlm.Artifact"> & {
  * Use `create(ArtifactSchema)` to create a new message.
  */
 export const ArtifactSchema: GenMessage<Artifact> = /*@__PURE__*/
-  messageDesc(file_messages, 12);
+  messageDesc(file_messages, 10);
 
 /**
  * @generated from message fedlm.DownloadRequest
@@ -624,7 +534,7 @@ export type DownloadRequest = Message<"fedlm.DownloadRequest"> & {
  * Use `create(DownloadRequestSchema)` to create a new message.
  */
 export const DownloadRequestSchema: GenMessage<DownloadRequest> = /*@__PURE__*/
-  messageDesc(file_messages, 13);
+  messageDesc(file_messages, 11);
 
 /**
  * @generated from message fedlm.Chunk
@@ -646,7 +556,7 @@ export type Chunk = Message<"fedlm.Chunk"> & {
  * Use `create(ChunkSchema)` to create a new message.
  */
 export const ChunkSchema: GenMessage<Chunk> = /*@__PURE__*/
-  messageDesc(file_messages, 14);
+  messageDesc(file_messages, 12);
 
 /**
  * An upload is a header and then its bytes.
@@ -677,7 +587,7 @@ export type UploadPart = Message<"fedlm.UploadPart"> & {
  * Use `create(UploadPartSchema)` to create a new message.
  */
 export const UploadPartSchema: GenMessage<UploadPart> = /*@__PURE__*/
-  messageDesc(file_messages, 15);
+  messageDesc(file_messages, 13);
 
 /**
  * @generated from message fedlm.UploadHeader
@@ -731,7 +641,7 @@ export type UploadHeader = Message<"fedlm.UploadHeader"> & {
  * Use `create(UploadHeaderSchema)` to create a new message.
  */
 export const UploadHeaderSchema: GenMessage<UploadHeader> = /*@__PURE__*/
-  messageDesc(file_messages, 16);
+  messageDesc(file_messages, 14);
 
 /**
  * @generated from enum fedlm.UploadHeader.Outcome
@@ -782,7 +692,7 @@ export enum UploadHeader_Outcome {
  * Describes the enum fedlm.UploadHeader.Outcome.
  */
 export const UploadHeader_OutcomeSchema: GenEnum<UploadHeader_Outcome> = /*@__PURE__*/
-  enumDesc(file_messages, 16, 0);
+  enumDesc(file_messages, 14, 0);
 
 /**
  * @generated from message fedlm.UploadReply
@@ -809,7 +719,7 @@ export type UploadReply = Message<"fedlm.UploadReply"> & {
  * Use `create(UploadReplySchema)` to create a new message.
  */
 export const UploadReplySchema: GenMessage<UploadReply> = /*@__PURE__*/
-  messageDesc(file_messages, 17);
+  messageDesc(file_messages, 15);
 
 /**
  * @generated from enum fedlm.UploadReply.Status
@@ -865,7 +775,7 @@ export enum UploadReply_Status {
  * Describes the enum fedlm.UploadReply.Status.
  */
 export const UploadReply_StatusSchema: GenEnum<UploadReply_Status> = /*@__PURE__*/
-  enumDesc(file_messages, 17, 0);
+  enumDesc(file_messages, 15, 0);
 
 /**
  * A device without a certificate asks for one, at another port than the others call.
@@ -893,7 +803,7 @@ export type EnrolRequest = Message<"fedlm.EnrolRequest"> & {
  * Use `create(EnrolRequestSchema)` to create a new message.
  */
 export const EnrolRequestSchema: GenMessage<EnrolRequest> = /*@__PURE__*/
-  messageDesc(file_messages, 18);
+  messageDesc(file_messages, 16);
 
 /**
  * @generated from message fedlm.EnrolReply
@@ -912,5 +822,5 @@ export type EnrolReply = Message<"fedlm.EnrolReply"> & {
  * Use `create(EnrolReplySchema)` to create a new message.
  */
 export const EnrolReplySchema: GenMessage<EnrolReply> = /*@__PURE__*/
-  messageDesc(file_messages, 19);
+  messageDesc(file_messages, 17);
 

@@ -2,7 +2,7 @@
 
 import { hex, sha256 } from "./artifacts.js";
 import { ClientError } from "./errors.js";
-import type { Plan, RoundConfiguration } from "./messages_pb.js";
+import type { RoundConfiguration } from "./messages_pb.js";
 
 /** Where the record is kept; what was written must be there after the device lost its power. */
 export interface RecordStore {
@@ -114,14 +114,9 @@ function whyNot(promise: Promised, { taken, told }: Kept, round: number, digest:
   return "";
 }
 
-/** Name what a plan computes with: its manifest, and what a server has made of it for a runtime. */
-export async function nameOf(plan: Plan | undefined): Promise<string> {
-  return `${hex(plan?.manifest?.digest ?? new Uint8Array())} ${hex(await sha256(plan?.modules?.statement ?? new Uint8Array()))}`;
-}
-
 /** Name all that an update of a plan follows from. */
 async function digestOf(asked: RoundConfiguration, examples: string): Promise<string> {
   const { roundNumber, clientIndex, seed, learningRate, parameters, vocabulary, plan } = asked;
-  const digests = [...[parameters, vocabulary].map((one) => hex(one?.digest ?? new Uint8Array())), await nameOf(plan)];
+  const digests = [parameters, vocabulary, plan?.manifest].map((one) => hex(one?.digest ?? new Uint8Array()));
   return hex(await sha256(new TextEncoder().encode(JSON.stringify([roundNumber, clientIndex, seed, learningRate, ...digests, examples]))));
 }

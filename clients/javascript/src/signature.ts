@@ -2,8 +2,8 @@
 
 import { ClientError, PlanError } from "./errors.js";
 
-/** What precedes a plan's manifest, or a statement on modules, where it is signed. */
-export const PLAN = "fedlm plan 1\n", MODULES = "fedlm modules 1\n";
+/** What precedes a plan's manifest where it is signed. */
+const PLAN = "fedlm plan 1\n";
 const PEM = /-----BEGIN ([A-Z ]+)-----([A-Za-z0-9+/=\s]*)-----END \1-----/g;
 
 /** Read the public keys in a text in PEM, one at least: several while one key follows another. */
@@ -20,13 +20,13 @@ export async function readPublicKeys(text: string, name: string): Promise<Crypto
   }
 }
 
-/** Refuse, with PlanError, a manifest, or a statement on modules, that none of the keys has signed as such. */
-export async function checkSignature(content: Uint8Array, signature: Uint8Array, keys: CryptoKey[], purpose = PLAN): Promise<void> {
-  const what = purpose === PLAN ? "plan" : "statement on the plan's modules", before = new TextEncoder().encode(purpose);
-  if (!signature.length) throw new PlanError(`the ${what} is not signed; this client runs none of that kind`);
+/** Refuse, with PlanError, a manifest that none of the keys has signed. */
+export async function checkSignature(content: Uint8Array, signature: Uint8Array, keys: CryptoKey[]): Promise<void> {
+  const before = new TextEncoder().encode(PLAN);
+  if (!signature.length) throw new PlanError("the plan is not signed; this client runs none of that kind");
   const signed = new Uint8Array(before.length + content.length);
   signed.set(before);
   signed.set(content, before.length);
   for (const key of keys) if (await crypto.subtle.verify("Ed25519", key, signature as Uint8Array<ArrayBuffer>, signed)) return;
-  throw new PlanError(`the signature of the ${what} is not of a key that this client believes; its owner may have been given another`);
+  throw new PlanError("the plan's signature is not of a key that this client believes; its owner may have been given another");
 }

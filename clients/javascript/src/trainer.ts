@@ -10,7 +10,7 @@ export interface Thread {
   answers(taken: (answer: Answer) => void, ended: (why: string) => void): void;
   end(): void;
 }
-export type StartThread = (manifest: Manifest) => Thread | Promise<Thread>;
+export type StartThread = () => Thread | Promise<Thread>;
 
 const LONGEST_TIMER = 2 ** 31 - 1;
 const UNASKED = "the thread that ran the plan answered what it was not asked";
@@ -23,10 +23,10 @@ export class Trainer {
     thread.answers((answer) => this.waiting?.done(answer), (why) => this.close(`the thread that ran the plan ended (${why}); it may have needed more memory than it may have`));
   }
 
-  /** Load a plan whose limits the owner allows, with its programs as that kind of thread reads them; raises PlanError where it is no plan that this client runs. */
-  static async load(start: StartThread, manifest: Manifest, described: Uint8Array, step: Uint8Array, finish: Uint8Array): Promise<Trainer> {
-    const trainer = new Trainer(await start(manifest), manifest);
-    await trainer.ask({ ask: "load", manifest: described, step, finish }, manifest.compileSeconds);
+  /** Load a plan whose limits the owner allows; raises PlanError where it is no plan that this client runs. */
+  static async load(start: StartThread, manifest: Manifest, described: Uint8Array, model: Uint8Array): Promise<Trainer> {
+    const trainer = new Trainer(await start(), manifest);
+    await trainer.ask({ ask: "load", manifest: described, model }, manifest.loadSeconds);
     return trainer;
   }
 
@@ -54,7 +54,7 @@ export class Trainer {
   private ask(question: Question, seconds = this.manifest.callSeconds): Promise<Answer> {
     return new Promise<Answer>((resolve, reject) => {
       if (this.gone !== null) return reject(new PlanError(this.gone));
-      const timer = setTimeout(() => this.close(`the plan's program took more than ${seconds} seconds, and was ended`), Math.min(1000 * seconds, LONGEST_TIMER));
+      const timer = setTimeout(() => this.close(`a call of the plan's model took more than ${seconds} seconds, and was ended`), Math.min(1000 * seconds, LONGEST_TIMER));
       const over = (): void => {
         clearTimeout(timer);
         this.waiting = null;

@@ -1,43 +1,35 @@
-/** What runs the programs of a plan: it has the plan, a model and batches of tokens, and no text, key or connection. */
+/** What runs the model of a plan: it has the plan, a model and batches of tokens, and no text, key or connection. */
 
 import { PlanError } from "./errors.js";
-import { Interpreter } from "./interpreter.js";
-import { type Argument, type Manifest, type Program, readManifest, sameType, SUMS } from "./manifest.js";
-import { type Body, bytesOf, count, readProgram, type Tensor, type Type, zeros } from "./program.js";
+import { type Manifest, readManifest, SUMS } from "./manifest.js";
+import { bytesOf, count, type Tensor, zeros } from "./tensors.js";
 
 export interface Step { tokens: Int32Array; weight: Float32Array; random: Uint32Array; learningRate: number }
 export interface Finished { sums: number[]; finite: boolean; body: Uint8Array }
 export type Question =
-  | { ask: "load"; manifest: Uint8Array; step: Uint8Array; finish: Uint8Array }
+  | { ask: "load"; manifest: Uint8Array; model: Uint8Array }
   | { ask: "begin"; values: Float32Array }
   | ({ ask: "step" } & Step)
   | { ask: "finish"; seed: number; round: number; client: number };
 export type Answer = { error: string } | { finished?: Finished };
-/** A program of a plan, which makes its results of its arguments, both in the manifest's order. */
-export interface Runner { run(given: Tensor[]): Tensor[] | Promise<Tensor[]> }
-export interface Runners { step: Runner; finish: Runner }
-export type Load = (manifest: Manifest, step: Uint8Array, finish: Uint8Array) => Runners | Promise<Runners>;
+/** A function of a plan's model, which makes its results of its arguments, both in the manifest's order. */
+export type Run = (given: Tensor[]) => Promise<Tensor[]>;
+export interface Runs { train: Run; finish: Run }
+export type Load = (manifest: Manifest, model: Uint8Array) => Promise<Runs>;
 type Given = Record<string, Tensor[]>;
-
-/** Read programs of StableHLO; raises PlanError where one does more than compute, or is of another type than the manifest says. */
-export function interpreted(manifest: Manifest, step: Uint8Array, finish: Uint8Array): Runners {
-  const bounds = { memoryBytes: manifest.memoryBytes, callSeconds: manifest.callSeconds };
-  const made = (content: Uint8Array, program: Program) => new Interpreter(checkedMain(readProgram(content, bounds.memoryBytes), program), bounds);
-  return { step: made(step, manifest.step), finish: made(finish, manifest.finish) };
-}
 
 /** A loaded plan, and where one round of it stands. */
 export class Training {
   private have: Given = {};
 
-  private constructor(private readonly manifest: Manifest, private readonly programs: Runners) {}
+  private constructor(private readonly manifest: Manifest, private readonly runs: Runs) {}
 
-  /** Read a plan whose signature was checked, with programs that `load` reads; raises PlanError where that refuses them. */
-  static async load(load: Load, described: Uint8Array, step: Uint8Array, finish: Uint8Array): Promise<Training> {
+  /** Read a plan whose signature was checked, with a model that `load` reads; raises PlanError where that refuses them. */
+  static async load(load: Load, described: Uint8Array, model: Uint8Array): Promise<Training> {
     const manifest = await readManifest(described), { memoryBytes } = manifest;
     const tensors = [...manifest.download, ...manifest.state].reduce((sum, one) => sum + bytesOf(one), 0);
     if (tensors > memoryBytes) throw new PlanError(`the plan's tensors take ${tensors} bytes, more memory than its ${memoryBytes}`);
-    return new Training(manifest, await load(manifest, step, finish));
+    return new Training(manifest, await load(manifest, model));
   }
 
   /** Take the server's tensors, end to end. */
@@ -51,17 +43,17 @@ export class Training {
   /** Take a local step. */
   async step({ tokens, weight, random, learningRate }: Step): Promise<void> {
     const { batch_size, length } = this.manifest.batches;
-    Object.assign(this.have, await this.call("step", {
+    Object.assign(this.have, await this.call("train", {
       tokens: [{ shape: [batch_size, length + 1], dtype: "int32", data: tokens }],
       weight: [{ shape: [batch_size], dtype: "float32", data: weight }],
-      random: [{ shape: [batch_size, 2], dtype: "uint32", data: random }],
+      random: [{ shape: [batch_size, 2], dtype: "int32", data: new Int32Array(random.buffer, random.byteOffset, random.length) }],
       learning_rate: [{ shape: [], dtype: "float32", data: Float32Array.of(learningRate) }],
     }));
   }
 
   /** Make sums, whether all is finite, and what of an upload lies between its header and its checksum. */
   async finish(seed: number, round: number, client: number): Promise<Finished> {
-    const word = (value: number): Tensor[] => [{ shape: [], dtype: "uint32", data: Uint32Array.of(value) }];
+    const word = (value: number): Tensor[] => [{ shape: [], dtype: "int32", data: Int32Array.of(value) }];
     const stream = { seed: word(seed), round_number: word(round), client_index: word(client) };
     const { upload, finite } = (await this.call("finish", stream)) as { upload: Tensor[]; finite: Tensor[] };
     const sums = this.have["sums"]!.map((one) => Number(one.data[0])), body = new Uint8Array(upload.reduce((sum, one) => sum + bytesOf(one), 0));
@@ -71,29 +63,16 @@ export class Training {
       start += data.byteLength;
     }
     const whole = finite[0]!.data[0] !== 0 && sums.every(Number.isFinite);
-    if (whole && Math.min(...sums) < 0) throw new PlanError("the plan's program made sums below 0 of losses, tokens or norms");
+    if (whole && Math.min(...sums) < 0) throw new PlanError("the plan's model made sums below 0 of losses, tokens or norms");
     return { sums, finite: whole, body };
   }
 
-  private async call(name: "step" | "finish", given: Given): Promise<Given> {
+  private async call(name: "train" | "finish", given: Given): Promise<Given> {
     const have = { ...this.have, ...given }, described = this.manifest[name], made: Given = {};
-    const results = await this.programs[name].run(described.inputs.map((one) => have[one.role]![one.index]!));
+    const results = await this.runs[name](described.inputs.map((one) => have[one.role]![one.index]!));
     described.outputs.forEach((one, place) => ((made[one.role] ??= [])[one.index] = results[place]!));
     return made;
   }
-}
-
-/** Refuse programs whose `main` has other types than the manifest says. */
-export function checkedMain(functions: Map<string, Body>, program: Pick<Program, "inputs" | "outputs">): Map<string, Body> {
-  const main = functions.get("main");
-  if (!main) throw new PlanError("the plan's program has no function main");
-  const types = new Map<number, Type>(main.arguments.map((place, index) => [place, main.types[index]!]));
-  for (const step of main.steps) step.results.forEach((place, index) => types.set(place, step.types[index]!));
-  const last = main.steps.at(-1), given = last?.name === "return" ? last.operands.map((place) => types.get(place)) : [];
-  const same = (found: (Type | undefined)[], wanted: Argument[]) => found.length === wanted.length && wanted.every((one, index) => sameType(found[index], one));
-  if (!same(main.types, program.inputs)) throw new PlanError("the plan's program takes other tensors than its manifest says");
-  if (!same(given, program.outputs)) throw new PlanError("the plan's program gives other tensors than its manifest says");
-  return functions;
 }
 
 /** Answers questions one after another, in a thread of its own. */
@@ -104,7 +83,7 @@ export class Answering {
 
   async answer(question: Question): Promise<Answer> {
     try {
-      if (question.ask === "load") this.training = await Training.load(this.load, question.manifest, question.step, question.finish);
+      if (question.ask === "load") this.training = await Training.load(this.load, question.manifest, question.model);
       else if (!this.training) throw new PlanError("no plan is loaded");
       else if (question.ask === "begin") this.training.begin(question.values);
       else if (question.ask === "step") await this.training.step(question);
@@ -113,7 +92,7 @@ export class Answering {
     } catch (error) {
       if (error instanceof PlanError) return { error: error.message };
       const { name, message } = error as Error;
-      return { error: name === "RangeError" ? "the plan's program needs more memory than it may have" : `the plan's program does not run (${name}: ${message.slice(0, 300)})` };
+      return { error: name === "RangeError" ? "the plan's model needs more memory than it may have" : `the plan's model does not run (${name}: ${message.slice(0, 300)})` };
     }
   }
 }

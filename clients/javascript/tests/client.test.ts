@@ -20,12 +20,12 @@ import { readPublicKeys } from "../src/signature.js";
 import { WordPiece } from "../src/tokenizer.js";
 import { type Thread, Trainer } from "../src/trainer.js";
 import type { Answer } from "../src/training.js";
-import { MemoryServer, type ModelOffer, type Offer } from "./server.js";
+import { MemoryServer, type Offer } from "./server.js";
 
-interface Case<T = Offer> { name: string; error: string; offer: Record<keyof T, string> }
+interface Case { name: string; error: string; offer: Record<keyof Offer, string> }
 const folder = process.env["PLAN_PROGRAMS"] ?? "";
-const { keys: pem, honest, hostile, models } = JSON.parse(readFileSync(join(folder, "plans.json"), "utf8")) as {
-  keys: string; honest: Case; hostile: Case[]; models: Case<ModelOffer>[];
+const { keys: pem, honest, hostile } = JSON.parse(readFileSync(join(folder, "plans.json"), "utf8")) as {
+  keys: string; honest: Case; hostile: Case[];
 };
 const keys = await readPublicKeys(pem, "plan.pub");
 
@@ -40,8 +40,8 @@ class MemoryRecord implements RecordStore {
   }
 }
 
-function offer<T = Offer>({ offer: given }: Case<T>): T {
-  return Object.fromEntries(Object.entries<string>(given).map(([name, value]) => [name, new Uint8Array(Buffer.from(value, "base64"))])) as unknown as T;
+function offer({ offer: given }: Case): Offer {
+  return Object.fromEntries(Object.entries<string>(given).map(([name, value]) => [name, new Uint8Array(Buffer.from(value, "base64"))])) as unknown as Offer;
 }
 
 async function run(
@@ -77,7 +77,7 @@ test("a model that broke off on the way is fetched from its first missing chunk 
   assert.ok(broken.asked.length > server.asked.length);
   class LateServer extends MemoryServer {
     override async download(assembly: Parameters<MemoryServer["download"]>[0]): Promise<void> {
-      this.breaks = assembly.content.length === whole.model.length && assembly.nextChunk === 0 ? 1 : 0;
+      this.breaks = assembly.content.length === whole.parameters.length && assembly.nextChunk === 0 ? 1 : 0;
       await super.download(assembly);
     }
   }
@@ -111,33 +111,33 @@ test("text is cut into tokens in rounds that are counted alone", async (context)
   assert.deepEqual(counts, [1, 1, 1]);
 });
 
-for (const [part, asked] of Object.entries({ step: 1, finish: 2, tokenizer: 3, model: 4 }))
+for (const [part, asked] of Object.entries({ model: 1, tokenizer: 2, parameters: 3 }))
   test(`a ${part} of another size than the plan says is not even downloaded`, async () => {
     const offered = offer(honest), server = new MemoryServer({ ...offered, [part]: new Uint8Array(offered[part as keyof Offer].length + 1) });
     await assert.rejects(run(server), PlanError);
     assert.equal(server.asked.length, asked);
   });
 
-test("another model of the same plan is another training", async () => {
-  const record = new OwnParticipation(new MemoryRecord()), statement = (text: string) => new TextEncoder().encode(text);
-  const asked = (model: string) => create(RoundConfigurationSchema, {
-    population: "people", participation: { rounds: 8, maxParticipations: 1, minSeparation: 1 }, plan: { modules: { statement: statement(model) } },
+test("another plan is another training", async () => {
+  const record = new OwnParticipation(new MemoryRecord()), digest = (text: string) => new TextEncoder().encode(text);
+  const asked = (plan: string) => create(RoundConfigurationSchema, {
+    population: "people", participation: { rounds: 8, maxParticipations: 1, minSeparation: 1 }, plan: { manifest: { digest: digest(plan) } },
   });
   for (const number of [0, 1, 2, 3]) {
-    assert.equal(await record.may(asked(`model ${number}`), "1"), "");
-    await record.tell(asked(`model ${number}`), "1");
+    assert.equal(await record.may(asked(`plan ${number}`), "1"), "");
+    await record.tell(asked(`plan ${number}`), "1");
   }
-  assert.match(await record.may(asked("model 4"), "1"), /has told what training came to 4 times/);
-  await record.take(asked("model 0"), "1");
-  assert.equal(await record.may(asked("model 0"), "1"), "");
-  assert.match(await record.may(asked("model 1"), "1"), /less than 1 rounds apart|has taken part 1 times/);
+  assert.match(await record.may(asked("plan 4"), "1"), /has told what training came to 4 times/);
+  await record.take(asked("plan 0"), "1");
+  assert.equal(await record.may(asked("plan 0"), "1"), "");
+  assert.match(await record.may(asked("plan 1"), "1"), /less than 1 rounds apart|has taken part 1 times/);
 });
 
 test("a thread that answers what is no answer is ended", async () => {
   let ended = 0;
   const thread: Thread = { post: () => queueMicrotask(() => taken(5 as unknown as Answer)), answers: (given) => void (taken = given), end: () => void ended++ };
   let taken: (answer: Answer) => void = () => {};
-  await assert.rejects(Trainer.load(() => thread, { compileSeconds: 60, callSeconds: 60 } as Manifest, new Uint8Array(), new Uint8Array(), new Uint8Array()), /answered what it was not asked/);
+  await assert.rejects(Trainer.load(() => thread, { loadSeconds: 60, callSeconds: 60 } as Manifest, new Uint8Array(), new Uint8Array()), /answered what it was not asked/);
   assert.equal(ended, 1);
 });
 
@@ -180,19 +180,6 @@ for (const one of hostile) {
     const server = new MemoryServer(offer(one));
     await assert.rejects(run(server), (error) => error instanceof ClientError && new RegExp(one.error).test(error.message));
     assert.equal(server.uploads.length, 0);
-  });
-}
-
-for (const one of models) {
-  test(`a model of LiteRT is loaded if it is the plan's, and looked at by who accepts such: ${one.name}`, async () => {
-    const server = new MemoryServer(offer(honest), 1, offer<ModelOffer>(one));
-    const startLitert = (): never => {
-      throw new PlanError("it is loaded");
-    };
-    await assert.rejects(run(server, undefined, undefined, { startLitert }), (error) => error instanceof PlanError && new RegExp(one.error).test(error.message));
-    assert.equal(server.uploads.length, 0);
-    const other = new MemoryServer(offer(honest), 1, offer<ModelOffer>(one)), said = await run(other);
-    assert.deepEqual([other.uploads.length, said[1]], [1, "it is interpreted, since models of LiteRT are not accepted from the server"]);
   });
 }
 

@@ -6,14 +6,13 @@ import { type Assembly, hex, sha256 } from "../src/artifacts.js";
 import type { Channel } from "../src/client.js";
 import { TransportError } from "../src/errors.js";
 import {
-  type Artifact, ArtifactSchema, type CheckInReply, CheckInReplySchema, PlanModulesSchema, PlanSchema, RoundConfigurationSchema, type UploadHeader, type UploadReply, UploadReply_Status,
+  type Artifact, ArtifactSchema, type CheckInReply, CheckInReplySchema, PlanSchema, RoundConfigurationSchema, type UploadHeader, type UploadReply, UploadReply_Status,
   UploadReplySchema,
 } from "../src/messages_pb.js";
 
 const CHUNK = 512;
 
-export interface Offer { manifest: Uint8Array; signature: Uint8Array; step: Uint8Array; finish: Uint8Array; tokenizer: Uint8Array; model: Uint8Array }
-export interface ModelOffer { statement: Uint8Array; signature: Uint8Array; content: Uint8Array } // of the plan, for LiteRT
+export interface Offer { manifest: Uint8Array; signature: Uint8Array; model: Uint8Array; tokenizer: Uint8Array; parameters: Uint8Array }
 
 export class MemoryServer implements Channel {
   readonly name = "ann";
@@ -23,7 +22,7 @@ export class MemoryServer implements Channel {
   breaks = 0; // downloads that break off after a chunk and a half
   private checkedIn = 0;
 
-  constructor(private readonly offer: Offer, private readonly rounds = 1, private readonly litert?: ModelOffer) {}
+  constructor(private readonly offer: Offer, private readonly rounds = 1) {}
 
   async artifact(content: Uint8Array, encoding: string): Promise<Artifact> {
     const pieces = Array.from({ length: Math.ceil(content.length / CHUNK) }, (_, index) => content.subarray(index * CHUNK, (index + 1) * CHUNK));
@@ -38,18 +37,12 @@ export class MemoryServer implements Channel {
   async checkIn(): Promise<CheckInReply> {
     const protocols = [2];
     if (this.checkedIn >= this.rounds) return create(CheckInReplySchema, { protocols, answer: { case: "comeBack", value: { finished: true } } });
-    const { manifest, step, finish, signature, tokenizer, model } = this.offer;
-    const plan = create(PlanSchema, {
-      manifest: await this.artifact(manifest, "plan"), step: await this.artifact(step, "stablehlo"), finish: await this.artifact(finish, "stablehlo"), signature,
-    });
-    if (this.litert) {
-      const described = await this.artifact(this.litert.content, "litert");
-      plan.modules = create(PlanModulesSchema, { statement: this.litert.statement, signature: this.litert.signature, step: described, finish: described });
-    }
+    const { manifest, model, signature, tokenizer, parameters } = this.offer;
+    const plan = create(PlanSchema, { manifest: await this.artifact(manifest, "plan"), model: await this.artifact(model, "litert"), signature });
     const value = create(RoundConfigurationSchema, {
       attempt: new Uint8Array([1]), roundNumber: this.checkedIn++, clientIndex: 3, seed: 7, learningRate: 0.3, seconds: 300, population: "people", plan,
       participation: { rounds: 100, maxParticipations: 2, minSeparation: 1 },
-      parameters: await this.artifact(model, "float32"), vocabulary: await this.artifact(tokenizer, "tokenizer"),
+      parameters: await this.artifact(parameters, "float32"), vocabulary: await this.artifact(tokenizer, "tokenizer"),
     });
     return create(CheckInReplySchema, { protocols, answer: { case: "selected", value } });
   }

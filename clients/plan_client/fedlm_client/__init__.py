@@ -1,1 +1,1 @@
-"""Takes part in a deployment of fedlm by plans: programs that the server sends, which need none of its code."""
+"""Takes part in a deployment of fedlm by plans: models of LiteRT that the server sends, which need none of its code."""

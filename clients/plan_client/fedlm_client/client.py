@@ -13,7 +13,6 @@ import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,16 +21,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
 from fedlm_client import messages_pb2 as messages
-from fedlm_client import runtimes
 from fedlm_client.artifacts import Assembly
 from fedlm_client.batches import batch_of, batch_rows, random_words, sequences_of
 from fedlm_client.confined import Trainer
 from fedlm_client.errors import ClientError, GoneError, PlanError, TransportError, WrongServerError
 from fedlm_client.http_channel import Channel
 from fedlm_client.limits import Limits
-from fedlm_client.manifest import Batches, Manifest, check_limits, check_program, read_manifest
+from fedlm_client.manifest import Batches, Manifest, check_limits, check_model, read_manifest
 from fedlm_client.own_participation import OwnParticipation
-from fedlm_client.served_modules import check_module, read_statement
 from fedlm_client.signature import check_signature
 from fedlm_client.text_examples import ExampleCut, LineError, examples_of, read_lines, with_tokens
 from fedlm_client.tokenizer import WordPiece
@@ -55,9 +52,6 @@ class Settings:
 
     data: Path  # JSON Lines of {"text": ...}
     keys: list[Ed25519PublicKey]  # whose plans it runs
-    runtime: str  # `jax` or `iree`
-    modules: Path | None = None  # folder of compiled modules
-    accept_modules: str | None = None  # target of which machine code is taken from the server
     limits: Limits = Limits()  # noqa: RUF009
     notice: Callable[[str], None] = lambda words: None
     allowed: Callable[[], bool] = lambda: True  # whether the device may train now
@@ -83,11 +77,6 @@ class Client:
     def __init__(self, channel: Channel, settings: Settings, participation: OwnParticipation):
         """Prepare; nothing is sent before `run`."""
         self._channel, self._settings, self._participation = channel, settings, participation
-        if settings.accept_modules is not None and settings.runtime != "iree":
-            raise ClientError(
-                f"compiled modules are for IREE, but the runtime is {settings.runtime}; give --runtime iree"
-            )
-        self._runtime = runtimes.announced(settings.runtime, settings.accept_modules)
         self._ready: _Ready | None = None
         self._tokenizer: tuple[str, WordPiece] | None = None
         self._sequences: tuple[object, NDArray[np.int32]] | None = None
@@ -150,9 +139,8 @@ class Client:
             return self._backoff()
 
     def _check_in(self) -> "messages.CheckInReply":
-        request = messages.CheckInRequest(
-            protocol=PROTOCOL, client_version=f"fedlm-client {VERSION}", runtimes=[self._runtime]
-        )
+        version = f"fedlm-client {VERSION}"
+        request = messages.CheckInRequest(protocol=PROTOCOL, client_version=version, needs_plan=True)
         try:
             return self._channel.check_in(request)
         except GoneError as error:
@@ -210,44 +198,16 @@ class Client:
         if self._ready is not None and self._ready.offered == offered.manifest.digest:
             return self._ready
         limits = self._settings.limits
-        described = bytes(self._fetch(offered.manifest, "program_bytes"))
+        described = bytes(self._fetch(offered.manifest, "plan_bytes"))
         check_signature(described, offered.signature, self._settings.keys)
         manifest = read_manifest(described)
         check_limits(manifest, limits)
-        settings = self._settings
-        served = settings.accept_modules is not None and not runtimes.has_modules(manifest, settings.modules)
-        if served and offered.HasField("modules"):
-            contents = self._served_modules(offered.modules, manifest)
-            make = partial(Trainer, manifest, described, "iree", contents)
-        else:
-            if served:
-                wanted = f"{settings.accept_modules} and IREE {self._runtime.version}"
-                settings.notice(f"the server has no modules of plan {manifest.digest[:12]} for {wanted}")
-            contents = self._programs(offered, manifest)
-            make = partial(runtimes.trainer, settings.runtime, manifest, described, contents, settings.modules)
+        model = self._fetch_named(offered.model, manifest.model_bytes, "plan_bytes")
+        check_model(manifest, model)
         self._close_plan()
-        settings.notice(f"plan {manifest.digest[:12]}: {_printable(manifest.about)}")
-        self._ready = _Ready(offered.manifest.digest, manifest, make())
+        self._settings.notice(f"plan {manifest.digest[:12]}: {_printable(manifest.about)}")
+        self._ready = _Ready(offered.manifest.digest, manifest, Trainer(manifest, described, model))
         return self._ready
-
-    def _programs(self, offered: "messages.Plan", manifest: Manifest) -> list[bytes]:
-        contents = []
-        for name, artifact in (("step", offered.step), ("finish", offered.finish)):
-            program = getattr(manifest, name)
-            content = self._fetch_named(artifact, program.size, "program_bytes")
-            check_program(program, content, name)
-            contents.append(content)
-        return contents
-
-    def _served_modules(self, offered: "messages.PlanModules", manifest: Manifest) -> list[bytes]:
-        """Fetch what the server has compiled of a plan, which its owner has asked for."""
-        digests, contents = read_statement(offered, self._settings.keys, manifest, self._runtime), []
-        for name, artifact in (("step", offered.step), ("finish", offered.finish)):
-            content = bytes(self._fetch(artifact, "program_bytes"))
-            check_module(content, getattr(digests, name), name)
-            contents.append(content)
-        self._settings.notice(f"it runs the server's modules for {self._settings.accept_modules}")
-        return contents
 
     def _close_plan(self) -> None:
         if self._ready is not None:
@@ -355,7 +315,7 @@ class Client:
 
 
 def upload_of(manifest: Manifest, body: bytes) -> bytes:
-    """Make an upload of what the program finish gave: header, body and checksum."""
+    """Make an upload of what the signature finish gave: header, body and checksum."""
     whole = manifest.header + body
     return whole + zlib.crc32(whole).to_bytes(4, "little")
 

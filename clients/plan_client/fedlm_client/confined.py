@@ -15,8 +15,7 @@ from fedlm_client.errors import PlanError
 from fedlm_client.frames import FrameError, receive_frame, send_frame
 from fedlm_client.manifest import SUMS, Manifest
 
-_PASSED = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "JAX_", "XLA_")
-_LARGEST_MODULE = 1 << 27
+_PASSED = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
 
 
 class Confined:
@@ -27,7 +26,7 @@ class Confined:
         ours, theirs = socket.socketpair()
         self._memory, self._connection = memory, ours
         environment = {name: value for name, value in os.environ.items() if name.startswith(_PASSED)}
-        environment |= {"PYTHONPATH": str(Path(__file__).parents[1]), "JAX_PLATFORMS": "cpu"}
+        environment["PYTHONPATH"] = str(Path(__file__).parents[1])
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "fedlm_client.confinement", str(theirs.fileno()), str(memory)],
@@ -72,7 +71,7 @@ class Confined:
             answer, body = receive_frame(self._connection, longest, deadline)
         except TimeoutError as error:
             self.close()
-            raise PlanError(f"the plan's program took more than {seconds:g} seconds, and was ended") from error
+            raise PlanError(f"a call of the plan's model took more than {seconds:g} seconds, and was ended") from error
         except (EOFError, ConnectionError, BrokenPipeError) as error:
             self.close()
             raise PlanError(
@@ -91,21 +90,13 @@ class Confined:
 class Trainer:
     """A plan that is ready to train, in a process of its own; a context manager."""
 
-    def __init__(self, manifest: Manifest, described: bytes, runtime: str, contents: Sequence[bytes]):
-        """Load a plan whose limits the owner allows.
-
-        Args:
-          manifest: as it was read.
-          described: its bytes.
-          runtime: `jax`, or `iree`.
-          contents: of step and finish: the programs, or for IREE the modules compiled from them.
-        """
+    def __init__(self, manifest: Manifest, described: bytes, model: bytes):
+        """Load a plan whose limits the owner allows: its manifest, as it was read and as bytes, and its model."""
         self._manifest = manifest
         self._process = Confined(manifest.memory_bytes)
         try:
-            parts = [described, *contents]
-            head = {"do": "load", "runtime": runtime, "sizes": [len(one) for one in parts]}
-            self._process.ask(head, parts, manifest.compile_seconds)
+            head = {"do": "load", "manifest_bytes": len(described)}
+            self._process.ask(head, [described, model], manifest.load_seconds)
         except BaseException:
             self._process.close()
             raise
@@ -126,7 +117,7 @@ class Trainer:
 
     def step(self, tokens: np.ndarray, weight: np.ndarray, random: np.ndarray, learning_rate: float) -> None:
         """Take a local step; see `fedlm_client.batches` for its arguments."""
-        parts = [_bytes(tokens, "<i4"), _bytes(weight, "<f4"), _bytes(random, "<u4")]
+        parts = [_bytes(tokens, "<i4"), _bytes(weight, "<f4"), _bytes(random.view(np.int32), "<i4")]
         self._ask({"do": "step", "learning_rate": learning_rate}, parts)
 
     def finish(self, seed: int, number: int, client: int) -> tuple[list[float], bool, bytes]:
@@ -144,31 +135,15 @@ class Trainer:
         head = {"do": "finish", "seed": seed, "round_number": number, "client_index": client}
         _, body = self._ask(head, [], expected)
         if len(body) != expected:
-            raise PlanError(f"the plan's program made {len(body)} bytes, but its manifest says {expected}")
+            raise PlanError(f"the plan's model made {len(body)} bytes, but its manifest says {expected}")
         sums = [float(one) for one in np.frombuffer(body, "<f4", SUMS)]
         finite = bool(np.frombuffer(body, "<i4", 1, 4 * SUMS)[0]) and bool(np.isfinite(sums).all())
         if finite and min(sums) < 0:
-            raise PlanError("the plan's program made sums below 0 of losses, tokens or norms")
+            raise PlanError("the plan's model made sums below 0 of losses, tokens or norms")
         return sums, finite, bytes(body[4 * SUMS + 4 :])
 
     def _ask(self, head: dict[str, Any], parts: Sequence[bytes | memoryview], longest: int = 0) -> Any:
         return self._process.ask(head, parts, self._manifest.call_seconds, longest)
-
-
-def compile_plan(
-    manifest: Manifest, described: bytes, contents: Sequence[bytes], target: Sequence[str]
-) -> tuple[bytes, bytes]:
-    """Compile step and finish with IREE, in a process of its own; see `iree_compiler.compile_program`."""
-    parts = [described, *contents]
-    head = {"do": "compile", "target": list(target), "sizes": [len(one) for one in parts]}
-    with Confined(manifest.memory_bytes) as process:
-        answer, body = process.ask(head, parts, manifest.compile_seconds, _LARGEST_MODULE)
-    sizes = answer.get("sizes")
-    if not isinstance(sizes, list) or len(sizes) != 2 or not all(type(one) is int and one > 0 for one in sizes):
-        raise PlanError("the compiler's answer is none")
-    if sum(sizes) != len(body):
-        raise PlanError("the compiler's answer contradicts itself")
-    return bytes(body[: sizes[0]]), bytes(body[sizes[0] :])
 
 
 def _bytes(array: np.ndarray, kind: str) -> memoryview:

@@ -10,11 +10,11 @@ class Limits:
     """Bounds on plans and rounds.
 
     Attributes:
-      memory_bytes: of the process that compiles and trains.
-      compile_seconds: of both programs of a plan.
-      call_seconds: of one call of a program, as a local step is.
-      program_bytes: of one program, and of a manifest.
-      largest_download: bytes of a model or a tokenizer.
+      memory_bytes: of the process that trains.
+      load_seconds: of a plan's model.
+      call_seconds: of one call of the model, as a local step is.
+      plan_bytes: of a plan's model, and of its manifest.
+      largest_download: bytes of the parameters or a tokenizer.
       max_batches: local steps in a round, whatever the plan says.
       max_training_seconds: of a round's training.
       first_backoff: seconds, about the first wait after a failure; each further one doubles it.
@@ -22,9 +22,9 @@ class Limits:
     """
 
     memory_bytes: int = 4 << 30
-    compile_seconds: float = 600.0
+    load_seconds: float = 600.0
     call_seconds: float = 60.0
-    program_bytes: int = 8 << 20
+    plan_bytes: int = 8 << 20
     largest_download: int = 1 << 30
     max_batches: int = 10_000
     max_training_seconds: float = 3600.0

@@ -16,7 +16,7 @@ from fedlm_client.text_examples import CUTS, ExampleCut
 FORMAT, VERSION = "fedlm-plan", 1
 SHUFFLE = {"name": "threefry-sort", "version": 1}
 SUMS = 3
-_DTYPES = {"float32", "int32", "uint32", "uint8", "uint16"}
+_DTYPES = {"float32", "int32", "uint8"}
 _CAP_ORDERS = ("shuffle_then_cap", "cap_then_shuffle")
 _MOST_ARGUMENTS, _CHECKSUM_BYTES = 100_000, 4
 _MOST_DIMENSIONS, _TOKENS, _LARGEST_BATCH = 64, 1 << 31, 1 << 22
@@ -24,8 +24,9 @@ _MOST_DIMENSIONS, _TOKENS, _LARGEST_BATCH = 64, 1 << 31, 1 << 22
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument or a result of a program."""
+    """An argument or a result of a signature."""
 
+    name: str  # in the model
     role: str
     index: int
     shape: tuple[int, ...]
@@ -37,11 +38,9 @@ class Argument:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-class Program(NamedTuple):
-    """One of the two programs."""
+class Signature(NamedTuple):
+    """A function of the model."""
 
-    sha256: str
-    size: int
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
 
@@ -78,8 +77,10 @@ class Manifest:
 
     digest: str  # SHA-256 of the manifest, in hex
     about: str  # what the server says of it, for people
-    step: Program
-    finish: Program
+    model: str  # SHA-256, in hex
+    model_bytes: int
+    train: Signature
+    finish: Signature
     download: tuple[Tensor, ...]
     state: tuple[Tensor, ...]
     header: bytes  # of an upload
@@ -89,7 +90,7 @@ class Manifest:
     tokenizer: str  # SHA-256, in hex
     tokenizer_bytes: int
     memory_bytes: int
-    compile_seconds: float
+    load_seconds: float
     call_seconds: float
 
     @property
@@ -126,9 +127,9 @@ def check_limits(manifest: Manifest, limits: Limits) -> None:
     """Refuse, with `PlanError`, a plan that says that it needs more than the owner allows."""
     wanted = {
         "memory_bytes": manifest.memory_bytes,
-        "compile_seconds": manifest.compile_seconds,
+        "load_seconds": manifest.load_seconds,
         "call_seconds": manifest.call_seconds,
-        "program_bytes": max(manifest.step.size, manifest.finish.size),
+        "plan_bytes": manifest.model_bytes,
     }
     for name, value in wanted.items():
         if not 0 < value <= getattr(limits, name):
@@ -138,10 +139,10 @@ def check_limits(manifest: Manifest, limits: Limits) -> None:
             )
 
 
-def check_program(program: Program, content: bytes, name: str) -> None:
-    """Refuse, with `PlanError`, another program than the one that the manifest names."""
-    if len(content) != program.size or hashlib.sha256(content).hexdigest() != program.sha256:
-        raise PlanError(f"the plan's program {name} is not the one that its manifest names")
+def check_model(manifest: Manifest, content: bytes) -> None:
+    """Refuse, with `PlanError`, another model than the one that the manifest names."""
+    if len(content) != manifest.model_bytes or hashlib.sha256(content).hexdigest() != manifest.model:
+        raise PlanError("the plan's model is not the one that its manifest names")
 
 
 def _manifest(digest: str, found: dict[str, Any]) -> Manifest:
@@ -149,8 +150,10 @@ def _manifest(digest: str, found: dict[str, Any]) -> Manifest:
     return Manifest(
         digest=digest,
         about=json.dumps(found["about"]),
-        step=_program(found["programs"]["step"]),
-        finish=_program(found["programs"]["finish"]),
+        model=str(found["model"]["sha256"]),
+        model_bytes=_count(found["model"]["bytes"], 1),
+        train=_signature(found["signatures"]["train"]),
+        finish=_signature(found["signatures"]["finish"]),
         download=tuple(_tensor(one) for one in found["download"]["tensors"]),
         state=tuple(_tensor(one, one["begins"]) for one in found["state"]),
         header=bytes.fromhex(upload["header"]),
@@ -160,7 +163,7 @@ def _manifest(digest: str, found: dict[str, Any]) -> Manifest:
         tokenizer=str(found["tokenizer"]["sha256"]),
         tokenizer_bytes=_count(found["tokenizer"]["bytes"], 1),
         memory_bytes=_count(limits["memory_bytes"]),
-        compile_seconds=_number(limits["compile_seconds"]),
+        load_seconds=_number(limits["load_seconds"]),
         call_seconds=_number(limits["call_seconds"]),
     )
 
@@ -197,15 +200,17 @@ def _tensor(found: dict[str, Any], begins: int | None = None) -> Tensor:
     return Tensor(str(found["name"]), _shape(found["shape"]), _dtype(found["dtype"]), begins)
 
 
-def _program(found: dict[str, Any]) -> Program:
+def _signature(found: dict[str, Any]) -> Signature:
     sides = [tuple(map(_argument, found[name])) for name in ("inputs", "outputs")]
-    if any(not 0 < len(side) <= _MOST_ARGUMENTS for side in sides):
-        raise PlanError("a program of the plan has no argument, no result, or too many")
-    return Program(str(found["sha256"]), _count(found["bytes"], 1), *sides)
+    for side in sides:
+        if not 0 < len(side) <= _MOST_ARGUMENTS or len({one.name for one in side}) != len(side):
+            raise PlanError("a signature of the plan has no argument, no result, too many, or two of one name")
+    return Signature(*sides)
 
 
 def _argument(found: dict[str, Any]) -> Argument:
-    return Argument(str(found["role"]), _count(found["index"]), _shape(found["shape"]), _dtype(found["dtype"]))
+    named = str(found["name"]), str(found["role"])
+    return Argument(*named, _count(found["index"]), _shape(found["shape"]), _dtype(found["dtype"]))
 
 
 def _cut(found: Any) -> ExampleCut:
@@ -238,7 +243,7 @@ def _batches(found: dict[str, Any]) -> Batches:
 
 
 def _check(manifest: Manifest) -> None:
-    """Refuse programs whose arguments are not those that a client of this version has to give them."""
+    """Refuse signatures whose arguments are not those that a client of this version has to give them."""
     batches = manifest.batches
     tensors = {
         **{("state", place): one for place, one in enumerate(manifest.state)},
@@ -249,13 +254,13 @@ def _check(manifest: Manifest) -> None:
     rows = {
         ("tokens", 0): ((batches.batch_size, batches.length + 1), "int32"),
         ("weight", 0): ((batches.batch_size,), "float32"),
-        ("random", 0): ((batches.batch_size, 2), "uint32"),
+        ("random", 0): ((batches.batch_size, 2), "int32"),
         ("learning_rate", 0): ((), "float32"),
     }
-    names = {(name, 0): ((), "uint32") for name in ("seed", "round_number", "client_index")}
+    names = {(name, 0): ((), "int32") for name in ("seed", "round_number", "client_index")}
     stepped = {key: value for key, value in known.items() if key[0] == "state"} | scalars
-    _check_side("step takes", manifest.step.inputs, known | scalars | rows)
-    _check_side("step gives", manifest.step.outputs, stepped, whole=True)
+    _check_side("train takes", manifest.train.inputs, known | scalars | rows)
+    _check_side("train gives", manifest.train.outputs, stepped, whole=True)
     _check_side("finish takes", manifest.finish.inputs, known | names)
     pieces = [one for one in manifest.finish.outputs if one.role == "upload"]
     sent = {
@@ -265,7 +270,7 @@ def _check(manifest: Manifest) -> None:
     if len(manifest.header) != 8 or not manifest.header.startswith(b"FLU2"):
         raise PlanError("the plan's header of an upload is none")
     if sum(one.size for one in pieces) + len(manifest.header) + _CHECKSUM_BYTES != manifest.upload_bytes:
-        raise PlanError("the plan's upload is not as long as what its program finish gives")
+        raise PlanError("the plan's upload is not as long as what its signature finish gives")
     for one in manifest.state:
         begins = one.begins
         if begins is None:

@@ -8,8 +8,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedlm_client.errors import ClientError, PlanError
 
-PLAN, MODULES = b"fedlm plan 1\n", b"fedlm modules 1\n"
-"""What is signed: it precedes the content, so that a signature of one is none of another."""
+PLAN = b"fedlm plan 1\n"
+"""What is signed begins with it, so that a signature of something else is none of a plan."""
 
 _BEGINS = b"-----BEGIN PUBLIC KEY-----"
 
@@ -35,13 +35,13 @@ def read_public_keys(path: Path) -> list[Ed25519PublicKey]:
     return found
 
 
-def check_signature(content: bytes, signature: bytes, keys: list[Ed25519PublicKey], purpose: bytes = PLAN) -> None:
-    """Refuse, with `PlanError`, a manifest, or a statement on modules, that none of the keys has signed."""
+def check_signature(content: bytes, signature: bytes, keys: list[Ed25519PublicKey]) -> None:
+    """Refuse, with `PlanError`, a manifest that none of the keys has signed."""
     if not signature:
         raise PlanError("the plan is not signed; this client runs none of that kind")
     for key in keys:
         try:
-            key.verify(signature, purpose + content)
+            key.verify(signature, PLAN + content)
             return
         except InvalidSignature:
             continue

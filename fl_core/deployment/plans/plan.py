@@ -1,6 +1,5 @@
-"""A plan: a manifest and two programs, named by their SHA-256. docs/protocol.md says what is in it."""
+"""A plan: a manifest and a model of LiteRT, named by their SHA-256. docs/protocol.md says what is in it."""
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -11,8 +10,11 @@ from typing import Any, NamedTuple
 import jax
 
 from fedlm.fl_core.client_algorithms.interface import sent_by_client
-from fedlm.fl_core.deployment.plans.programs import Argument, Program, Tensor, make_programs
+from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS
+from fedlm.fl_core.deployment.plans.litert.model import make_model
+from fedlm.fl_core.deployment.plans.programs import PlanPrograms, Tensor, make_programs
 from fedlm.fl_core.deployment.protocol.update_bytes import upload_bytes, upload_header
+from fedlm.fl_core.errors import setting
 from fedlm.fl_core.local_sgd import LocalTraining
 from fedlm.fl_core.settings import TrainingSettings
 from fedlm.fl_core.text_examples import ExampleCut
@@ -24,22 +26,21 @@ from fedlm.models.special_tokens import OOV_ID, OWN, PAD_ID
 
 FORMAT, VERSION = "fedlm-plan", 1
 SHUFFLE = {"name": "threefry-sort", "version": 1}
-_COMPILE_SECONDS, _CALL_SECONDS = 600, 60
-# What a runtime and its compiler need themselves, and how often it may hold the tensors and the logits.
+_LOAD_SECONDS, _CALL_SECONDS = 600, 60
+# What a runtime needs itself, and how often it may hold the tensors and the logits.
 _RUNTIME_BYTES, _COPIES, _LOGITS = 1 << 30, 8, 8
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What clients train, for one version of StableHLO."""
+    """What clients train."""
 
     manifest: bytes  # JSON in UTF-8
-    step: bytes
-    finish: bytes
+    model: bytes  # of LiteRT
 
     @property
     def digest(self) -> str:
-        """The plan's name: the SHA-256, in hex, of the manifest, which has those of the programs."""
+        """The plan's name: the SHA-256, in hex, of the manifest, which has that of the model."""
         return hashlib.sha256(self.manifest).hexdigest()
 
 
@@ -53,24 +54,20 @@ class PlanSource(NamedTuple):
     examples: ExampleCut = "sentences"  # what makes an example of a client's text
 
 
-def make_plan(source: PlanSource, version: str) -> Plan:
-    """Make the plan of a model and how clients train it; the same arguments give the same bytes.
+def make_plan(source: PlanSource) -> Plan:
+    """Make the plan of a model and how clients train it, and run each of its functions once.
 
-    Args:
-      source: what it is made of.
-      version: of StableHLO, one of `programs.versions()`.
+    The same arguments give the same bytes.
 
     Raises:
-      ConfigurationError: a program would need code that it does not carry; see `make_programs`.
+      ConfigurationError: ai-edge-litert is not installed, or LiteRT's built-in operations cannot compute a program.
     """
     name, tokenizer, vocabulary_size, settings, examples = source
     model, precision = model_of_clients(name, vocabulary_size, settings)
     training, compressor = settings.local_training(), settings.compressor()
-    made = make_programs(model, precision, training, compressor, settings.length, version)
+    programs = make_programs(model, precision, training, compressor, settings.length)
+    content, signatures = make_model(programs, name, _compression(settings))
     update = sent_by_client(training.algorithm, jax.eval_shape(model.init, jax.random.key(0)))
-    tensors = _placed(made.download)
-    values = sum(math.prod(one.shape) for one in (*made.download, *made.state))
-    logits = training.batch_size * settings.length * vocabulary_size
     manifest = {
         "format": FORMAT,
         "version": VERSION,
@@ -80,28 +77,44 @@ def make_plan(source: PlanSource, version: str) -> Plan:
             "compression": {"scheme": compressor.scheme.number, "settings": compressor.scheme.settings},
             "precision": precision,
         },
-        "stablehlo": version,
-        "programs": {"step": _described(made.step), "finish": _described(made.finish)},
-        "download": {"values": sum(math.prod(one.shape) for one in made.download), "tensors": tensors},
-        "state": [_tensor(one) | {"begins": begins} for one, begins in zip(made.state, made.begins, strict=True)],
+        "model": {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)},
+        "signatures": signatures,
+        "download": {
+            "values": sum(math.prod(one.shape) for one in programs.download),
+            "tensors": _placed(programs.download),
+        },
+        "state": [
+            _tensor(one) | {"begins": begins} for one, begins in zip(programs.state, programs.begins, strict=True)
+        ],
         "upload": {"header": upload_header(compressor, update).hex(), "bytes": upload_bytes(compressor, update)},
         "examples": examples,
         "batches": _batches(training, settings.length),
         "shuffle": SHUFFLE,
         "tokenizer": {"sha256": hashlib.sha256(tokenizer).hexdigest(), "bytes": len(tokenizer)},
         "limits": {
-            "memory_bytes": _RUNTIME_BYTES + 4 * (_COPIES * values + _LOGITS * logits),
-            "compile_seconds": _COMPILE_SECONDS,
+            "memory_bytes": _memory(programs, training.batch_size * settings.length * vocabulary_size),
+            "load_seconds": _LOAD_SECONDS,
             "call_seconds": _CALL_SECONDS,
         },
     }
-    return Plan(json.dumps(manifest, separators=(",", ":")).encode(), made.step.content, made.finish.content)
+    return Plan(json.dumps(manifest, separators=(",", ":")).encode(), content)
 
 
 def model_of_clients(name: str, vocabulary_size: int, settings: TrainingSettings) -> tuple[Model, Precision]:
     """Make a model as clients train it, and its precision on their CPUs, whatever the server computes on."""
     precision = resolve_precision(settings.precision, "cpu")
     return with_precision(with_dropout(create_model(name, vocabulary_size), settings.dropout), precision), precision
+
+
+def _compression(settings: TrainingSettings) -> str:
+    """Name how uploads are compressed."""
+    name = settings.compression or COMPRESSION_OF_BITS[settings.upload_bits or 32]
+    return f"{name} with {setting('upload_rotation')}" if settings.upload_rotation else name
+
+
+def _memory(programs: PlanPrograms, logits: int) -> int:
+    values = sum(math.prod(one.shape) for one in (*programs.download, *programs.state))
+    return _RUNTIME_BYTES + 4 * (_COPIES * values + _LOGITS * logits)
 
 
 def _batches(training: LocalTraining, length: int) -> dict[str, Any]:
@@ -121,13 +134,3 @@ def _placed(tensors: Sequence[Tensor]) -> list[dict[str, Any]]:
 
 def _tensor(tensor: Tensor) -> dict[str, Any]:
     return {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype}
-
-
-def _described(program: Program) -> dict[str, Any]:
-    digest = hashlib.sha256(program.content).hexdigest()
-    sides = {"inputs": _arguments(program.inputs), "outputs": _arguments(program.outputs)}
-    return {"sha256": digest, "bytes": len(program.content), **sides}
-
-
-def _arguments(arguments: Sequence[Argument]) -> list[dict[str, Any]]:
-    return [dataclasses.asdict(one) | {"shape": list(one.shape)} for one in arguments]

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +13,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedlm.fl_core.atomic_files import refuse_filled, whole_folder
 from fedlm.fl_core.deployment.plans.plan import FORMAT, VERSION, Plan
-from fedlm.fl_core.deployment.plans.programs import count_operations
 from fedlm.fl_core.deployment.security.plan_keys import PURPOSE
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 
 MANIFEST_FILE, SIGNATURE_FILE, TOKENIZER_FILE = "manifest.json", "manifest.sig", "tokenizer.json"
+MODEL_FILE = "model.tflite"
 _KEY_BEGINS = b"-----BEGIN PUBLIC KEY-----"
-PROGRAM_FILES = {"step": "step.stablehlo", "finish": "finish.stablehlo"}
 
 
 class FoundPlan(NamedTuple):
@@ -27,7 +26,6 @@ class FoundPlan(NamedTuple):
 
     plan: Plan
     manifest: dict[str, Any]
-    operations: dict[str, dict[str, int]]  # of each program, how often it has which
     signature: bytes | None
 
 
@@ -37,15 +35,10 @@ def write_plan(out: Path, plan: Plan, signature: bytes | None, tokenizer: bytes)
     Raises:
       ConfigurationError: there is something at `out`.
     """
-    files = {MANIFEST_FILE: plan.manifest, PROGRAM_FILES["step"]: plan.step, PROGRAM_FILES["finish"]: plan.finish}
-    write_folder(out, files | {TOKENIZER_FILE: tokenizer}, signature)
-
-
-def write_folder(out: Path, files: Mapping[str, bytes], signature: bytes | None) -> None:
-    """Write files, and the signature of the manifest among them where there is one, as `write_plan` does."""
     refuse_filled(out)
+    files = {MANIFEST_FILE: plan.manifest, MODEL_FILE: plan.model, TOKENIZER_FILE: tokenizer}
     if signature is not None:
-        files = {**files, SIGNATURE_FILE: signature}
+        files[SIGNATURE_FILE] = signature
     with whole_folder(out) as made:
         for name, content in files.items():
             (made / name).write_bytes(content)
@@ -57,16 +50,15 @@ def read_plan(folder: Path) -> FoundPlan:
     Raises:
       DataError: a file is missing, or is not the one that the manifest names.
     """
+    path, signed = folder / MANIFEST_FILE, folder / SIGNATURE_FILE
     with reading(folder):
-        content, manifest = read_manifest(folder, FORMAT, VERSION)
-        read_named(folder / TOKENIZER_FILE, manifest["tokenizer"])
-        programs = {name: read_named(folder / file, manifest["programs"][name]) for name, file in PROGRAM_FILES.items()}
-        return FoundPlan(
-            Plan(content, programs["step"], programs["finish"]),
-            manifest,
-            {name: count_operations(program) for name, program in programs.items()},
-            read_signature(folder),
-        )
+        content = path.read_bytes()
+        manifest = json.loads(content)
+        if (manifest["format"], manifest["version"]) != (FORMAT, VERSION):
+            raise DataError(f"{path}: is no {FORMAT} of version {VERSION}; export the plan again")
+        _read_named(folder / TOKENIZER_FILE, manifest["tokenizer"])
+        model = _read_named(folder / MODEL_FILE, manifest["model"])
+        return FoundPlan(Plan(content, model), manifest, signed.read_bytes() if signed.exists() else None)
 
 
 @contextmanager
@@ -81,30 +73,14 @@ def reading(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def read_manifest(folder: Path, form: str, version: int) -> tuple[bytes, dict[str, Any]]:
-    """Read the manifest of a folder, which must be of a format; use it within `reading`."""
-    path = folder / MANIFEST_FILE
-    content = path.read_bytes()
-    manifest = json.loads(content)
-    if (manifest["format"], manifest["version"]) != (form, version):
-        raise DataError(f"{path}: is no {form} of version {version}; export the plan again")
-    return content, manifest
-
-
-def read_named(path: Path, described: dict[str, Any]) -> bytes:
+def _read_named(path: Path, described: dict[str, Any]) -> bytes:
     """Read a file that a manifest describes; `DataError`: it is another one."""
     # What has another size, however large, is not read into memory.
-    fits = "bytes" not in described or path.stat().st_size == described["bytes"]
+    fits = path.stat().st_size == described["bytes"]
     content = path.read_bytes() if fits else b""
     if not fits or hashlib.sha256(content).hexdigest() != described["sha256"]:
         raise DataError(f"{path}: is not what the manifest names; export the plan again")
     return content
-
-
-def read_signature(folder: Path) -> bytes | None:
-    """Read the signature of a plan; None where it has none."""
-    path = folder / SIGNATURE_FILE
-    return path.read_bytes() if path.exists() else None
 
 
 def signed_by(manifest: bytes, signature: bytes | None, path: Path) -> bool:

@@ -1,7 +1,6 @@
-"""The two programs of a plan, a client's local step and what it sends after its last one, as StableHLO."""
+"""What a plan computes, traced as StableHLO: a local step, what a client sends after its last one, and predictions."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import export
-from jax.extend.mlir import ir, passmanager
+from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from fedlm.fl_core.client_algorithms.interface import Broadcast, ClientAlgorithm, LocalState, sent_by_server
@@ -18,10 +17,8 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums, algorithm_step
 from fedlm.fl_core.randomness import device_key
 from fedlm.models.base import Batch, Model
-from fedlm.models.decoding import decoder_of
 from fedlm.models.precision import Precision, precision_scope
 
-_Requirement = stablehlo.StablehloCompatibilityRequirement
 _scalar = jax.ShapeDtypeStruct((), jnp.float32)
 _word = jax.ShapeDtypeStruct((), jnp.uint32)
 
@@ -37,7 +34,7 @@ class Argument:
 
 
 class Program(NamedTuple):
-    """A function `main` as a portable artifact of StableHLO (VHLO bytecode), without names of files or functions."""
+    """A function `main` of StableHLO."""
 
     content: bytes
     inputs: list[Argument]  # those that it uses
@@ -55,23 +52,18 @@ class Tensor(NamedTuple):
 class PlanPrograms(NamedTuple):
     """What a client runs, and the tensors that go through it."""
 
-    step: Program
-    finish: Program
+    train: Program  # a local step
+    finish: Program  # what follows the last one
+    infer: Program  # what follows the beginning of a text
     download: list[Tensor]  # what the server sends, in order
     state: list[Tensor]  # what a client carries from step to step
     begins: list[int | None]  # for each of these the tensor of the download that it begins as; zeros where None
 
 
-def versions() -> list[str]:
-    """List the versions of StableHLO that programs can be made for, the newest first."""
-    names = (_Requirement.NONE, _Requirement.WEEK_4, _Requirement.WEEK_12)
-    return list(dict.fromkeys(stablehlo.get_version_from_compatibility_requirement(one) for one in names))
-
-
 def make_programs(
-    model: Model, precision: Precision, training: LocalTraining, compressor: Compressor, length: int, version: str
+    model: Model, precision: Precision, training: LocalTraining, compressor: Compressor, length: int
 ) -> PlanPrograms:
-    """Trace and lower a client's training for CPUs, with fixed shapes.
+    """Trace a client's training for CPUs, with fixed shapes.
 
     Args:
       model: the model, with its precision and dropout.
@@ -79,11 +71,9 @@ def make_programs(
       training: how clients train.
       compressor: how updates travel.
       length: target tokens of a sequence.
-      version: of StableHLO, one of `versions()`.
 
     Raises:
-      ConfigurationError: the program would need code that it does not carry, or begins from other tensors than a client
-        has.
+      ConfigurationError: a program calls code of a library, or begins from other tensors than a client has.
     """
     algorithm = training.algorithm
     server = sent_by_server(algorithm, jax.eval_shape(model.init, jax.random.key(0)))
@@ -97,52 +87,19 @@ def make_programs(
     }
     sums = jax.eval_shape(TrainingSums.zero)
     with precision_scope(precision):
-        step = _lower(
+        train = _lower(
             _step(model, training, server, local),
             {"state": jax.tree_util.tree_leaves(local), "download": jax.tree_util.tree_leaves(server)}
             | {"sums": list(sums)}
             | rows,
-            version,
         )
         finish = _lower(
             _finish(algorithm, compressor, server, local),
             {"state": jax.tree_util.tree_leaves(local), "download": jax.tree_util.tree_leaves(server)}
             | {"seed": [_word], "round_number": [_word], "client_index": [_word]},
-            version,
         )
-    return PlanPrograms(step, finish, _tensors(server), _tensors(local), _beginnings(algorithm, server))
-
-
-def make_inference(model: Model, precision: Precision, length: int, version: str) -> Program:
-    """Trace and lower what a model expects after the beginning of a text, for CPUs.
-
-    Args:
-      model: the model; it predicts the next token.
-      precision: its own.
-      length: tokens of a beginning at most, BOS among them.
-      version: of StableHLO, one of `versions()`.
-
-    Returns:
-      A program of `parameters`, `tokens`, int32 [1, length], and `count`, int32 [1], how many of these there are; its
-      result is `logits`, float32 [vocabulary].
-
-    Raises:
-      ConfigurationError: the model does not predict the next token.
-    """
-    params = jax.eval_shape(model.init, jax.random.key(0))
-    decoder = decoder_of(model)
-
-    def run(given: _Given) -> dict[str, list[jax.Array]]:
-        prepared = decoder.prepare(_filled(params, given["parameters"]))
-        logits, _ = decoder.read(prepared, decoder.begin(prepared, 1, length), given["tokens"][0], given["count"][0])
-        return {"logits": [logits[0].astype(jnp.float32)]}
-
-    prompt = {
-        "tokens": [jax.ShapeDtypeStruct((1, length), jnp.int32)],
-        "count": [jax.ShapeDtypeStruct((1,), jnp.int32)],
-    }
-    with precision_scope(precision):
-        return _lower(run, {"parameters": jax.tree_util.tree_leaves(params)} | prompt, version)
+        infer = _infer(model, length)
+    return PlanPrograms(train, finish, infer, _tensors(server), _tensors(local), _beginnings(algorithm, server))
 
 
 _Given = dict[str, list[Any]]
@@ -179,10 +136,46 @@ def _finish(
         (seed,), (number,), (client,) = given["seed"], given["round_number"], given["client_index"]
         key = jax.random.fold_in(device_key(seed, "upload", number), client)
         compressed = compress_update(compressor, key, update)
-        pieces = [piece for tensor in compressed for piece in compressor.pieces(tensor)]
+        pieces = [_in_bytes(piece) for tensor in compressed for piece in compressor.pieces(tensor)]
         return {"upload": pieces, "finite": [finite.astype(jnp.int32)]}
 
     return run
+
+
+def _infer(model: Model, length: int) -> Program:
+    """Trace what a model expects after the beginning of a text.
+
+    Args:
+      model: the model; it predicts the next token.
+      length: tokens of a beginning at most, BOS among them.
+
+    Returns:
+      A program of `parameters`, `tokens`, int32 [1, length], and `count`, int32 [1], how many of these there are; its
+      result is `logits`, float32 [vocabulary].
+    """
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    decoder = model.decoder
+
+    def run(given: _Given) -> dict[str, list[jax.Array]]:
+        filled, (tokens,), (count,) = _filled(params, given["parameters"]), given["tokens"], given["count"]
+        if decoder is None:
+            logits = jnp.take(model.apply(filled, tokens)[0], count - 1, axis=0, mode="clip")
+        else:
+            prepared = decoder.prepare(filled)
+            logits, _ = decoder.read(prepared, decoder.begin(prepared, 1, length), tokens, count)
+        return {"logits": [logits[0].astype(jnp.float32)]}
+
+    tokens, count = jax.ShapeDtypeStruct((1, length), jnp.int32), jax.ShapeDtypeStruct((1,), jnp.int32)
+    return _lower(run, {"parameters": jax.tree_util.tree_leaves(params), "tokens": [tokens], "count": [count]})
+
+
+def _in_bytes(piece: jax.Array) -> jax.Array:
+    """Cut codes of 16 bits into bytes, little-endian: runtimes in browsers know no such codes."""
+    if piece.dtype != jnp.uint16:
+        return piece
+    words = piece.astype(jnp.uint32)
+    high = words >> 8
+    return jnp.stack([words - (high << 8), high], -1).astype(jnp.uint8)
 
 
 def _filled(like: Any, leaves: Sequence[Any]) -> Any:
@@ -216,7 +209,7 @@ def _beginnings(algorithm: ClientAlgorithm, server: Broadcast) -> list[int | Non
     return found
 
 
-def _lower(run: Callable[[_Given], dict[str, list[jax.Array]]], given: _Given, version: str) -> Program:
+def _lower(run: Callable[[_Given], dict[str, list[jax.Array]]], given: _Given) -> Program:
     """Lower a function whose arguments and results lie under the names of their roles; what it does not use is left
     out."""
     roles = [(role, index) for role, leaves in given.items() for index, _ in enumerate(leaves)]
@@ -230,11 +223,10 @@ def _lower(run: Callable[[_Given], dict[str, list[jax.Array]]], given: _Given, v
 
     exported = export.export(jax.jit(flat), platforms=("cpu",))(*shapes)
     _refuse_calls(exported.mlir_module())
-    content = _portable(exported.mlir_module_serialized, version)
     inputs = [_argument(*roles[place], shapes[place]) for place in exported.module_kept_var_idx]
     made = jax.eval_shape(run, given)
     outputs = [_argument(role, index, leaf) for role, leaves in made.items() for index, leaf in enumerate(leaves)]
-    return Program(content, inputs, outputs)
+    return Program(exported.mlir_module_serialized, inputs, outputs)
 
 
 def _argument(role: str, index: int, leaf: Any) -> Argument:
@@ -244,30 +236,9 @@ def _argument(role: str, index: int, leaf: Any) -> Argument:
 def _refuse_calls(text: str) -> None:
     if called := sorted(set(re.findall(r"stablehlo\.custom_call @(\w+)", text))):
         raise ConfigurationError(
-            f"a client's program would call {', '.join(called)}, which is code that a plan does not carry "
-            "(factorizations, as in powersgd, are); choose another compression, client algorithm or model"
+            f"a plan cannot call {', '.join(called)}, which LiteRT does not have (factorizations, as in powersgd, do); "
+            "choose another compression, client algorithm or model, or clients that have the model"
         )
-
-
-def _portable(artifact: bytes, version: str) -> bytes:
-    """Serialize a module for a version of StableHLO, without what says where our code lies."""
-    with ir.Context() as context:
-        module = read_program(context, artifact)
-        passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
-        return bytes(stablehlo.serialize_portable_artifact(module, version))
-
-
-def count_operations(artifact: bytes) -> dict[str, int]:
-    """Count the operations of a program by name; raises ValueError where it is none."""
-    found: Counter[str] = Counter()
-
-    def visit(operation: ir.Operation) -> ir.WalkResult:
-        found[operation.name] += 1
-        return ir.WalkResult.ADVANCE
-
-    with ir.Context() as context:
-        read_program(context, artifact).operation.walk(visit)
-    return dict(found)
 
 
 def read_program(context: ir.Context, artifact: bytes) -> ir.Module:

@@ -8,30 +8,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CheckInRequest(_message.Message):
-    __slots__ = ("protocol", "client_version", "models", "algorithms", "runtimes")
+    __slots__ = ("protocol", "client_version", "models", "algorithms", "needs_plan")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     ALGORITHMS_FIELD_NUMBER: _ClassVar[int]
-    RUNTIMES_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_PLAN_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     client_version: str
     models: _containers.RepeatedScalarFieldContainer[str]
     algorithms: _containers.RepeatedScalarFieldContainer[str]
-    runtimes: _containers.RepeatedCompositeFieldContainer[Runtime]
-    def __init__(self, protocol: _Optional[int] = ..., client_version: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., algorithms: _Optional[_Iterable[str]] = ..., runtimes: _Optional[_Iterable[_Union[Runtime, _Mapping]]] = ...) -> None: ...
-
-class Runtime(_message.Message):
-    __slots__ = ("name", "version", "stablehlo", "target")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    STABLEHLO_FIELD_NUMBER: _ClassVar[int]
-    TARGET_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    version: str
-    stablehlo: str
-    target: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., stablehlo: _Optional[str] = ..., target: _Optional[str] = ...) -> None: ...
+    needs_plan: bool
+    def __init__(self, protocol: _Optional[int] = ..., client_version: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., algorithms: _Optional[_Iterable[str]] = ..., needs_plan: _Optional[bool] = ...) -> None: ...
 
 class CheckInReply(_message.Message):
     __slots__ = ("selected", "come_back", "protocols")
@@ -84,30 +72,14 @@ class RoundConfiguration(_message.Message):
     def __init__(self, attempt: _Optional[bytes] = ..., round_number: _Optional[int] = ..., client_index: _Optional[int] = ..., seed: _Optional[int] = ..., learning_rate: _Optional[float] = ..., program: _Optional[_Union[TrainingProgram, _Mapping]] = ..., parameters: _Optional[_Union[Artifact, _Mapping]] = ..., vocabulary: _Optional[_Union[Artifact, _Mapping]] = ..., seconds: _Optional[float] = ..., population: _Optional[str] = ..., participation: _Optional[_Union[ParticipationPlan, _Mapping]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("manifest", "step", "finish", "signature", "modules")
+    __slots__ = ("manifest", "model", "signature")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
-    STEP_FIELD_NUMBER: _ClassVar[int]
-    FINISH_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
-    MODULES_FIELD_NUMBER: _ClassVar[int]
     manifest: Artifact
-    step: Artifact
-    finish: Artifact
+    model: Artifact
     signature: bytes
-    modules: PlanModules
-    def __init__(self, manifest: _Optional[_Union[Artifact, _Mapping]] = ..., step: _Optional[_Union[Artifact, _Mapping]] = ..., finish: _Optional[_Union[Artifact, _Mapping]] = ..., signature: _Optional[bytes] = ..., modules: _Optional[_Union[PlanModules, _Mapping]] = ...) -> None: ...
-
-class PlanModules(_message.Message):
-    __slots__ = ("statement", "signature", "step", "finish")
-    STATEMENT_FIELD_NUMBER: _ClassVar[int]
-    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
-    STEP_FIELD_NUMBER: _ClassVar[int]
-    FINISH_FIELD_NUMBER: _ClassVar[int]
-    statement: bytes
-    signature: bytes
-    step: Artifact
-    finish: Artifact
-    def __init__(self, statement: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., step: _Optional[_Union[Artifact, _Mapping]] = ..., finish: _Optional[_Union[Artifact, _Mapping]] = ...) -> None: ...
+    def __init__(self, manifest: _Optional[_Union[Artifact, _Mapping]] = ..., model: _Optional[_Union[Artifact, _Mapping]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class ParticipationPlan(_message.Message):
     __slots__ = ("rounds", "max_participations", "min_separation")

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from fedlm.fl_core.client_algorithms.registry import SGD
 from fedlm.fl_core.deployment.event_log import warn
-from fedlm.fl_core.deployment.plans.plan_offers import OfferedPlan, PlanOffers
+from fedlm.fl_core.deployment.plans.plan_offers import OfferedPlan, PlanOffer
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact, ServedChunk
 from fedlm.fl_core.deployment.protocol.errors import UnknownArtifactError
@@ -79,7 +79,7 @@ class Offer(NamedTuple):
     vocabulary: ServedArtifact
     population: str
     participation: messages.ParticipationPlan | None  # None where nothing is promised
-    plans: PlanOffers | None = None  # for clients that have no models; None where none are made
+    plan: PlanOffer | None = None  # for clients that have no models; None where none is made
 
 
 class ClientHandlers:
@@ -103,7 +103,7 @@ class ClientHandlers:
             reply = self._come_back(plan)
             reply.come_back.done = True
             return reply
-        if plan is None and request.runtimes:
+        if plan is None and request.needs_plan:
             return self._come_back("its plan is being made", seconds=_PLAN_SECONDS)
         try:
             checked_in = await self.rounds.check_in(peer, _cleaned(request.client_version))
@@ -132,7 +132,7 @@ class ClientHandlers:
     def _ineligible(self, request: messages.CheckInRequest) -> str:
         if request.protocol != PROTOCOL:
             return f"the client speaks version {request.protocol} of the protocol, but the server speaks {PROTOCOL}"
-        if request.runtimes:
+        if request.needs_plan:
             return ""
         if request.models and self._offer.program.model not in request.models:
             return f"the client cannot train the model {self._offer.program.model}"
@@ -144,11 +144,11 @@ class ClientHandlers:
     def _plan(self, request: messages.CheckInRequest) -> OfferedPlan | str | None:
         """Find the plan for a client that has no models, or why there is none; None where it needs none, or waits for
         it."""
-        if not request.runtimes:
+        if not request.needs_plan:
             return None
-        if self._offer.plans is None:
+        if self._offer.plan is None:
             return "the server makes no plans, which need a key (`fedlm keys plan`)"
-        return self._offer.plans.offer(request.runtimes)
+        return self._offer.plan.offer()
 
     def _has_algorithm(self, request: messages.CheckInRequest) -> bool:
         # Clients that name none know of no other than SGD.
@@ -180,7 +180,7 @@ class ClientHandlers:
         self._limiter.call(peer)
         if request.digest == self._offer.vocabulary.description.digest:
             artifact, send = self._offer.vocabulary, lambda size: None
-        elif self._offer.plans is not None and (part := self._offer.plans.find(request.digest)) is not None:
+        elif self._offer.plan is not None and (part := self._offer.plan.find(request.digest)) is not None:
             artifact, send = part, lambda size: None
         else:
             artifact, send = await self._parameters_for(peer, request.digest)

@@ -9,8 +9,7 @@ import jax
 from fedlm.fl_core.client_algorithms.interface import sent_by_client, sent_by_server
 from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.deployment.plans.plan import Plan, PlanSource, make_plan
-from fedlm.fl_core.deployment.plans.plan_modules import ModuleFolder
-from fedlm.fl_core.deployment.plans.plan_offers import PLAN_BYTES, PlanOffers
+from fedlm.fl_core.deployment.plans.plan_offers import PLAN_BYTES, PlanOffer
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import Buffer, ServedArtifact
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
@@ -50,14 +49,13 @@ class Task:
     sampler: CohortSampler | None = None  # names the cohorts, for runs that repeat a simulation
     vocabulary_origin: VocabularyOrigin = GIVEN
     plan_signer: PlanSigner | None = None  # signs the plans of clients that have no models; None for no plans
-    plan_modules: ModuleFolder | None = None  # machine code of plans, for clients that ask for it
 
-    def plan(self, version: str) -> Plan:
-        """Make the plan for a version of StableHLO; see `make_plan` for its errors."""
+    def plan(self) -> Plan:
+        """Make the plan of clients that have no models; see `make_plan` for its errors."""
         deployment = self.deployment
         size = self.model.vocabulary_size
         source = PlanSource(deployment.model, self.vocabulary, size, deployment.training, deployment.examples)
-        return make_plan(source, version)
+        return make_plan(source)
 
 
 def participation_plan(deployment: Deployment) -> messages.ParticipationPlan | None:
@@ -117,15 +115,15 @@ class ClientService:
         room = DiskRoom(folder, _KEPT_MODELS * download_bytes(download) + _KEPT_BYTES)
         buffers = UploadBuffers(download_bytes(like), room)
         round_bytes = download_bytes(download) + upload_bytes(compressor, update) + len(task.vocabulary)
-        plans = None
+        plan = None
         if task.plan_signer is not None:
-            plans = PlanOffers(task.plan, task.plan_signer, deployment.chunk_bytes, folder, task.plan_modules)
+            plan = PlanOffer(task.plan, task.plan_signer, deployment.chunk_bytes, folder)
             round_bytes += PLAN_BYTES
         return cls(
             state=state,
             rules=rules,
             registry=ClientRegistry(state, deployment.participation, deployment.saved_every),
-            offer=Offer(program, vocabulary, deployment.population, participation_plan(deployment), plans),
+            offer=Offer(program, vocabulary, deployment.population, participation_plan(deployment), plan),
             receiver=Receiver(
                 update, compressor, deployment.training.local_training(), deployment.training.length, buffers
             ),

@@ -25,11 +25,8 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-# What runs plans speaks to nobody, and one of the two compiles the WebAssembly that it was brought.
-_POLICIES = {
-    "/worker.js": "default-src 'none'; script-src 'self'",
-    "/litert.js": "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'",
-}
+# What runs plans speaks to nobody, and compiles the WebAssembly that it was brought.
+_RUNS_PLANS, _ITS_POLICY = "/litert.js", "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'"
 _FIELDS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -68,7 +65,7 @@ class Page:
         """Answer with a file that there is, at a pace at which it costs calls little."""
         kind, content = self._files[call.head.target]
         await asyncio.sleep(len(content) / _BYTES_A_SECOND)
-        policy = _POLICIES.get(call.head.target, _POLICY)
+        policy = _ITS_POLICY if call.head.target == _RUNS_PLANS else _POLICY
         await call.send(HTTPStatus.OK, _FIELDS | {"Content-Security-Policy": policy, "Content-Type": kind}, content)
 
 

@@ -20,7 +20,7 @@ from fedlm_client.client import Client, Settings, read_examples
 from fedlm_client.errors import ClientError, GoneError, PlanError, TransportError, WrongServerError
 from fedlm_client.http_channel import Channel
 from fedlm_client.limits import Limits
-from fedlm_client.manifest import Batches, Program
+from fedlm_client.manifest import Batches
 from fedlm_client.own_participation import OwnParticipation
 from fedlm_client.tokenizer import WordPiece
 from tests.clients import rules
@@ -154,9 +154,8 @@ def test_a_record_that_was_changed_is_refused(tmp_path, content):
         OwnParticipation(tmp_path / "record").may(asked, "1")
 
 
-@pytest.mark.long
 def test_missing_text_is_said_before_a_server_is_asked(tmp_path, capsys):
-    words = ["--server", "127.0.0.1:1", "--insecure", "--name", "ann", "--runtime", "jax"]
+    words = ["--server", "127.0.0.1:1", "--insecure", "--name", "ann"]
     words += ["--data", str(tmp_path / "none.jsonl"), "--plan-key", str(create_plan_key(tmp_path / "made"))]
     assert main(["run", *words]) == 2
     assert "none.jsonl: cannot be read" in capsys.readouterr().err
@@ -214,17 +213,16 @@ def test_a_plan_learns_no_more_by_how_training_ends_than_the_count_allows(tmp_pa
     server, ready = Asking(messages.UploadReply.LATE), type("Ready", (), {})()
     ready.trainer = Ending(outcome)
     ready.manifest = type("Manifest", (), {"batches": BATCHES, "examples": "texts", "header": b"FLU2abcd"})
-    monkeypatch.setattr("fedlm_client.runtimes.announced", lambda name, target: messages.Runtime(name=name))
     monkeypatch.setattr(Client, "_plan", lambda self, offered: ready)
     monkeypatch.setattr(Client, "_tokenizer_of", lambda *given: None)
     # The server's tokenizer chooses in which examples there is a token.
     rows = 0 if outcome == "NO_EXAMPLES" else 3
     monkeypatch.setattr(Client, "_examples", lambda *given: np.ones((rows, 6), np.int32))
     monkeypatch.setattr(Client, "_download_model", lambda *given: np.zeros(1, np.float32))
-    limits = Settings(tmp_path / "mine.jsonl", [], "jax").limits
+    limits = Settings(tmp_path / "mine.jsonl", []).limits
     if outcome == "TOO_SLOW":
         limits = limits.__class__(max_training_seconds=1e-9)
-    settings = Settings(tmp_path / "mine.jsonl", [], "jax", limits=limits)
+    settings = Settings(tmp_path / "mine.jsonl", [], limits=limits)
     Client(server, settings, OwnParticipation(tmp_path / "record")).run()
     assert server.outcomes == [outcome] * 4 + ["NOT_ALLOWED"] * 4
 
@@ -249,11 +247,10 @@ def client_of(tmp_path, monkeypatch, server, tokenizer, offered):
     }
     parts |= {"tokenizer_bytes": len(tokenizer), "download_values": 1}
     ready.manifest = type("Manifest", (), parts)
-    monkeypatch.setattr("fedlm_client.runtimes.announced", lambda name, target: messages.Runtime(name=name))
     monkeypatch.setattr(Client, "_plan", lambda self, plan: ready)
     monkeypatch.setattr(Client, "_fetch", lambda self, description, largest: bytearray(offered))
     monkeypatch.setattr(Client, "_download_model", lambda *given: np.zeros(1, np.float32))
-    settings = Settings(tmp_path / "mine.jsonl", [], "jax")
+    settings = Settings(tmp_path / "mine.jsonl", [])
     return Client(server, settings, OwnParticipation(tmp_path / "record")), ready
 
 
@@ -301,29 +298,18 @@ def test_a_tokenizer_or_a_model_of_another_size_is_not_even_downloaded(tmp_path,
         described = messages.Artifact(size=size, encoding="float32", chunk_bytes=1 << 20)
         with pytest.raises(PlanError, match="is not the one that the plan names"):
             client._tokenizer_of(described, ready.manifest)
+        assert client._fetch_named(described, len(content), "plan_bytes") == b""
         with pytest.raises(PlanError, match=f"the download has {size} bytes of 'float32', but the plan has 1 values"):
             client._download_model(described, ready.manifest)
     assert asked == []
 
 
-def test_a_program_of_another_size_is_not_even_downloaded(tmp_path, monkeypatch):
-    content, asked = tokenizer_of(), []
-    client, ready = client_of(tmp_path, monkeypatch, Asking(messages.UploadReply.LATE), content, content)
-    monkeypatch.setattr(Client, "_fetch", lambda self, description, largest: asked.append(description))
-    ready.manifest.step = Program(hashlib.sha256(b"step").hexdigest(), 4, (), ())
-    for size in (3, 5, 1 << 25):
-        with pytest.raises(PlanError, match="program step is not the one that its manifest names"):
-            client._programs(messages.Plan(step=messages.Artifact(size=size)), ready.manifest)
-    assert asked == []
-
-
 def test_a_status_of_a_later_version_is_no_defect(tmp_path, monkeypatch):
     (tmp_path / "mine.jsonl").write_text('{"text": "a"}')
-    monkeypatch.setattr("fedlm_client.runtimes.announced", lambda name, target: messages.Runtime(name=name))
     said = []
     record = OwnParticipation(tmp_path / "record")
     monkeypatch.setattr(record, "may", lambda *given: "its owner says so")
-    settings = Settings(tmp_path / "mine.jsonl", [], "jax", notice=said.append)
+    settings = Settings(tmp_path / "mine.jsonl", [], notice=said.append)
     Client(Asking(99), settings, record).run()
     assert "round 0: it declined, since it may not take part now; the server's answer: 99" in said
 
@@ -348,7 +334,6 @@ def waits_of(server, tmp_path, monkeypatch):
     """What a client waits between its calls, in seconds; no time passes, and each round's plan is gone."""
     (tmp_path / "mine.jsonl").write_text('{"text": "a"}')
     waits, now = [], [100.0]
-    monkeypatch.setattr("fedlm_client.runtimes.announced", lambda name, target: messages.Runtime(name=name))
     monkeypatch.setattr("fedlm_client.client.random.uniform", lambda least, most: 1.0)
     monkeypatch.setattr("fedlm_client.client.time", SimpleNamespace(monotonic=lambda: now[0]))
 
@@ -356,7 +341,7 @@ def waits_of(server, tmp_path, monkeypatch):
         raise TransportError("broken")
 
     monkeypatch.setattr(Client, "_plan", gone)
-    client = Client(server, Settings(tmp_path / "mine.jsonl", [], "jax"), OwnParticipation(tmp_path / "record"))
+    client = Client(server, Settings(tmp_path / "mine.jsonl", []), OwnParticipation(tmp_path / "record"))
 
     def wait(seconds):
         waits.append(seconds)

@@ -1,73 +1,57 @@
-"""A client of plans comes to what a client that has the model comes to, bit for bit on JAX."""
+"""A client of plans comes to what a client that has the model comes to, but for how LiteRT rounds."""
 
 import zlib
 
 import numpy as np
 import pytest
 
-from fedlm_client import jax_runtime
 from fedlm_client.confined import Trainer
-from fedlm_client.worker import Training
 from tests.support import plans
 
 
-class Here(Training):
-    """Trains in this process, with what a `Trainer` has."""
-
-    def __init__(self, plan, manifest):
-        contents = [(plan.step, manifest.step), (plan.finish, manifest.finish)]
-        for content, program in contents:
-            jax_runtime.check(content, program)
-        super().__init__(manifest, *(jax_runtime.load(content, program) for content, program in contents))
-
-    def begin(self, values):
-        super().begin(bytearray(values.tobytes()))
-
-    def step(self, tokens, weight, random, rate):
-        given = {"tokens": tokens, "weight": weight, "random": random, "learning_rate": np.float32(rate)}
-        super().step({name: [value] for name, value in given.items()})
-
-    def finish(self, seed, number, client):
-        given = {"seed": seed, "round_number": number, "client_index": client}
-        made = super().finish({name: [np.uint32(value)] for name, value in given.items()})
-        sums = np.frombuffer(b"".join(made[:3]), "<f4").tolist()
-        return sums, made[3] == b"\1\0\0\0", b"".join(made[4:])
-
-
-def check_equal(trainer, manifest, **settings):
+def trained(settings):
+    """A round by the process with limits and by `local_sgd`: sums and uploads of both."""
+    plan, manifest = plans.plan_of(**settings)
     values = plans.sent_values(manifest)
     sequences = plans.examples(11, manifest.batches.length, settings.get("vocabulary", plans.VOCABULARY))
-    sums, body = plans.train(trainer, manifest, values, sequences)
+    with Trainer(manifest, plan.manifest, plan.model) as trainer:
+        sums, body = plans.train(trainer, manifest, values, sequences)
+        # A round begins anew, whatever the one before came to.
+        assert plans.train(trainer, manifest, values, sequences) == (sums, body)
     expected, _, upload = plans.trained_natively(values, sequences, manifest.batches, **settings)
-    assert sums == expected
     whole = manifest.header + body
-    assert whole + zlib.crc32(whole).to_bytes(4, "little") == upload
+    np.testing.assert_allclose(sums, expected, rtol=1e-5)
     assert len(upload) == manifest.upload_bytes
+    return whole + zlib.crc32(whole).to_bytes(4, "little"), upload
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        {"upload_bits": 32, "client_epochs": 3, "client_batches_across_epochs": True, "client_max_examples": 7},
+        {"client_epochs": 3, "client_batches_across_epochs": True, "client_max_examples": 7},
         *(
             pytest.param(one, marks=pytest.mark.long)
             for one in (
-                {"upload_bits": 2, "upload_rotation": True, "client_gradient_clip": 0.1},
+                {"client_gradient_clip": 0.1},
                 {"client_algorithm": "mime_lite", "client_max_examples": 5, "client_cap_order": "cap_then_shuffle"},
                 {"model": "cifg_tiny"},
+                {"model": "si_cifg_tiny"},
+                {"model": "transformer_tiny", "client_algorithm": "fedprox"},
+                {"model": "si_transformer_tiny", "client_gradient_clip": 0.1},
+                {"model": "gru4rec", "dropout": 0.2},
             )
         ),
     ],
     ids=str,
 )
-def test_a_plan_trains_bit_for_bit_as_local_sgd(settings):
-    plan, manifest = plans.plan_of(**settings)
-    check_equal(Here(plan, manifest), manifest, **settings)
+def test_a_plan_trains_as_local_sgd(settings):
+    ours, theirs = (np.frombuffer(one[8:-4], "<f4") for one in trained({"upload_bits": 32} | settings))
+    assert np.linalg.norm(ours - theirs) < 1e-5 * np.linalg.norm(theirs)
 
 
-@pytest.mark.long
-def test_the_process_with_limits_comes_to_the_same():
-    plan, manifest = plans.plan_of()
-    with Trainer(manifest, plan.manifest, "jax", [plan.step, plan.finish]) as trainer:
-        check_equal(trainer, manifest)
-        check_equal(trainer, manifest)
+@pytest.mark.parametrize("bits", [8, pytest.param(16, marks=pytest.mark.long)])
+def test_codes_are_drawn_with_the_same_words(bits):
+    ours, theirs = trained({"upload_bits": bits})
+    ours, theirs = (np.frombuffer(one[8:-4], np.uint8).astype(int) for one in (ours, theirs))
+    # Other words would round every second code otherwise; what is left is that updates differ in their last places.
+    assert np.mean(ours != theirs) < (1e-2 if bits == 8 else 5e-2)

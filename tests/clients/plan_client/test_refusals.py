@@ -1,6 +1,7 @@
 """What a client of plans refuses, each once: by a clear error, before or while it runs."""
 
 import json
+import re
 import socket
 import struct
 import subprocess
@@ -9,24 +10,21 @@ import threading
 import time
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedlm.fl_core.deployment.plans import programs
+from fedlm.fl_core.deployment.plans.litert import lowering
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm_client import confined, jax_runtime
+from fedlm_client import confined
 from fedlm_client.confined import Confined, Trainer
 from fedlm_client.errors import ClientError, PlanError
 from fedlm_client.frames import FrameError, receive_frame
 from fedlm_client.limits import Limits
-from fedlm_client.manifest import Argument, Program, check_limits, check_program, read_manifest
-from fedlm_client.operations import ALLOWED, check_operations
+from fedlm_client.manifest import check_limits, check_model, read_manifest
 from fedlm_client.signature import check_signature, read_public_keys
-from tests.support import plans
+from tests.support import hostile_models, plans
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +36,6 @@ def changed(plan, change):
     found = json.loads(plan.manifest)
     change(found)
     return json.dumps(found).encode()
-
-
-def program_of(run, *shapes):
-    """A program of one's own, and what a manifest would say of it."""
-    exported = jax.export.export(jax.jit(run), platforms=("cpu",))(*shapes)
-    content = programs._portable(exported.mlir_module_serialized, programs.versions()[1])
-    inputs = tuple(Argument("x", place, one.shape, one.dtype.name) for place, one in enumerate(shapes))
-    given = jax.eval_shape(run, *shapes)
-    return content, Program("", len(content), inputs, (Argument("y", 0, given.shape, given.dtype.name),))
 
 
 def test_a_plan_must_be_signed_by_a_key_that_its_owner_was_given(made, tmp_path):
@@ -72,10 +61,12 @@ def test_a_signature_of_something_else_is_none_of_a_plan(made):
         check_signature(made[0].manifest, key.sign(made[0].manifest), [key.public_key()])
 
 
-def test_another_program_than_the_manifest_names_is_refused(made):
+def test_another_model_than_the_manifest_names_is_refused(made):
     plan, manifest = made
-    with pytest.raises(PlanError, match="program step is not the one"):
-        check_program(manifest.step, plan.step[:-1] + b"x", "step")
+    check_model(manifest, plan.model)
+    for content in (plan.model[:-1] + b"x", plan.model + b"x", b""):
+        with pytest.raises(PlanError, match="model is not the one"):
+            check_model(manifest, content)
 
 
 @pytest.mark.parametrize(
@@ -83,15 +74,16 @@ def test_another_program_than_the_manifest_names_is_refused(made):
     [
         (lambda found: found.update(version=2), "of version 2"),
         (lambda found: found["shuffle"].update(version=2), "shuffles by"),
-        (lambda found: found["batches"].update(batch_size=5), "step takes tokens 0"),
-        (lambda found: found["state"][0].update(shape=[1]), "step takes state 0"),
+        (lambda found: found["batches"].update(batch_size=5), "train takes tokens 0"),
+        (lambda found: found["state"][0].update(shape=[1]), "train takes state 0"),
         (lambda found: found["state"][0].update(begins=1), "begins as a tensor"),
-        (lambda found: found["programs"]["step"]["outputs"].pop(), "step gives other tensors"),
-        (lambda found: found["programs"]["step"]["inputs"][0].update(role="files"), "none of what this client has"),
-        (lambda found: found["programs"]["finish"]["outputs"][1].update(shape=[9]), "not as long as"),
+        (lambda found: found["signatures"]["train"]["outputs"].pop(), "train gives other tensors"),
+        (lambda found: found["signatures"]["train"]["inputs"][0].update(role="files"), "none of what this client has"),
+        (lambda found: found["signatures"]["finish"]["outputs"][1].update(shape=[9]), "not as long as"),
         (lambda found: found["upload"].update(header="00" * 8), "header of an upload"),
-        (lambda found: found["programs"]["step"]["inputs"][0].update(shape=[-1]), "where a count"),
-        (lambda found: found["programs"]["step"]["inputs"][0].update(dtype="object"), "'object'"),
+        (lambda found: found["signatures"]["train"]["inputs"][0].update(shape=[-1]), "where a count"),
+        (lambda found: found["signatures"]["train"]["inputs"][0].update(dtype="object"), "'object'"),
+        (lambda found: found["signatures"]["train"]["inputs"][0].update(name="tokens"), "two of one name"),
         (lambda found: found.pop("limits"), "cannot be read"),
         (lambda found: found["limits"].update(call_seconds=10**400), "cannot be read"),
         (lambda found: found["limits"].update(call_seconds=float("nan")), "no number of JSON"),
@@ -119,97 +111,89 @@ def test_bytes_that_are_no_manifest_are_refused(made):
             read_manifest(content)
 
 
-@pytest.mark.parametrize("name", ["memory_bytes", "compile_seconds", "call_seconds", "program_bytes"])
+@pytest.mark.parametrize("name", ["memory_bytes", "load_seconds", "call_seconds", "plan_bytes"])
 def test_a_plan_that_asks_for_more_than_the_owner_allows_is_refused(made, name):
     check_limits(made[1], Limits())
     with pytest.raises(PlanError, match=f"--{name.replace('_', '-')}"):
         check_limits(made[1], Limits(**{name: 1}))
 
 
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"upload_bits": 2}, "uploads by uniform2 cannot be part of a plan"),
+        ({"upload_bits": 4}, "uploads by uniform4 cannot"),
+        ({"upload_rotation": True}, "uploads by uniform8 with upload_rotation cannot"),
+        ({"compression": "powersgd1", "model": "cifg_tiny"}, "powersgd.* choose another compression"),
+        ({"precision": "bfloat16"}, "a local step of .* cannot be part of a plan: .* bf16"),
+    ],
+    ids=str,
+)
+def test_a_server_makes_no_plan_of_what_litert_cannot_do(settings, why):
+    with pytest.raises(ConfigurationError, match=why):
+        plans.plan_of(**settings)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (b"TFL3" * 1000, "does not run"),
+        (hostile_models.without_a_signature, "lacks the signature train"),
+        (hostile_models.without_a_tensor, "train gives other tensors than its manifest says"),
+        (hostile_models.of_another_shape, "train takes other tensors than its manifest says"),
+        (hostile_models.calling, "the operation CUSTOM, which this client does not run"),
+        (hostile_models.keeping, "the operation VAR_HANDLE"),
+        (hostile_models.without_end, "the operation WHILE"),
+        (hostile_models.reading_files, "asks for other files"),
+    ],
+    ids=lambda one: getattr(one, "__name__", None),
+)
+def test_a_model_that_is_not_what_its_manifest_says_is_not_loaded(made, change, why):
+    found = hostile_models.hostile(made[0], change)
+    with pytest.raises(PlanError, match=why):
+        Trainer(read_manifest(found.manifest), found.manifest, found.model)
+
+
 @pytest.mark.long
-def test_a_program_that_calls_code_of_its_own_choice_is_refused(made):
-    described = Program("", 0, (Argument("x", 0, (2,), "float32"),), (Argument("y", 0, (2,), "float32"),))
-    with pytest.raises(PlanError, match=r"stablehlo\.custom_call"):
-        jax_runtime.check(plans.portable(plans.CALLING), described)
-    for name in ("infeed", "outfeed", "send", "recv", "all_reduce", "rng", "composite", "custom_call"):
-        assert name not in ALLOWED
-    with pytest.raises(PlanError, match=r"sparse\.add"):
-        check_operations(["stablehlo.add", "vhlo.add_v1", "sparse.add"])
-    # The process that runs plans looks before it compiles.
-    plan, manifest = made
-    with pytest.raises(PlanError, match="custom_call"):
-        Trainer(manifest, plan.manifest, "jax", [plans.portable(plans.CALLING), plan.finish])
+def test_a_model_that_was_cut_off_is_not_loaded(made):
+    for share in (0.1, 0.5, 0.9):
+        found = hostile_models.hostile(made[0], made[0].model[: int(share * len(made[0].model))])
+        with pytest.raises(PlanError, match=r"plan's model|the process that ran the plan ended"):
+            Trainer(read_manifest(found.manifest), found.manifest, found.model)
 
 
-def test_a_server_makes_no_plan_that_would_call_other_code():
-    with pytest.raises(ConfigurationError, match="code that a plan does not carry"):
-        plans.plan_of(compression="powersgd1", model="cifg_tiny")
-
-
-def test_a_program_of_other_shapes_than_its_manifest_is_refused():
-    content, described = program_of(lambda x: x + 1, jax.ShapeDtypeStruct((3,), jnp.float32))
-    jax_runtime.check(content, described)
-    for shape, kind in (((4,), "float32"), ((3,), "int32")):
-        other = described._replace(inputs=(Argument("x", 0, shape, kind),))
-        with pytest.raises(PlanError, match="takes other tensors"):
-            jax_runtime.check(content, other)
-    with pytest.raises(PlanError, match="gives other tensors"):
-        jax_runtime.check(content, described._replace(outputs=()))
-
-
-def trained_with(plan, manifest, step, inputs, **limits):
-    """Let a program take the place of a plan's step, where everything but the program fits."""
-    hostile = manifest.__class__(**manifest.__dict__ | limits)
-    with Trainer(hostile, plan.manifest, "jax", [step, plan.finish]) as trainer:
-        trainer.begin(plans.sent_values(manifest))
-        trainer.step(*[np.zeros(one, kind) for one, kind in inputs], 0.1)
-
-
-def replaced_step(manifest, make):
-    """A program with the arguments of the plan's step, which computes something else in its place."""
-    shapes = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in manifest.step.inputs]
-    kept = [(one.role, one.index) for one in manifest.step.outputs]
-    places = {(one.role, one.index): place for place, one in enumerate(manifest.step.inputs)}
-
-    def run(*given):
-        extra = make(given[0]) + sum(jnp.sum(one).astype(jnp.float32) for one in given)
-        return [given[places[key]] + extra.astype(given[places[key]].dtype) * 0 for key in kept]
-
-    exported = jax.export.export(jax.jit(run, keep_unused=True), platforms=("cpu",))(*shapes)
-    return programs._portable(exported.mlir_module_serialized, programs.versions()[1])
-
-
-def batch_shapes(manifest):
+def trained(plan):
+    """Load a plan, and take a step."""
+    manifest = read_manifest(plan.manifest)
     batches = manifest.batches
-    return [
-        ((batches.batch_size, batches.length + 1), np.int32),
-        ((batches.batch_size,), np.float32),
-        ((batches.batch_size, 2), np.uint32),
-    ]
+    tokens, weight = np.zeros((batches.batch_size, batches.length + 1), np.int32), np.ones(batches.batch_size)
+    with Trainer(manifest, plan.manifest, plan.model) as trainer:
+        trainer.begin(plans.sent_values(manifest))
+        trainer.step(tokens, weight, np.zeros((batches.batch_size, 2), np.uint32), 0.1)
 
 
-@pytest.mark.long
-def test_a_step_that_never_ends_is_ended(made):
-    plan, manifest = made
-    # It goes on as long as a number that only grows is not below zero.
-    forever = replaced_step(
-        manifest,
-        lambda x: jax.lax.while_loop(lambda c: c[0] >= 0, lambda c: (jnp.abs(c[0]) * 0.5,), (jnp.abs(x[0, 0]),))[0],
-    )
-    with pytest.raises(PlanError, match="more than 3 seconds"):
-        trained_with(plan, manifest, forever, batch_shapes(manifest), call_seconds=3.0)
+@pytest.mark.parametrize(
+    ("change", "limits", "why"),
+    [
+        (hostile_models.failing, {}, "the plan's model does not run"),
+        pytest.param(hostile_models.slow, {"call_seconds": 2.0}, "took more than 2 seconds", marks=pytest.mark.long),
+        pytest.param(
+            hostile_models.too_large, {"memory_bytes": 1 << 30}, "memory|does not run", marks=pytest.mark.long
+        ),
+    ],
+    ids=["failing", "slow", "too large"],
+)
+def test_a_step_that_fails_takes_too_long_or_too_much_memory_ends_the_plan(made, change, limits, why):
+    with pytest.raises(PlanError, match=why):
+        trained(hostile_models.hostile(made[0], change, **limits))
 
 
-@pytest.mark.long
-def test_a_step_that_takes_too_much_memory_is_ended(made):
-    plan, manifest = made
-
-    def large(x):
-        grown = jnp.broadcast_to(x[0, 0], (1 << 30,)) * jnp.arange(1 << 30)
-        return jax.lax.sort(grown)[12345]
-
-    with pytest.raises(PlanError, match=r"memory|does not run"):
-        trained_with(plan, manifest, replaced_step(manifest, large), batch_shapes(manifest))
+def test_what_fedlm_writes_is_what_the_client_runs(made):
+    litert = pytest.importorskip("fedlm_client.litert")
+    source = "".join(path.read_text() for path in Path(lowering.__file__).parent.glob("*.py"))
+    written = {name for name in re.findall(r'"([A-Z][A-Z0-9_]+)"', source)} & set(litert._NUMBERS.values())
+    assert written - litert.ALLOWED == set()
+    assert not litert.ALLOWED & {"CUSTOM", "WHILE", "IF", "CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"}
 
 
 def test_what_the_process_answers_is_not_believed():

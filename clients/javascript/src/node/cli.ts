@@ -29,8 +29,8 @@ const SWITCHES = {
   help: "show this",
 };
 const MEANINGS: Record<keyof Limits, string> = {
-  memoryBytes: "of a program's tensors", compileSeconds: "to read and check a plan's programs", callSeconds: "of one call of a program, as a local step is",
-  programBytes: "of one program, and of a manifest", largestDownload: "bytes of a model or a tokenizer", maxBatches: "local steps in a round, whatever the plan says",
+  memoryBytes: "of the runtime and its tensors", loadSeconds: "of a plan's model", callSeconds: "of one call of the model, as a local step is",
+  planBytes: "of a plan's model, and of its manifest", largestDownload: "bytes of the parameters or a tokenizer", maxBatches: "local steps in a round, whatever the plan says",
   maxTrainingSeconds: "of a round's training", firstBackoff: "seconds, about the first wait after a failure", longestBackoff: "seconds, about the longest",
 };
 

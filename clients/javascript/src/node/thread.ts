@@ -1,17 +1,15 @@
-/** The thread that runs plans, on Node. */
+/** Starts the thread that runs plans, on Node. */
 
-import { isMainThread, parentPort, Worker } from "node:worker_threads";
+import { setFlagsFromString } from "node:v8";
+import { Worker } from "node:worker_threads";
 
-import type { Manifest } from "../manifest.js";
 import type { Thread } from "../trainer.js";
-import { type Answer, Answering, interpreted, type Question } from "../training.js";
+import type { Answer, Question } from "../training.js";
 
-const MEGABYTE = 1 << 20, MOST_MEGABYTES = 4096;
-
-/** Start it without this process's environment and with a bound on its heap; the interpreter bounds its tensors. */
-export function startThread(manifest: Manifest): Thread {
-  const maxOldGenerationSizeMb = Math.min(Math.ceil(manifest.memoryBytes / MEGABYTE), MOST_MEGABYTES);
-  const worker = new Worker(new URL(import.meta.url), { env: {}, execArgv: [], resourceLimits: { maxOldGenerationSizeMb } });
+/** Start it without this process's environment, and without code made of text; the runtime's memory is bounded in the thread. */
+export function startThread(): Thread {
+  setFlagsFromString("--disallow-code-generation-from-strings");
+  const worker = new Worker(new URL("litert_worker.js", import.meta.url), { env: {}, execArgv: [] });
   return {
     post: (question: Question) => worker.postMessage(question),
     answers(taken, ended) {
@@ -21,9 +19,4 @@ export function startThread(manifest: Manifest): Thread {
     },
     end: () => void worker.terminate(),
   };
-}
-
-if (!isMainThread && parentPort) {
-  const port = parentPort, answering = new Answering(interpreted);
-  port.on("message", (question: Question) => void answering.answer(question).then((answer) => port.postMessage(answer)));
 }

@@ -9,7 +9,7 @@ import { OwnParticipation } from "../own_participation.js";
 import { readPublicKeys } from "../signature.js";
 import { PageChannel } from "./channel.js";
 import { Kept, KeptRecord, KeptText } from "./storage.js";
-import { startLitert, startThread } from "./thread.js";
+import { startThread } from "./thread.js";
 
 const LOCK = "fedlm-client", MOST_LINES = 500;
 
@@ -91,7 +91,6 @@ class Page {
       const channel = new PageChannel(location, ticked("insecure"), found<HTMLInputElement>("name").value.trim());
       const record = new OwnParticipation(new KeptRecord(this.kept), accept.checked, ticked("require"), "tick 'accept the plan shown now'");
       const settings: Settings = { text: this.text, keys: await readPublicKeys(pem, "the key that is kept"), startThread, limits: this.limits(), notice: say };
-      if (ticked("litert")) settings.startLitert = startLitert;
       accept.checked = false;
       this.client = new Client(channel, settings, record);
       try {

@@ -1,24 +1,26 @@
-/** Starts the threads that run plans, in a browser. */
+/** Starts the thread that runs plans, in a browser. */
 
 import { ClientError, TransportError } from "../errors.js";
 import { TIMES } from "../http_answers.js";
 import type { Thread } from "../trainer.js";
 import type { Answer } from "../training.js";
 
-const RUNTIME = "litert.wasm.gz", INSTEAD = "accept no models of the server, and plans are interpreted";
+const RUNTIME = "litert.wasm.gz", INSTEAD = "its operator builds the page again";
 let runtime: Uint8Array | null = null;
 
-/** Start the thread of the interpreter. */
-export function startThread(): Thread {
-  return threadOf(new Worker("worker.js", { type: "module" }));
-}
-
 /** Start the thread of LiteRT.js. It may connect to nothing, so that the runtime is brought to it. */
-export async function startLitert(): Promise<Thread> {
+export async function startThread(): Promise<Thread> {
   runtime ??= await fetchRuntime();
   const worker = new Worker("litert.js");
   worker.postMessage({ wasm: runtime });
-  return threadOf(worker);
+  return {
+    post: (question) => worker.postMessage(question),
+    answers(taken, ended) {
+      worker.onmessage = (event: MessageEvent<Answer>) => taken(event.data);
+      worker.onerror = (event) => ended(event.message || "without a word");
+    },
+    end: () => worker.terminate(),
+  };
 }
 
 async function fetchRuntime(): Promise<Uint8Array> {
@@ -35,15 +37,4 @@ async function fetchRuntime(): Promise<Uint8Array> {
   } catch (error) {
     throw new ClientError(`${RUNTIME} of this page cannot be unpacked (${(error as Error).message}); ${INSTEAD}`);
   }
-}
-
-function threadOf(worker: Worker): Thread {
-  return {
-    post: (question) => worker.postMessage(question),
-    answers(taken, ended) {
-      worker.onmessage = (event: MessageEvent<Answer>) => taken(event.data);
-      worker.onerror = (event) => ended(event.message || "without a word");
-    },
-    end: () => worker.terminate(),
-  };
 }

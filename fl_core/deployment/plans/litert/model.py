@@ -1,10 +1,7 @@
-"""A plan as a model of LiteRT: a local step, what a client sends after its last one, and predictions for a keyboard."""
+"""Programs of a plan as one model of LiteRT."""
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,92 +16,67 @@ from fedlm.fl_core.deployment.plans.litert.graph import (
     write_model,
 )
 from fedlm.fl_core.deployment.plans.litert.lowering import lower
-from fedlm.fl_core.deployment.plans.plan import PlanSource, make_plan, model_of_clients
-from fedlm.fl_core.deployment.plans.programs import Argument, Program, make_inference, read_program, versions
-from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.deployment.plans.programs import Argument, PlanPrograms, Program, read_program
+from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.local_sgd import TrainingSums
 
-FORMAT, VERSION = "fedlm-litert", 1
 # Types at the boundary that LiteRT.js lacks, and those of the same bits that stand for them there.
 _SIGNED = {"uint32": "int32"}
-# Of the plan's manifest, what holds whatever runs its programs.
-_SHARED = ("about", "download", "state", "upload", "examples", "batches", "shuffle", "tokenizer")
 
 
-@dataclass(frozen=True)
-class LitertPlan:
-    """What clients train, for LiteRT."""
+def make_model(programs: PlanPrograms, name: str, compression: str) -> tuple[bytes, dict[str, Any]]:
+    """Make a model with a function for each program, and run each once; the same programs give the same bytes.
 
-    manifest: bytes  # JSON in UTF-8
-    model: bytes
+    Args:
+      programs: what it computes.
+      name: of the model that is trained, which its description and errors have.
+      compression: of uploads, for errors.
 
-    @property
-    def digest(self) -> str:
-        """Its name: the SHA-256, in hex, of the manifest, which has that of the model."""
-        return hashlib.sha256(self.manifest).hexdigest()
-
-
-def make_litert_plan(source: PlanSource) -> LitertPlan:
-    """Make the plan of a model for LiteRT, and run each of its functions once; the same arguments give the same bytes.
+    Returns:
+      Its file, and its signatures as a manifest has them.
 
     Raises:
-      ConfigurationError: ai-edge-litert is not installed; LiteRT's built-in operations cannot compute a program, or the
-        model does not predict the next token.
+      ConfigurationError: ai-edge-litert is not installed, or LiteRT's built-in operations cannot compute a program.
     """
     load_schema()
-    # Whichever version of StableHLO a client reads, its plan computes what this model does.
-    plans = [make_plan(source, version) for version in versions()]
-    version, plan = versions()[0], plans[0]
-    inference = make_inference(
-        *model_of_clients(source.name, source.vocabulary_size, source.settings), source.settings.length, version
-    )
-    manifest = json.loads(plan.manifest)
-    programs = {
-        "train": Program(plan.step, *_sides(manifest["programs"]["step"])),
-        "finish": Program(plan.finish, *_sides(manifest["programs"]["finish"])),
-        "infer": inference,
+    made = {"train": programs.train, "finish": programs.finish, "infer": programs.infer}
+    parts = {
+        "train": f"a local step of {name}",
+        "finish": f"uploads by {compression}",
+        "infer": f"predictions of {name}",
     }
-    names = _names(manifest)
+    names = _names(programs)
     graph = Graph()
-    signatures = {key: _signature(graph, program, names) for key, program in programs.items()}
-    model = write_model(signatures, f"fedlm {source.name}")
+    signatures = {}
+    for key, program in made.items():
+        try:
+            signatures[key] = _signature(graph, program, names)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{parts[key]} cannot be part of a plan: {error}") from error
+    model = write_model(signatures, f"fedlm {name}")
     operations = count_operations(model)
-    _try(model, programs, names)
+    _try(model, made, names)
     described = {
-        "format": FORMAT,
-        "version": VERSION,
-        **{one: manifest[one] for one in _SHARED},
-        "plans": [one.digest for one in plans],
-        "model": {"sha256": hashlib.sha256(model).hexdigest(), "bytes": len(model)},
-        "signatures": {
-            key: {
-                "inputs": _described(program.inputs, names),
-                "outputs": _described(program.outputs, names),
-                "operations": operations[key],
-            }
-            for key, program in programs.items()
-        },
+        key: {
+            "inputs": _described(program.inputs, names),
+            "outputs": _described(program.outputs, names),
+            "operations": operations[key],
+        }
+        for key, program in made.items()
     }
-    return LitertPlan(json.dumps(described, separators=(",", ":")).encode(), model)
+    return model, described
 
 
 _Names = dict[str, list[str]]
 
 
-def _sides(described: dict[str, Any]) -> tuple[list[Argument], list[Argument]]:
-    inputs, outputs = (
-        [Argument(**one | {"shape": tuple(one["shape"])}) for one in described[side]] for side in ("inputs", "outputs")
-    )
-    return inputs, outputs
-
-
-def _names(manifest: dict[str, Any]) -> _Names:
+def _names(programs: PlanPrograms) -> _Names:
     """Name the arguments of those roles that have several."""
-    download = [one["name"] for one in manifest["download"]["tensors"]]
+    download = [one.name for one in programs.download]
     return {
         "download": download,
         "parameters": download,
-        "state": [one["name"] for one in manifest["state"]],
+        "state": [one.name for one in programs.state],
         "sums": list(TrainingSums._fields),
     }
 
@@ -151,5 +123,5 @@ def _try(model: bytes, programs: dict[str, Program], names: _Names) -> None:
     except (RuntimeError, ValueError) as error:
         raise ConfigurationError(
             f"LiteRT does not run the model that was made: {error}; choose another model, client algorithm, "
-            f"compression or precision, or export the plan with {setting('format', 'stablehlo')}"
+            "compression or precision, or clients that have the model"
         ) from error

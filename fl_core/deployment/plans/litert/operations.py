@@ -13,7 +13,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from fedlm.fl_core.deployment.plans.litert import words
 from fedlm.fl_core.deployment.plans.litert.values import MOST_FOLDED, AnyValue, Value, Values
-from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.errors import ConfigurationError
 
 Operation = Callable[[Values, Any, list[AnyValue]], AnyValue]
 
@@ -83,7 +83,7 @@ def refusal(name: str, why: str) -> ConfigurationError:
     """Say why a program cannot be a model of LiteRT."""
     return ConfigurationError(
         f"LiteRT has no built-in operation for {name} of StableHLO here: it {why}; choose another model, client "
-        f"algorithm, compression or precision, or export the plan with {setting('format', 'stablehlo')}"
+        "algorithm, compression or precision, or clients that have the model"
     )
 
 

@@ -1,23 +1,20 @@
-"""A server offers compiled modules beside a plan to clients that name a target, and to no others."""
+"""A server makes the plan when the first client asks, and offers it to all."""
 
 import asyncio
 
 import pytest
 
 from fedlm.fl_core.deployment.plans import plan_offers
-from fedlm.fl_core.deployment.plans.plan_modules import ModuleFolder
-from fedlm.fl_core.deployment.plans.plan_offers import PlanOffers
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.plans.plan import Plan
+from fedlm.fl_core.deployment.plans.plan_offers import PlanOffer
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm.fl_core.errors import ConfigurationError, DiskError
-from tests.support import plans
 
-PLAIN = messages.Runtime(name="iree", version="3.13.0")
+PLAN = Plan(b"{}", b"a model of LiteRT")
 
 
 @pytest.fixture(autouse=True)
-def settled(monkeypatch):
-    monkeypatch.setattr(plan_offers, "_SETTLED_SECONDS", 0)
+def quick(monkeypatch):
     monkeypatch.setattr(plan_offers, "_AGAIN_SECONDS", 0)
 
 
@@ -27,11 +24,31 @@ def signer(tmp_path):
     return PlanSigner(tmp_path / "keys" / PLAN_KEY_FILE)
 
 
-async def offer(offers, runtime):
+async def made(offer):
     async with asyncio.timeout(30):
-        while (found := offers.offer([runtime])) is None:
+        while (found := offer.offer()) is None:
             await asyncio.sleep(0.01)
         return found
+
+
+def test_a_plan_is_made_once_and_its_parts_are_found(tmp_path, signer):
+    asked = []
+
+    def make():
+        asked.append(None)
+        return PLAN
+
+    async def run():
+        offer = PlanOffer(make, signer, 1 << 16, tmp_path)
+        found = [await made(offer) for _ in range(2)]
+        parts = [offer.find(one.digest) for one in (found[0].message.manifest, found[0].message.model)]
+        return found, parts, offer.find(b"another")
+
+    (first, second), parts, other = asyncio.run(run())
+    assert (first is second, len(asked), other) == (True, 1, None)
+    assert [one.chunk(0).content() for one in parts] == [PLAN.manifest, PLAN.model]
+    assert [one.description.encoding for one in parts] == ["plan", "litert"]
+    assert first.message.signature == signer.sign(PLAN.manifest)
 
 
 @pytest.mark.parametrize(
@@ -46,19 +63,17 @@ async def offer(offers, runtime):
     ids=["unforeseen", "full disk"],
 )
 def test_a_failure_that_may_be_over_turns_no_client_away(tmp_path, signer, monkeypatch, failures, events):
-    plan, _ = plans.plan_of()
     failures, said = list(failures), []
     monkeypatch.setattr(plan_offers, "warn", lambda event, why: said.append((event, why)))
 
-    def make(version):
+    def make():
         if failures:
             raise failures.pop()
-        return plan
+        return PLAN
 
     async def run():
-        offers = PlanOffers(make, signer, 1 << 16, tmp_path)
-        assert (await offer(offers, PLAIN)).plan is plan
-        assert len(offers._made) == 1
+        offer = PlanOffer(make, signer, 1 << 16, tmp_path)
+        assert (await made(offer)).plan is PLAN
 
     asyncio.run(run())
     assert said == events
@@ -69,14 +84,14 @@ def test_a_client_that_asks_without_pause_has_a_failing_plan_made_no_more_often(
     monkeypatch.setattr(plan_offers, "_AGAIN_SECONDS", 60)
     asked = []
 
-    def make(version):
-        asked.append(version)
+    def make():
+        asked.append(None)
         raise error
 
     async def run():
-        offers = PlanOffers(make, signer, 1 << 16, tmp_path)
+        offer = PlanOffer(make, signer, 1 << 16, tmp_path)
         for _ in range(100):
-            assert offers.offer([PLAIN]) is None
+            assert offer.offer() is None
             await asyncio.sleep(0.001)
 
     asyncio.run(run())
@@ -86,19 +101,14 @@ def test_a_client_that_asks_without_pause_has_a_failing_plan_made_no_more_often(
 def test_what_a_run_cannot_have_a_plan_of_is_said_to_each_client(tmp_path, signer):
     asked = []
 
-    def make(version):
-        asked.append(version)
+    def make():
+        asked.append(None)
         raise ConfigurationError("no plan of this")
 
     async def run():
-        offers = PlanOffers(make, signer, 1 << 16, tmp_path)
+        offer = PlanOffer(make, signer, 1 << 16, tmp_path)
         for _ in range(2):
-            assert "no plan of this" in await offer(offers, PLAIN)
+            assert "no plan of this" in await made(offer)
         assert len(asked) == 1
 
     asyncio.run(run())
-
-
-def test_a_folder_of_modules_that_is_none_is_named(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"nothing: is no folder of compiled modules"):
-        ModuleFolder(tmp_path / "nothing")

@@ -53,14 +53,14 @@ def test_nothing_but_the_files_of_a_page_is_served(page):
     assert asked(None, request("GET /"))[0][0] == 404
 
 
-def test_only_the_thread_for_models_of_litert_compiles_and_no_thread_connects(page):
-    for name in ("worker.js", "litert.js", "litert.wasm.gz"):
+def test_only_the_thread_that_runs_plans_compiles_and_it_does_not_connect(page):
+    for name in ("litert.js", "litert.wasm.gz"):
         (page / name).write_text("run()")
     served = Page(page)
     policies = {}
 
     async def run():
-        for name in ("/", "/page.js", "/worker.js", "/litert.js", "/litert.wasm.gz"):
+        for name in ("/", "/page.js", "/litert.js", "/litert.wasm.gz"):
             call = SimpleNamespace(head=SimpleNamespace(method="GET", target=name), send=kept)
             assert served.has(call.head)
             await served.send(call)
@@ -75,7 +75,6 @@ def test_only_the_thread_for_models_of_litert_compiles_and_no_thread_connects(pa
     assert all("default-src 'none'" in one for one in policies.values())
     assert [name for name, one in policies.items() if "wasm-unsafe-eval" in str(one)] == ["/litert.js"]
     assert policies["/litert.js"] == {"default-src 'none'", "script-src 'self' 'wasm-unsafe-eval'"}
-    assert policies["/worker.js"] == {"default-src 'none'", "script-src 'self'"}
     assert {"connect-src 'self'", "script-src 'self'"} < policies["/"] == policies["/page.js"]
 
 
