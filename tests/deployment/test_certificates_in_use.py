@@ -156,7 +156,7 @@ def test_an_idle_connection_with_tls_takes_little_memory(listening):
     def crowd(count):
         with contextlib.ExitStack() as opened:
             for _ in range(count):
-                connected = socket.create_connection(("127.0.0.1", listening.ports["http", True]), 20)
+                connected = socket.create_connection(("127.0.0.1", listening.ports[True]), 20)
                 context = ssl.create_default_context(cafile=str(listening.keys / "ca.pem"))
                 context.load_cert_chain(listening.ann / "client.pem", listening.ann / "client.key")
                 opened.enter_context(context.wrap_socket(connected, server_hostname="127.0.0.1"))

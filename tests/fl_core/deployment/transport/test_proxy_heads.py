@@ -1,6 +1,7 @@
 """Balancers say by the PROXY protocol whom they pass on; nobody else can."""
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import struct
@@ -8,8 +9,11 @@ import struct
 import pytest
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
 from fedlm.fl_core.deployment.security.credentials import client_tls
 from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.transport import http_listener
+from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
 from fedlm.fl_core.deployment.transport.http_client import HttpChannel
 from fedlm.fl_core.deployment.transport.http_names import CHECK_IN
 from fedlm.fl_core.deployment.transport.http_server import HttpServer
@@ -145,6 +149,42 @@ def test_a_balancer_that_says_nothing_of_whom_it_passes_on_is_refused(keys, capl
     assert [record.fields["address"] for record in caplog.records if record.message == "proxy_head_refused"] == [
         "127.0.0.1"
     ]
+
+
+def test_a_balancer_that_says_nothing_at_all_is_shut(keys, caplog, monkeypatch):
+    monkeypatch.setattr(http_listener, "_HANDSHAKE_SECONDS", 0.3)
+
+    async def go():
+        async with serving(Handlers(), keys, balancers=("127.0.0.1",)) as server:
+            with socket.create_connection(("127.0.0.1", server.port), 20) as silent:
+                return await asyncio.to_thread(silent.recv, 1)
+
+    assert asyncio.run(go()) == b""
+    (refused,) = [record.fields for record in caplog.records if record.message == "proxy_head_refused"]
+    assert "too slowly" in refused["why"]
+
+
+def test_limits_are_those_of_the_addresses_that_a_balancer_names(caplog):
+    async def go():
+        limits = ConnectionLimits(in_all=10, of_address=1)
+        async with serving(Handlers(), limits=limits, balancers=("127.0.0.1",)) as server:
+            found = [await call(server.port, address) for address in ("192.0.2.7", "192.0.2.8", "192.0.2.7")]
+            for _, writer in found:
+                writer.close()
+            return [begins for begins, _ in found]
+
+    async def call(port, address):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        body = messages.CheckInRequest(protocol=2).SerializeToString()
+        fields = f"Host: 127.0.0.1\r\n{CLIENT_NAME}: ann\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(f"PROXY TCP4 {address} 10.0.0.1 5000 8470\r\nPOST {CHECK_IN} HTTP/1.1\r\n{fields}".encode() + body)
+        with contextlib.suppress(ConnectionError):
+            return await reader.read(12), writer
+        return b"", writer
+
+    assert asyncio.run(go()) == [b"HTTP/1.1 200", b"HTTP/1.1 200", b""]
+    (shut,) = [record.fields for record in caplog.records if record.message == "connection_shut"]
+    assert shut["address"] == "192.0.2.7"
 
 
 def test_without_balancers_nothing_changes():
