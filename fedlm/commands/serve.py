@@ -66,6 +66,10 @@ class ServeCommand:
     """Addresses, or networks such as 10.0.0.0/28, of balancers that pass TLS through: each connection of theirs must
     begin with a head of the PROXY protocol, version 1 or 2, and counts as one of the address that it names. From
     anybody else such a head is refused, as it is no TLS."""
+    tls_proxy: str | None = None
+    """Name in the certificate of a proxy at which the TLS of clients ends, as `fedlm keys client` makes one. It passes
+    on the certificate of each call's client, escaped PEM, in the field fedlm-client-certificate; from anybody else that
+    field is refused."""
     max_connections: Count = 10_000
     """Connections of clients at once, as far as this process may open so many files; beyond that the newest are shut,
     and beyond half of it from one address."""
@@ -150,10 +154,14 @@ def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
 
     shared = command.role == "aggregator"
     limits = ConnectionLimits(command.max_connections, max(1, command.max_connections // 2))
-    options = ListenOptions(command.address, command.keys, shared, limits, command.balancers, command.page)
+    options = ListenOptions(
+        command.address, command.keys, shared, limits, command.balancers, command.tls_proxy, command.page
+    )
     if command.insecure:
         if command.keys is not None:
             raise ConfigurationError(f"{setting('insecure')} does without {setting('keys')}; leave one of them out")
+        if command.tls_proxy is not None:
+            raise ConfigurationError(f"{setting('tls_proxy')} needs {setting('keys')}, and does without --insecure")
         loopback_only(command.address)
         return lambda handlers: HttpServer(handlers, options)
     if command.keys is None:

@@ -171,7 +171,7 @@ def check_certificate(
         )
     if certificate.public_key() != key.public_key():
         raise KeysError(f"{path}: the certificate belongs to another key than the one beside it")
-    if not any(_signed_by(certificate, authority) for authority in authorities):
+    if not any(signed_by(certificate, authority) for authority in authorities):
         raise KeysError(f"{path}: the certificate was not signed by the authority beside it, {AUTHORITY_FILE}")
 
 
@@ -180,7 +180,8 @@ def said_time(time: datetime.datetime) -> str:
     return f"{time.astimezone(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Say whether an authority has signed a certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):

@@ -19,7 +19,7 @@ from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
 from fedlm.fl_core.deployment.protocol.errors import BrokenUploadError, MalformedError
 from fedlm.fl_core.deployment.security.callers import parse_message
 from fedlm.fl_core.deployment.security.credentials import ClientCertificate
-from fedlm.fl_core.deployment.transport.http_names import MESSAGE, UPLOAD_HEADER
+from fedlm.fl_core.deployment.transport.http_names import CLIENT_CERTIFICATE, MESSAGE, UPLOAD_HEADER
 from fedlm.fl_core.deployment.transport.served_sockets import ServedSocket
 
 _LINGERING_SECONDS, _LINGERING_BYTES = 2.0, 1 << 16
@@ -123,6 +123,8 @@ def _head_of(request: h11.Request, begun: bytes) -> Head:
     fields = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
     if request.http_version not in (b"1.0", b"1.1"):
         raise BadRequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this server speaks HTTP/1.1")
+    if [name for name, _ in request.headers].count(CLIENT_CERTIFICATE.encode()) > 1:
+        raise BadRequestError(HTTPStatus.BAD_REQUEST, f"there are several fields {CLIENT_CERTIFICATE}")
     if "transfer-encoding" in fields:
         raise BadRequestError(HTTPStatus.LENGTH_REQUIRED, "a body must declare its length")
     return Head(

@@ -63,6 +63,7 @@ class HttpListener:
         share_port: bool = False,
         *,
         balancers: Sequence[str] = (),
+        tls_proxy: str | None = None,
     ):
         """Prepare to listen.
 
@@ -73,13 +74,14 @@ class HttpListener:
           limits: how many connections there may be.
           share_port: whether other processes may listen there too.
           balancers: addresses, or networks, of whom each connection begins with a head of the PROXY protocol.
+          tls_proxy: name in the certificate of a proxy, whose connections are those of many clients.
 
         Raises:
           ConfigurationError: a balancer is no address or network.
         """
         self._answer_call, self._address, self._tls = answer, address, tls
         self._limits, self._share_port = limits, share_port
-        self._balancers = [_network(one) for one in balancers]
+        self._balancers, self._tls_proxy = [_network(one) for one in balancers], tls_proxy
         self._crowd, self._refusals = Crowd(limits), Refusals()
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task] = []
@@ -153,7 +155,7 @@ class HttpListener:
                     with contextlib.ExitStack() as counted:
                         connection = ServedConnection(served, read_verified(served.certificate))
                         name = connection.certified_name
-                        if not name or counted.enter_context(self._crowd.identified(name)):
+                        if name in ("", self._tls_proxy) or counted.enter_context(self._crowd.identified(name)):
                             await self._serve(connection, place)
                         await served.end(_CLOSING_SECONDS)
         except Exception:

@@ -6,6 +6,9 @@ CHECK_IN, UPLOAD, ARTIFACTS = "/check-in", "/upload", "/artifacts/"
 ENROL = "/enrol"
 """Path of enrolment, at a port of its own: `POST` an `EnrolRequest`."""
 
+CLIENT_CERTIFICATE = "fedlm-client-certificate"
+"""Field in which a proxy where TLS ends passes on a client's certificate: PEM, escaped as in addresses."""
+
 FIRST_CHUNK = "first_chunk"
 """Of the query of an artifact: where to go on."""
 

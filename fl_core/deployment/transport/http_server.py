@@ -17,9 +17,17 @@ from fedlm.fl_core.deployment.protocol.interface import Handlers
 from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
 from fedlm.fl_core.deployment.security.callers import check_claimed_name, parse_message
 from fedlm.fl_core.deployment.security.credentials import CertifiedNames, reloading_tls
+from fedlm.fl_core.deployment.security.forwarded_certificates import ForwardedCertificates
 from fedlm.fl_core.deployment.transport.http_connections import BadRequestError, ServedCall
 from fedlm.fl_core.deployment.transport.http_listener import HttpListener
-from fedlm.fl_core.deployment.transport.http_names import ARTIFACTS, CHECK_IN, CHUNK_BYTES, FIRST_CHUNK, UPLOAD
+from fedlm.fl_core.deployment.transport.http_names import (
+    ARTIFACTS,
+    CHECK_IN,
+    CHUNK_BYTES,
+    CLIENT_CERTIFICATE,
+    FIRST_CHUNK,
+    UPLOAD,
+)
 from fedlm.fl_core.deployment.transport.http_page import Page, check_origin
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 
@@ -34,9 +42,18 @@ class HttpServer(HttpListener):
         self._handlers, self._names, tls = handlers, None, None
         if options.keys is not None:
             self._names, tls = CertifiedNames(options.keys), reloading_tls(options.keys, certified=True)
+        self._forwarded = None
+        if options.keys is not None and options.tls_proxy is not None:
+            self._forwarded = ForwardedCertificates(options.keys)
         self._page = None if options.page is None else Page(options.page)
         super().__init__(
-            self._call, options.address, tls, options.limits, options.share_port, balancers=options.balancers
+            self._call,
+            options.address,
+            tls,
+            options.limits,
+            options.share_port,
+            balancers=options.balancers,
+            tls_proxy=options.tls_proxy,
         )
 
     async def _call(self, call: ServedCall) -> None:
@@ -52,7 +69,12 @@ class HttpServer(HttpListener):
     def _name_of(self, call: ServedCall) -> str:
         if self._names is None:
             return check_claimed_name(call.head.fields.get(CLIENT_NAME))
-        return self._names.check(call.connection.certificate)
+        name, field = self._names.check(call.connection.certificate), call.head.fields.get(CLIENT_CERTIFICATE)
+        if self._forwarded is not None and name == self._tls_proxy:
+            return self._names.check(self._forwarded.read(field))
+        if field is not None:
+            raise RefusedError(f"{name} is no proxy, and passes on no certificate of anybody else")
+        return name
 
     async def _route(self, call: ServedCall, peer: str) -> None:
         path, method = _target_of(call).path, call.head.method

@@ -1,0 +1,38 @@
+"""Certificates of clients whose TLS ends at a proxy, which passes on what it has verified in a field of each call."""
+
+import datetime
+from pathlib import Path
+from urllib.parse import unquote
+
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedlm.fl_core.deployment.protocol.errors import RefusedError
+from fedlm.fl_core.deployment.security.certificates import AUTHORITY_FILE, read_certificates, signed_by
+from fedlm.fl_core.deployment.security.credentials import ClientCertificate, Reloading
+
+
+class ForwardedCertificates:
+    """Reads such a field: PEM, with what is no letter or digit escaped as in addresses."""
+
+    def __init__(self, folder: Path):
+        """Name the folder of keys, whose authority must have signed them; `KeysError`: there is none."""
+        self._authorities = Reloading(folder, lambda keys: read_certificates(keys / AUTHORITY_FILE))
+
+    def read(self, field: str | None) -> ClientCertificate:
+        """Read a certificate; raises `RefusedError` where it is none, or not one of a client of the authority now."""
+        if not field:
+            raise RefusedError("the proxy passes on no certificate of a client")
+        try:
+            found = x509.load_pem_x509_certificate(unquote(field).encode("ascii"))
+            uses = found.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+            names = tuple(str(one.value) for one in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME))
+        except (ValueError, x509.ExtensionNotFound) as error:
+            raise RefusedError("what the proxy passes on is no certificate of a client") from error
+        if ExtendedKeyUsageOID.CLIENT_AUTH not in uses or not any(
+            signed_by(found, authority) for authority in self._authorities()
+        ):
+            raise RefusedError("what the proxy passes on is no certificate that the authority made for a client")
+        if found.not_valid_before_utc > datetime.datetime.now(datetime.UTC):
+            raise RefusedError("the certificate that the proxy passes on is not valid yet")
+        return ClientCertificate(names, found.not_valid_after_utc.timestamp(), found.serial_number)
