@@ -1,13 +1,19 @@
 """TLS may end at a proxy that is named by its certificate; nobody else speaks for another client."""
 
 import asyncio
+import base64
+import contextlib
 import socket
 from urllib.parse import quote
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fl_core.deployment.protocol.errors import RefusedError
+from fedlm.fl_core.deployment.security.certificates import certificate_pem, read_certificate
 from fedlm.fl_core.deployment.security.credentials import client_tls
+from fedlm.fl_core.deployment.security.forwarded_certificates import ForwardedCertificates
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport.http_names import CHECK_IN, CLIENT_CERTIFICATE
 from tests.support.serving import Handlers, serving
@@ -78,6 +84,20 @@ def test_a_proxy_passes_on_no_certificate_that_tls_would_refuse(folder, caplog, 
 def test_what_is_no_certificate_is_refused(folder, sent):
     status, peers = asked(folder, "edge", f"{CLIENT_CERTIFICATE}: {sent}")
     assert (status, peers) == (401, [])
+
+
+def test_a_certificate_with_any_byte_changed_is_refused_or_says_the_same(folder):
+    read = ForwardedCertificates(folder / "keys").read
+    certificate = read_certificate(folder / "keys/clients/ann/client.pem")
+    content = certificate.public_bytes(Encoding.DER)
+    honest = read(quote(certificate_pem(certificate)))
+    for place, byte in enumerate(content):
+        for other in {15, byte ^ 1} - {byte}:
+            damaged = content[:place] + bytes([other]) + content[place + 1 :]
+            encoded = base64.encodebytes(damaged).decode()
+            with contextlib.suppress(RefusedError):
+                # The signature has more than one encoding.
+                assert read(quote(f"-----BEGIN CERTIFICATE-----\n{encoded}-----END CERTIFICATE-----\n")) == honest
 
 
 def test_a_proxy_that_says_nothing_of_the_client_is_refused(folder):
