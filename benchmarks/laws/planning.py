@@ -10,7 +10,7 @@ import time
 
 from benchmarks.machine import describe_machine
 from fedlm.simulations.laws.plan import Budget, Planner, make_plan
-from tests.simulations.laws.synthetic_laws import surface_of
+from tests.support.synthetic_laws import surface_of
 
 _BUDGET = Budget(examples=1e8, epsilon=4.0, delta=1e-8, compute=1e21)
 

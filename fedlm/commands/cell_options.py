@@ -10,8 +10,7 @@ from typing import Any, Literal, TypeVar
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count
 from fedlm.simulations.clusters.job_array import JobArray, submit, write_job_array
-from fedlm.simulations.clusters.ray_cells import AUTOMATIC, RayCluster
-from fedlm.simulations.experiments.cell_execution import CellExecutor, CellTask, LocalProcesses, await_release
+from fedlm.simulations.experiments.cell_execution import CellTask, LocalProcesses, await_release
 
 _Cell = TypeVar("_Cell", bound=CellTask)
 _TASKS = 100
@@ -25,17 +24,15 @@ class CellOptions:
     installed on all, and whatever ends, a cell goes on from its last checkpoint.
     """
 
-    executor: Literal["local", "ray", "slurm"] = "local"
-    """local: processes of this machine. ray: nodes of a Ray cluster, which `pip install 'fedlm[ray]'` is for. slurm:
-    nothing runs; OUT/slurm.sh is written, a job array for sbatch, which runs the cells when it is submitted."""
+    executor: Literal["local", "slurm"] = "local"
+    """local: processes of this machine. slurm: nothing runs; OUT/slurm.sh is written, a job array for sbatch, which
+    runs the cells when it is submitted."""
     workers: Count | None = None
-    """Cells run at the same time. local: one per CPU core, or per accelerator, where it is not given. ray: as many as
-    there is room for. slurm: as many in each task, 1 where it is not given."""
+    """Cells run at the same time. local: one per CPU core, or per accelerator, where it is not given. slurm: as
+    many in each task, 1 where it is not given."""
     cores: Count | None = None
     """CPU cores of each cell, by whose number the last bits of its results are decided. local: where it is not given,
-    an equal part of the machine's. ray and slurm: 1 where it is not given."""
-    ray_address: str = AUTOMATIC
-    """HOST:PORT of the Ray cluster's head; auto: of the cluster that this machine belongs to, or RAY_ADDRESS."""
+    an equal part of the machine's. slurm: 1 where it is not given."""
     slurm_tasks: Count | None = None
     """Tasks among which the job array shares the cells out: one for each cell, but 100 at most, where not given."""
     slurm_options: tuple[str, ...] = ()
@@ -55,23 +52,17 @@ class CellOptions:
                     "local"
                 )
             return
-        idle = {"ray": ("ray_address",), "slurm": ("slurm_tasks", "slurm_options", "slurm_submit")}
-        for executor, names in idle.items():
-            for name in names:
-                if self.executor != executor and getattr(self, name) != getattr(CellOptions, name):
-                    raise ConfigurationError(
-                        f"{setting(name)} does nothing with executor {self.executor}; leave it out"
-                    )
+        for name in ("slurm_tasks", "slurm_options", "slurm_submit"):
+            if self.executor != "slurm" and getattr(self, name) != getattr(CellOptions, name):
+                raise ConfigurationError(f"{setting(name)} does nothing with executor {self.executor}; leave it out")
 
     @property
     def is_apart(self) -> bool:
         """Whether this command is one of several that run the cells."""
         return self.executor == "slurm" or self.share is not None
 
-    def cell_executor(self) -> CellExecutor:
+    def cell_executor(self) -> LocalProcesses:
         """Make what executes the cells, where the executor is not slurm."""
-        if self.executor == "ray":
-            return RayCluster(self.ray_address, self.workers, self.cores or 1)
         return LocalProcesses(self.workers, self.cores)
 
     def chosen(self, cells: Sequence[_Cell]) -> list[_Cell]:
@@ -85,9 +76,7 @@ class CellOptions:
     def refuse_apart(self, setting: str) -> None:
         """Refuse commands of which each runs a part. Raises ConfigurationError."""
         if self.is_apart:
-            raise ConfigurationError(
-                f"with {setting} one command runs all; give --executor local or ray, and no --share"
-            )
+            raise ConfigurationError(f"with {setting} one command runs all; give --executor local, and no --share")
 
     def finish_share(self, cells: Sequence[CellTask], failures: Mapping[Any, str]) -> int:
         """Say what became of a share's cells. Returns the exit status."""

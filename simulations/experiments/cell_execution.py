@@ -55,35 +55,6 @@ Observer = Callable[[Task, Row], None]
 """Called with the rows of each cell, as they come."""
 
 
-class CellExecutor(Protocol):
-    """Where cells are executed: on this machine, or by others."""
-
-    def execute(self, cells: Sequence[Task], observe: Observer[Task], total: int) -> dict[Task, str]:
-        """Run cells that are not finished, and return when each of them has finished or failed.
-
-        Args:
-          cells: what to run.
-          observe: see `Observer`.
-          total: how many cells there are, with those that were finished before: what a cell is given to run with, by
-            which its last bits are decided, is the same after an interruption.
-
-        Returns:
-          Why cells failed; empty where none did.
-
-        Raises:
-          UserError: settings or data do not fit.
-        """
-        ...
-
-
-def run_cells(
-    cells: Sequence[Task], executor: CellExecutor, observe: Observer[Task] = lambda cell, row: None
-) -> dict[Task, str]:
-    """Run those of the cells that are not finished; see `CellExecutor.execute`."""
-    pending = [cell for cell in cells if not cell.is_finished()]
-    return executor.execute(pending, observe, len(cells)) if pending else {}
-
-
 def await_release(cell: CellTask) -> None:
     """Wait until no other process runs a cell that is not finished: who begins it again on another machine may be ahead
     of the end of the first, and a file server may keep the lock of a machine that died for minutes.
@@ -123,6 +94,20 @@ class LocalProcesses:
     cores: int | None = None
 
     def execute(self, cells: Sequence[Task], observe: Observer[Task], total: int) -> dict[Task, str]:
+        """Run cells that are not finished, and return when each of them has finished or failed.
+
+        Args:
+          cells: what to run.
+          observe: see `Observer`.
+          total: how many cells there are, with those that were finished before: what a cell is given to run with, by
+            which its last bits are decided, is the same after an interruption.
+
+        Returns:
+          Why cells failed; empty where none did.
+
+        Raises:
+          UserError: settings or data do not fit.
+        """
         failures: dict[Task, str] = {}
         attempts: Counter[Task] = Counter()
         pending, most = list(cells), min(self.workers or default_workers(self.cores or 1), total)
@@ -154,6 +139,14 @@ class LocalProcesses:
                     else:
                         failures[cell] = f"its process was killed {MAX_ATTEMPTS} times; was there enough memory?"
         return failures
+
+
+def run_cells(
+    cells: Sequence[Task], executor: LocalProcesses, observe: Observer[Task] = lambda cell, row: None
+) -> dict[Task, str]:
+    """Run those of the cells that are not finished; see `LocalProcesses.execute`."""
+    pending = [cell for cell in cells if not cell.is_finished()]
+    return executor.execute(pending, observe, len(cells)) if pending else {}
 
 
 def _follow(futures: dict[Future, Task], rows: Connection, observe: Observer[Task]) -> set[Task]:

@@ -27,7 +27,7 @@ from fedlm.models.dropout import with_dropout
 from fedlm.models.shown import in_a_line
 from fedlm.simulations.data.cohort_files import fingerprint
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.experiments.cell_execution import CellExecutor, LocalProcesses, Observer, Row, run_cells
+from fedlm.simulations.experiments.cell_execution import LocalProcesses, Observer, Row, run_cells
 from fedlm.simulations.experiments.configuration import (
     MAY_MOVE,
     Comparison,
@@ -140,11 +140,11 @@ def run_comparison(
     out: StrPath,
     workers: int | None = None,
     observe: CellObserver = lambda cell, row: None,
-    executor: CellExecutor | None = None,
+    executor: LocalProcesses | None = None,
 ) -> list[CellResult]:
     """Run the cells that are not finished yet, by one worker process for each CPU core or accelerator, or by so many;
-    or by another executor. Returns the results of all cells that train to the end, in the order of `list_cells`. Raises
-    UserError where settings or data do not fit, or `out` holds a comparison with other settings.
+    or as the executor says. Returns the results of all cells that train to the end, in the order of `list_cells`.
+    Raises UserError where settings or data do not fit, or `out` holds a comparison with other settings.
 
     Example:
       >>> import fedlm

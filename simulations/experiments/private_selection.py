@@ -32,7 +32,7 @@ from fedlm.fl_core.runs.initial_parameters import ledger_in, restated, statement
 from fedlm.fl_core.runs.private_files import keep_private
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.experiments.cell_execution import CellExecutor, LocalProcesses, run_cells
+from fedlm.simulations.experiments.cell_execution import LocalProcesses, run_cells
 from fedlm.simulations.experiments.comparison import Cell, CellResult, changed_settings, claim_folder, read_result
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.preparation import prepare
@@ -55,7 +55,7 @@ def run_selection(
     out: Path,
     workers: int | None,
     announce: Callable[[Statement], None] = lambda stated: None,
-    executor: CellExecutor | None = None,
+    executor: LocalProcesses | None = None,
 ) -> Selection:
     """Train the runs of a private selection that are not finished yet, and choose the best.
 
@@ -64,7 +64,7 @@ def run_selection(
       out: folder of the selection, in which it goes on where it was; the run that was chosen is at `chosen` in it.
       workers: runs trained at the same time; one for each CPU core or accelerator where None.
       announce: called with what will be stated of the run that is chosen, before any is trained.
-      executor: of the runs, in place of worker processes.
+      executor: says it in place of `workers`, and how many cores each run has.
 
     Raises:
       UserError: settings or data do not fit, `out` holds something else, or a run failed, so that nothing is chosen.
@@ -129,7 +129,7 @@ def run_selection(
     return Selection(stated, chosen)
 
 
-def _train_and_find(cells: list[Cell], drawn: Record, record: SelectionRecord, executor: CellExecutor) -> Record:
+def _train_and_find(cells: list[Cell], drawn: Record, record: SelectionRecord, executor: LocalProcesses) -> Record:
     """Train what is left of the runs, and find the best of all. What was seen of one is on record from then on."""
     numbers, begun = {cell: number for number, cell in enumerate(cells)}, set()
 

@@ -22,7 +22,7 @@ from fedlm.models.base import parameter_count
 from fedlm.models.registry import create_model
 from fedlm.models.training_shapes import check_length
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.experiments.cell_execution import CellExecutor, run_cells
+from fedlm.simulations.experiments.cell_execution import LocalProcesses, run_cells
 from fedlm.simulations.laws.cell import GridCell, open_grid_units
 from fedlm.simulations.laws.grid import AXES, Grid
 from fedlm.simulations.laws.measurements import (
@@ -88,7 +88,7 @@ def list_cells(grid: Grid, folder: Path) -> list[GridCell]:
 
 
 def run_grid(
-    grid: Grid, out: Path, executor: CellExecutor, observe: Callable[[GridProgress], None] = lambda progress: None
+    grid: Grid, out: Path, executor: LocalProcesses, observe: Callable[[GridProgress], None] = lambda progress: None
 ) -> GridResults:
     """Run the cells of a grid that are not finished, and put together what all have measured.
 
@@ -122,7 +122,7 @@ def claim_grid(grid: Grid, out: Path) -> list[GridCell]:
 def run_some(
     grid: Grid,
     cells: Sequence[GridCell],
-    executor: CellExecutor,
+    executor: LocalProcesses,
     observe: Callable[[GridProgress], None] = lambda progress: None,
 ) -> dict[GridCell, str]:
     """Run some of the cells of a grid that was claimed, and put nothing together. Returns why cells failed."""

@@ -7,8 +7,8 @@ import pytest
 from fedlm.simulations.experiments.cell_execution import LocalProcesses, execute_cell
 
 
-class CellsHere:
-    """A `CellExecutor` without processes."""
+class CellsHere(LocalProcesses):
+    """Executes cells without processes."""
 
     def execute(self, cells, observe, total):
         failures = {cell: execute_cell(cell, lambda row, cell=cell: observe(cell, row)) for cell in cells}

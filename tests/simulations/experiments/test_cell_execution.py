@@ -1,11 +1,14 @@
 """Cells executed by processes: each once, its rows passed on, whatever happens to others."""
 
+import threading
+import time
 from collections import Counter
 
 import pytest
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.simulations.experiments.cell_execution import LocalProcesses, run_cells
+from fedlm.fl_core.runs.run_lock import run_lock
+from fedlm.simulations.experiments.cell_execution import LocalProcesses, await_release, run_cells
 from fedlm.simulations.worker_processes import cpu_cores
 from tests.simulations.experiments.toy_cells import ToyCell
 
@@ -44,3 +47,20 @@ def test_a_cell_has_as_many_cores_when_it_is_left_alone(tmp_path):
 def test_settings_that_do_not_fit_are_the_users_to_mend(tmp_path):
     with pytest.raises(ConfigurationError, match="toys is 0"):
         run_cells([ToyCell(tmp_path, "refuses")], LocalProcesses(1))
+
+
+def test_a_cell_that_is_begun_again_waits_for_who_may_still_run_it(tmp_path):
+    held = threading.Event()
+
+    def hold():
+        with run_lock(tmp_path):
+            held.set()
+            time.sleep(0.3)
+            (tmp_path / "let go").touch()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    await_release(ToyCell(tmp_path))
+    assert (tmp_path / "let go").exists()
+    holder.join()
