@@ -140,9 +140,9 @@ def unpack(state: Mapping[str, Any]) -> dict[str, Any]:
         if name.endswith(_MASKS):
             continue
         layer, _, kind = name.rpartition(".")
-        if layer.endswith(_FUSED) and tensor.shape[-1] % len(_PARTS) == 0:
+        if tensor.shape and layer.endswith(_FUSED) and tensor.shape[-1] % len(_PARTS) == 0:
             unpacked |= {f"{name}[{part}]": _Part(tensor, place, len(_PARTS)) for place, part in enumerate(_PARTS)}
-        elif kind == "weight" and layer.endswith(tuple(_KERNELS.values())):
+        elif tensor.shape and kind == "weight" and layer.endswith(tuple(_KERNELS.values())):
             unpacked[name] = _Part(tensor, 0, 1)
         else:
             unpacked[name] = tensor

@@ -77,8 +77,10 @@ def config_from_hugging_face(document: Mapping[str, Any]) -> PublishedDecoderCon
     check_layers(sizes["layers"])
     full, _ = LAYER_KINDS
     kinds = document.get("layer_types")
-    if kinds is not None and set(map(str, kinds)) != {full}:
-        raise ConfigurationError(f"layer_types is {str(kinds)[:80]}, but only {full!r} is known")
+    if kinds is not None and kinds != [full] * sizes["layers"]:
+        raise ConfigurationError(
+            f"layer_types is {str(kinds)[:80]}, expected {full!r} for each of {sizes['layers']} layers"
+        )
     window = document.get("sliding_window") if family.windows else None
     return PublishedDecoderConfig(
         **sizes,
@@ -103,7 +105,8 @@ def config_from_hugging_face(document: Mapping[str, Any]) -> PublishedDecoderCon
 
 def _rope_base(document: Mapping[str, Any]) -> float:
     """Find the base, in the form of version 5 or as it was before."""
-    given = document.get("rope_parameters", document)
+    given = document.get("rope_parameters")
+    given = document if given is None else given
     if not isinstance(given, Mapping) or given.get("rope_type", "default") != "default":
         raise ConfigurationError(f"rope_parameters is {given!r}, but only rope_type 'default' is known")
     return number(given, "rope_theta")

@@ -49,7 +49,7 @@ def expected(hint: Any) -> str:
         return " or ".join(typing.get_args(hint))
     if isinstance(hint, types.UnionType):
         return " or ".join(expected(part) for part in typing.get_args(hint))
-    words = {int: "a positive integer", float: "a number", bool: "true or false", type(None): "none"}
+    words = {int: "a positive integer", float: "a positive number", bool: "true or false", type(None): "none"}
     return words.get(hint, str(hint))
 
 
@@ -61,9 +61,9 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, tuple) and all(type(one) is int and one >= 0 for one in value)
     if type(value) is int and int in kinds:
         return 0 < value <= LARGEST_SIZE
-    if type(value) is float and not math.isfinite(value):
+    if type(value) is float and not 0 < value < math.inf:
         return False
-    return type(value) in kinds or (type(value) is int and float in kinds)
+    return type(value) in kinds or (type(value) is int and float in kinds and 0 < value <= LARGEST_SIZE)
 
 
 def with_settings(config: Any, settings: Sequence[str]) -> Any:

@@ -223,6 +223,8 @@ def _entry_with(entry: ModelEntry, settings: Sequence[str]) -> ModelEntry:
     if _REATTENTION in settings and build is transformer:
         sizes = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
         build, config = reattention_transformer, ReattentionConfig(**sizes)
+        if settings.count(_REATTENTION) > 1:
+            raise ConfigurationError(f"{_REATTENTION} is set twice")
         settings = [setting for setting in settings if setting != _REATTENTION]
     return ModelEntry(build, with_settings(config, settings)) if settings else ModelEntry(build, config)
 

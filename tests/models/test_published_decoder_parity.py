@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.simulation.peers import decoder_logits
 from benchmarks.simulation.peers.decoder_logits import INPUTS, MODELS, draw
+from fedlm.models import hugging_face_gpt2, hugging_face_llama
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.hugging_face_gemma import config_from_hugging_face, config_to_hugging_face
 from fedlm.models.named_states import StateError, check_shapes, from_state, to_state
@@ -115,6 +116,39 @@ def test_a_configuration_that_is_not_ours_is_refused(change, message):
     document = {name: value for name, value in (BEFORE_VERSION_5 | change).items() if value is not ABSENT}
     with pytest.raises(ConfigurationError, match=message):
         config_from_hugging_face(document)
+
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "hidden_size": 8,
+    "intermediate_size": 16,
+    "max_position_embeddings": 16,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "tie_word_embeddings": True,
+    "rope_theta": 1e4,
+}
+
+
+@pytest.mark.parametrize(
+    "kinds", [5, {"full_attention": 1}, ["full_attention"], [["full_attention"]] * 2, ["sliding_attention"] * 2]
+)
+def test_a_llama_has_full_attention_in_each_layer(kinds):
+    with pytest.raises(ConfigurationError, match=r"layer_types is .*, expected 'full_attention' for each of 2 layers"):
+        hugging_face_llama.config_from_hugging_face(LLAMA | {"layer_types": kinds})
+
+
+def test_rope_parameters_of_null_are_as_if_absent():
+    assert hugging_face_llama.config_from_hugging_face(LLAMA | {"rope_parameters": None}).rope_base == 1e4
+
+
+@pytest.mark.parametrize("name", ["attn.c_attn.weight", "attn.c_attn.bias", "mlp.c_fc.weight"])
+def test_a_single_number_of_a_gpt2_stays_what_it_is(name):
+    [tensor] = hugging_face_gpt2.unpack({f"h.0.{name}": np.array(1.0)}).values()
+    assert tensor.shape == ()
 
 
 def test_parts_that_no_model_there_has_are_said():

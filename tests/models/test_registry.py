@@ -70,7 +70,10 @@ def test_a_name_says_which_architecture_is_built_and_about_how_large_it_is(name)
         ("cifg_1m+", "no setting ''"),
         ("cifg_1m+reattention", "no setting 'reattention'"),
         ("transformer_1m+heads=3", "embedding is 128, but must be a multiple of heads, which is 3"),
-        ("transformer_1m+reattention+most_correction=x", "most_correction is 'x', expected a number"),
+        ("transformer_1m+reattention+most_correction=x", "most_correction is 'x', expected a positive number"),
+        ("transformer_1m+reattention+reattention", "reattention is set twice"),
+        ("vaultgemma_1b+epsilon=-1", "epsilon is -1.0, expected a positive number"),
+        ("vaultgemma_1b+logit_cap=0", "logit_cap is 0.0, expected a positive number or none"),
         ("vaultgemma_1m+windows=3", "no setting 'windows'"),
     ],
 )
