@@ -129,6 +129,20 @@ def test_an_unknown_sub_command_is_told_what_may_be_meant(words, meant, capsys):
     assert f"{words[-1]!r}; did you mean {meant}? Or choose from " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ([], "sets workers, which is no option of this command; 'workers' is an option of `fedlm data import`, `fedlm"),
+        (["--split", "test"], "no option --split; --split is an option of `fedlm data import`, `fedlm data sample`, `"),
+        (["--zyx", "x"], "there is no option --zyx; --help-all lists all options"),
+    ],
+)
+def test_an_unknown_option_is_told_which_commands_have_it(words, found, tmp_path, capsys):
+    (tmp_path / "run.toml").write_text("workers = 1\n")
+    assert main(["simulate", *(words or ["--config", str(tmp_path / "run.toml")])]) == 2
+    assert found in capsys.readouterr().err
+
+
 def test_every_command_is_found_with_its_options(capsys):
     found = find_commands()
     assert {prog.split()[1] for prog in found} == set(COMMANDS)

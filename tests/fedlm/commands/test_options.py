@@ -262,7 +262,6 @@ def test_a_file_holds_what_the_line_would(line, expected, file):
             "lokal = 1\nraet = 2",
             r"sets lokal, raet, which is no option of this command; did you mean 'rate' by 'raet'\?",
         ),
-        ("workers = 1", "sets workers, .*; 'workers' is an option of `fedlm data import`, `fedlm compare`"),
         ("rate = ", "not a TOML file"),
     ],
 )
@@ -345,7 +344,6 @@ def test_a_command_without_presets_knows_none(file, capsys):
         (["-s", "3"], r"there is no option -s; did you mean --seeds or --sampler or --scheme\?"),
         (["\N{EN DASH}model", "m"], r"did you mean --model\?"),
         (["--xyz"], "there is no option --xyz; --help-all lists all options"),
-        (["--split", "test"], "no option --split; --split is an option of `fedlm data import`, .*, `fedlm evaluate`"),
         (["--bnads", "3", "--raet", "2"], r"--bnads, --raet; did you mean --bands by --bnads\? did you mean --rate by"),
     ],
 )
