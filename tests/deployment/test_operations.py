@@ -220,6 +220,10 @@ STATUS = {
     "curves": {},
     "totals": dict.fromkeys(("finished", "abandoned", "reported", "selected", "bytes_down", "bytes_up"), 0),
     "privacy": None,
+    "participation": {
+        "planned": {"max_participations": 3, "min_separation": 1},
+        "realised": {"max_participations": 1, "min_separation": None},
+    },
 }
 
 

@@ -212,14 +212,8 @@ def test_a_given_vocabulary_takes_its_record_along(made, tmp_path):
         )
 
 
-@pytest.mark.parametrize("recorded", [True, None])
-def test_a_vocabulary_that_is_private_for_documents_is_not_covered_in_another_data_set(
-    private_store, tmp_path, recorded
-):
-    change_record(
-        private_store,
-        lambda document: document.update(without_users=True) if recorded else document.pop("without_users"),
-    )
+def test_a_vocabulary_that_is_private_for_documents_is_not_covered_in_another_data_set(private_store, tmp_path):
+    change_record(private_store, lambda document: document.update(without_users=True))
     assert TokenStore.open(private_store).header.vocabulary_origin.covered
     for before, name in (("store", "second"), ("second", "third")):
         given = ImportSettings(vocabulary=tmp_path / before / "tokenizer.json")
