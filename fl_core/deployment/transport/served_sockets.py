@@ -68,6 +68,8 @@ class ServedSocket:
                 await asyncio.sleep(0)
             rest = space[filled:]
             count = await self._when_ready(lambda rest=rest: self._socket.recv_into(rest))  # type: ignore[misc]
+            if self._aborted:
+                break
             filled += count
             self._over = not count
         return filled
@@ -106,8 +108,8 @@ class ServedSocket:
     def _encrypt(self, file: int, offset: int, size: int) -> int:
         # What could not be sent at once is read anew, so that nothing is kept for who reads slowly.
         content = self._scratch[:size]
-        os.preadv(file, [content], offset)
-        return self._socket.send(content)
+        # A buffer that is not filled still has what others were sent.
+        return self._socket.send(content) if os.preadv(file, [content], offset) == size else 0
 
     def _copy(self, file: int, offset: int, size: int) -> int:
         return os.sendfile(self._number, file, offset, size)
@@ -140,7 +142,8 @@ class ServedSocket:
         """Hang up, whatever is still to be sent; whoever waits for bytes is told that no other will come."""
         self._over = self._aborted = True
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            # `SSLSocket.shutdown` would read and write in plain text from here on.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     async def end(self, seconds: float) -> None:
         """Say over TLS that nothing more comes, and wait so many seconds at most for the other side to say so too."""
