@@ -13,7 +13,13 @@ from fedlm.commands.options import read_options
 from fedlm.commands.progress import CellProgress
 from fedlm.commands.run_endings import NO_GOOD, exit_status
 from fedlm.simulations.experiments.cell_execution import Row, run_cells
-from fedlm.simulations.experiments.comparison import Cell, claim_folder, list_cells, run_comparison
+from fedlm.simulations.experiments.comparison import (
+    Cell,
+    claim_folder,
+    list_cells,
+    rounds_to_train,
+    run_comparison,
+)
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.presets import PRESETS
 from fedlm.simulations.reporting.privacy_summary import choice_warning
@@ -65,7 +71,7 @@ def main(argv: list[str]) -> int:
         command.execution.refuse_apart("halvings")
     if command.execution.is_apart:
         return _run_apart(command, argv)
-    with ending_by_sigterm(), CellProgress(len(comparison.experiments()) * comparison.rounds) as progress:
+    with ending_by_sigterm(), CellProgress(rounds_to_train(comparison)) as progress:
         executor = command.execution.cell_executor()
         page = ProgressPage(comparison, command.out, lambda path: progress.say(_look(path)))
 

@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import urllib.parse
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -190,6 +191,21 @@ def _halved(
     failures |= train(others)
     ended = {cell.directory for cell in (*left, *others)}
     return [cell for cell in cells if cell.directory in ended], failures
+
+
+def rounds_to_train(comparison: Comparison) -> int:
+    """Count the rounds that all cells of a comparison train, where none fails."""
+    experiments, rounds = comparison.experiments(), comparison.rounds
+    if not comparison.halvings:
+        return len(experiments) * rounds
+    first = [one for one in experiments if one.seed == comparison.seeds[0]]
+    total = len({(one.model, one.privacy) for one in first}) * (len(comparison.seeds) - 1) * rounds
+    for cells in Counter((one.model, one.privacy, one.server_learning_rate) for one in first).values():
+        done = 0
+        for halving in range(comparison.halvings, -1, -1):
+            until = -(-rounds // 2**halving)
+            total, done, cells = total + cells * (until - done), until, -(-cells // 2)
+    return total
 
 
 def _trained(cell: Cell) -> tuple[Any, ...]:

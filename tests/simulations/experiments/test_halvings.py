@@ -8,7 +8,7 @@ import pytest
 
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
-from fedlm.simulations.experiments.comparison import Cell, run_comparison
+from fedlm.simulations.experiments.comparison import Cell, rounds_to_train, run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.reporting.report import write_report
 from fedlm.simulations.reporting.selection import model_results
@@ -38,6 +38,14 @@ def rounds_by_rate(folder):
 
 def run(settings, out, **changes):
     return run_comparison(compose(Comparison, **settings | changes), out, 1, executor=CellsHere())
+
+
+def test_the_rounds_of_all_cells_are_known_before(settings):
+    # The first seed's: of eight pairs four have one round, two two, and two all; then the best pair with the other.
+    assert rounds_to_train(compose(Comparison, **settings)) == 4 * 1 + 2 * 2 + 2 * 4 + 4
+    assert rounds_to_train(compose(Comparison, **settings | {"halvings": 0})) == 8 * 2 * 4
+    odd = {"rounds": 5, "client_learning_rates": (0.1, 0.2, 0.3), "server_learning_rates": (0.1,), "halvings": 1}
+    assert rounds_to_train(compose(Comparison, **settings | odd)) == 3 + 2 * 5 + 5
 
 
 @pytest.mark.long
