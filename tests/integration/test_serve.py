@@ -139,7 +139,7 @@ def test_a_device_enrols_takes_part_and_is_revoked(tmp_path, small_store, start,
     wait_for(server, "round_released")
     assert main(["keys", "revoke", "alice", *folder]) == 0
     assert client.wait(60) == 2
-    assert "turns this client away: UNAUTHENTICATED: the certificate of alice was revoked" in open(client.log).read()  # noqa: SIM115
+    assert "turns this client away: 401 Unauthorized: the certificate of alice was revoked" in open(client.log).read()  # noqa: SIM115
     enrolling.send_signal(signal.SIGTERM)
     assert enrolling.wait(10) == 0
     assert wait_for(server, "call_refused")["why"] == "the certificate of alice was revoked"
