@@ -6,7 +6,7 @@ those of one published model of each family, and not of its others.
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fedlm.models.base import Params
@@ -36,7 +36,7 @@ FAMILIES = {
 }
 """By the `model_type` of config.json."""
 
-_SIZES = {
+SIZES = {
     "vocabulary_size": "vocab_size",
     "layers": "num_hidden_layers",
     "heads": "num_attention_heads",
@@ -86,7 +86,7 @@ def config_from_hugging_face(document: Mapping[str, Any]) -> PublishedDecoderCon
             raise ConfigurationError(f"{name} is {document[name]!r}, but only {accepted[0]!r} is known")
     if document.get("hidden_activation", document.get("hidden_act")) is None:
         raise ConfigurationError(f"has no hidden_activation, expected {_GELU!r}")
-    sizes = {ours: number(document, theirs, int) for ours, theirs in _SIZES.items()}
+    sizes = {ours: number(document, theirs, int) for ours, theirs in SIZES.items()}
     check_layers(sizes["layers"])
     attention_cap = _optional_cap(document, "attn_logit_softcapping")
     if attention_cap is not None and not family.attention_cap:
@@ -113,6 +113,18 @@ def config_from_hugging_face(document: Mapping[str, Any]) -> PublishedDecoderCon
         scaled_embedding=True,
         tied=True,
     )
+
+
+def is_read_as(
+    config: PublishedDecoderConfig,
+    document: Mapping[str, Any],
+    read: Callable[[Mapping[str, Any]], PublishedDecoderConfig],
+) -> bool:
+    """Say whether what was written of a configuration is read as the same, but for its special tokens."""
+    try:
+        return dataclasses.replace(read(document), special_tokens=config.special_tokens) == config
+    except ConfigurationError:
+        return False
 
 
 def number(document: Mapping[str, Any], name: str, kind: type = float) -> Any:
@@ -173,7 +185,7 @@ def config_to_hugging_face(config: PublishedDecoderConfig) -> dict[str, Any]:
         document = {
             "architectures": [family.architecture],
             "model_type": model_type,
-            **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
+            **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
             "hidden_activation": _GELU,
             "attention_bias": False,
             "attention_dropout": 0.0,
@@ -188,12 +200,8 @@ def config_to_hugging_face(config: PublishedDecoderConfig) -> dict[str, Any]:
             "attn_logit_softcapping": config.attention_cap,
             "final_logit_softcapping": config.logit_cap,
         }
-        try:
-            found = config_from_hugging_face(document)
-            if dataclasses.replace(found, special_tokens=config.special_tokens) == config:
-                return document
-        except ConfigurationError:
-            continue
+        if is_read_as(config, document, config_from_hugging_face):
+            return document
     raise ConfigurationError("no model of transformers has just these parts; export it as safetensors")
 
 

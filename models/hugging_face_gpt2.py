@@ -4,7 +4,6 @@ Its dense layers are `[inputs, outputs]` there, unlike those of all others, and 
 a state is unpacked to one where each layer is by itself, and as others have it; `pack` does the reverse.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedlm.models.base import Params
 from fedlm.models.errors import ConfigurationError
-from fedlm.models.hugging_face_gemma import number
+from fedlm.models.hugging_face_gemma import is_read_as, number
 from fedlm.models.published_decoder import PublishedDecoderConfig
 from fedlm.models.transformer import check_layers
 
@@ -89,8 +88,7 @@ def config_to_hugging_face(config: PublishedDecoderConfig) -> dict[str, Any]:
         **{"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0},
         "tie_word_embeddings": True,
     }
-    found = dataclasses.replace(config_from_hugging_face(document), special_tokens=config.special_tokens)
-    if found != config:
+    if not is_read_as(config, document, config_from_hugging_face):
         raise ConfigurationError("it has other parts than GPT-2; export it as safetensors")
     return document
 

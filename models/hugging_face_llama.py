@@ -3,13 +3,12 @@
 What decides of a model's numbers must be in its config.json, as for `fedlm.models.hugging_face_gemma`.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fedlm.models.base import Params
 from fedlm.models.errors import ConfigurationError
-from fedlm.models.hugging_face_gemma import EMBEDDING, HEAD, KERNELS, LAYER_KINDS, number
+from fedlm.models.hugging_face_gemma import EMBEDDING, HEAD, KERNELS, LAYER_KINDS, SIZES, is_read_as, number
 from fedlm.models.published_decoder import PublishedDecoderConfig
 from fedlm.models.transformer import check_layers
 
@@ -31,16 +30,6 @@ FAMILIES = {
 }
 """By the `model_type` of config.json."""
 
-_SIZES = {
-    "vocabulary_size": "vocab_size",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "key_value_heads": "num_key_value_heads",
-    "head_size": "head_dim",
-    "embedding": "hidden_size",
-    "mlp": "intermediate_size",
-    "max_length": "max_position_embeddings",
-}
 _MUST_BE: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
     "attention_bias": (False, None),
@@ -73,7 +62,7 @@ def config_from_hugging_face(document: Mapping[str, Any]) -> PublishedDecoderCon
     # Older files leave out what follows from the others.
     whole = {"num_key_value_heads": heads, "head_dim": number(document, "hidden_size", int) // heads}
     found = {**whole, **{name: value for name, value in document.items() if value is not None}}
-    sizes = {ours: number(found, theirs, int) for ours, theirs in _SIZES.items()}
+    sizes = {ours: number(found, theirs, int) for ours, theirs in SIZES.items()}
     check_layers(sizes["layers"])
     full, _ = LAYER_KINDS
     kinds = document.get("layer_types")
@@ -122,7 +111,7 @@ def config_to_hugging_face(config: PublishedDecoderConfig) -> dict[str, Any]:
         document = {
             "architectures": [family.architecture],
             "model_type": model_type,
-            **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
+            **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
             "hidden_act": "silu",
             "attention_dropout": 0.0,
             "rms_norm_eps": config.epsilon,
@@ -130,11 +119,7 @@ def config_to_hugging_face(config: PublishedDecoderConfig) -> dict[str, Any]:
             "sliding_window": config.windows[0] if config.windows else None,
             "tie_word_embeddings": config.tied,
         }
-        try:
-            found = config_from_hugging_face(document)
-        except ConfigurationError:
-            continue
-        if dataclasses.replace(found, special_tokens=config.special_tokens) == config:
+        if is_read_as(config, document, config_from_hugging_face):
             return document
     raise ConfigurationError("no model of transformers has just these parts; export it as safetensors")
 
