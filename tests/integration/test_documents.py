@@ -212,8 +212,8 @@ def test_the_recommendation_page_works_as_it_is_written(workplace):
 
 
 @pytest.mark.thorough
-def test_the_pretraining_page_works_as_it_is_written(type_line):
-    assert "extract" in [type_line(line) for line in commands_of("docs/pretraining.md")][-1]
+def test_the_page_on_memorization_works_as_it_is_written(type_line):
+    assert "extract" in [type_line(line) for line in commands_of("docs/memorization.md")][-1]
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +267,7 @@ def test_the_make_commands_of_the_readme_are_those_that_ci_runs():
 
 SIMULATIONS = "docs/simulations.md"
 TUTORIALS = [f"docs/tutorials/{name}.md" for name in ("first-simulation", "first-comparison", "private-run")]
-LONGEST = (SIMULATIONS, "docs/generating.md", "docs/scaling-laws.md")
+LONGEST = (SIMULATIONS, *(f"docs/{name}.md" for name in ("generating", "scaling-laws", "pretraining", "many-devices")))
 
 
 @pytest.mark.parametrize(
