@@ -12,7 +12,7 @@ from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.update_bytes import upload_bytes
 from tests.deployment import small_deployment as small
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "privacy.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "assumptions.md"
 SENT = (
     messages.CheckInRequest,
     messages.DownloadRequest,
@@ -94,4 +94,4 @@ def test_every_field_that_a_client_sends_is_listed():
     listed = set(re.findall(r"`(\w+)`", section))
     for message in SENT:
         missing = {field.name for field in message.DESCRIPTOR.fields} - listed
-        assert not missing, f"docs/privacy.md does not list {missing} of {message.DESCRIPTOR.name}"
+        assert not missing, f"{DOCUMENT.name} does not list {missing} of {message.DESCRIPTOR.name}"

@@ -26,6 +26,7 @@ from tests.support.processes import held_port, type_script
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+PRIVACY = ("privacy", "private-runs", "private-vocabulary")
 ONE_DEVICE = ENVIRONMENT | {"JAX_NUM_CPU_DEVICES": "1"}
 FEW_CLIENTS = "--cohort-size 6 --length 8"
 
@@ -156,15 +157,23 @@ def test_the_data_page_names_every_form():
         assert f"fedlm data import {name} " in page
 
 
+def lines_in(text):
+    return {" ".join(line.partition("...")[0].split()) for line in text.splitlines()} - {""}
+
+
 @pytest.mark.long
-def test_the_privacy_page_works_as_it_is_written(workplace, small_store, type_line):
+def test_the_privacy_pages_work_as_they_are_written(workplace, small_store, type_line):
     shutil.copytree(small_store, workplace / "DATA")
     texts = [{"user": user, "text": text} for user, some in texts_of_sixty_clients().items() for text in some]
     (workplace / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in texts))
-    for line in commands_of("docs/privacy.md"):
+    shown = []
+    for line in itertools.chain.from_iterable(commands_of(f"docs/{name}.md") for name in PRIVACY):
         # The standard library takes a while.
-        line = line.replace("data import stdlib", "data import jsonl texts.jsonl")
-        assert ("report.html" if "compare" in line else "epsilon") in type_line(line), line
+        shown.append(type_line(line.replace("data import stdlib", "data import jsonl texts.jsonl")))
+        assert ("report.html" if "compare" in line else "epsilon") in shown[-1], line
+    (statement,) = blocks("docs/privacy.md", "text")
+    told = " ".join(shown[1].split())
+    assert not [line for line in lines_in(statement) if line not in told], "what the page explains is printed"
 
 
 @pytest.mark.long
