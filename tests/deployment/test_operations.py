@@ -29,7 +29,7 @@ from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FIL
 from tests.deployment import small_deployment as small
 from tests.support.browser import MISSING, find_browser
 
-DEPLOYMENT = Path(__file__).parents[2] / "docs/deployment.md"
+OPERATING = Path(__file__).parents[2] / "docs/operating.md"
 CHROMIUM = find_browser()
 FLAGS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
 FLAGS += " --disable-component-update --disable-sync --hide-scrollbars"
@@ -141,7 +141,7 @@ def check_metrics(text, status):
     assert values["process_resident_memory_bytes"] > 1e6
     assert values['fedlm_certificate_days{of="server"}'] == pytest.approx(10, abs=0.1)
     assert values['fedlm_certificate_days{of="authority"}'] == pytest.approx(20, abs=0.1)
-    promised = set(re.findall(r"fedlm_\w+(?:{[^}]*})?", DEPLOYMENT.read_text()))
+    promised = set(re.findall(r"fedlm_\w+(?:{[^}]*})?", OPERATING.read_text()))
     assert len(promised) >= 4
     assert promised <= values.keys() | {family.name for family in families}
 
