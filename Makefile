@@ -19,11 +19,12 @@ IS_PYTHON_311 = -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
 REFERENCE_PYTHON ?= $(shell for p in python3.11 $(PYTHON); do $$p $(IS_PYTHON_311) 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help compare docs test test-long test-all test-thorough reference bench-peers lint bench accelerator clean
+.PHONY: help compare docs diagrams test test-long test-all test-thorough reference bench-peers lint bench accelerator clean
 
 help:
 	@echo "make compare     compare four architectures on the standard library's text; ends in $(OUT)/report.html"
 	@echo "make docs        build the site of the documents; ends in $(SITE)/index.html"
+	@echo "make diagrams    draw docs/diagrams/*.dot anew, which needs Graphviz"
 	@echo "make test        run the tests, but for those that take long"
 	@echo "make test-long   type the documents, kill processes, compare with other frameworks (see make reference)"
 	@echo "make test-all    both"
@@ -50,6 +51,9 @@ compare: $(VENV)/installed $(DATA)/store.json
 docs: $(VENV)/installed
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --conf-dir docs --doctree-dir $(SITE)/.doctrees . $(SITE)
 	@echo "open $(SITE)/index.html"
+
+diagrams:
+	$(PYTHON) docs/diagrams/render.py
 
 # Tests start many processes, each of which would compile our modules anew.
 test test-long test-thorough: export PYTHONDONTWRITEBYTECODE :=
