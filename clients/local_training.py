@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedlm.fl_core.client_algorithms.interface import Broadcast
-from fedlm.fl_core.compression.compressors import Compressor, compress_update
-from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
-from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums, train_client
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.local_sgd import LocalTraining, TrainingSums, train_client
+from fedlm.fl_core.rounds.round_loop import RoundPlan
+from fedlm.fl_core.updates.compressors import Compressor, compress_update
+from fedlm.fl_core.updates.update_bytes import pack_update
 from fedlm.models.base import Model
 
 
@@ -29,7 +29,7 @@ class ClientReport(NamedTuple):
     """What a client sends back.
 
     Attributes:
-      upload: the compressed update, as `fedlm.fl_core.deployment.protocol.update_bytes.pack_update` writes it.
+      upload: the compressed update, as `fedlm.fl_core.updates.update_bytes.pack_update` writes it.
       num_examples: that the client trains on.
       training: sums over its local steps.
     """

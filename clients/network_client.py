@@ -33,8 +33,8 @@ from fedlm.fl_core.deployment.protocol.errors import (
 )
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, Channel
 from fedlm.fl_core.deployment.protocol.training_program import read_cut
-from fedlm.fl_core.deployment.protocol.update_bytes import WireError, unpack_parameters
 from fedlm.fl_core.errors import ConfigurationError, UserError
+from fedlm.fl_core.updates.update_bytes import WireError, unpack_parameters
 from fedlm.models.precision import precision_scope, resolve_precision
 from fedlm.models.registry import UnknownModelError
 

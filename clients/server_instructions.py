@@ -11,14 +11,14 @@ import numpy as np
 
 from fedlm.clients.local_training import ClientProgram
 from fedlm.clients.settings import ClientLimits
-from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.training_program import algorithm_name, read_compressor, read_local_training
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.client_examples import ClientExamples, padded_sequences
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.fl_core.text_examples import with_tokens
 from fedlm.models.base import Model
-from fedlm.models.dropout import check_dropout, with_dropout
+from fedlm.models.layers.dropout import check_dropout, with_dropout
 from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.models.registry import create_model
 

@@ -12,7 +12,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedlm.fl_core.aggregation import CohortAggregate as CohortAggregate
     from fedlm.fl_core.client_algorithms.fedprox import FedProx as FedProx
     from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm as ClientAlgorithm
     from fedlm.fl_core.client_algorithms.interface import LocalGradient as LocalGradient
@@ -20,23 +19,24 @@ if TYPE_CHECKING:
     from fedlm.fl_core.client_algorithms.mime_lite import MimeLite as MimeLite
     from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS as CLIENT_ALGORITHMS
     from fedlm.fl_core.client_algorithms.sgd import Sgd as Sgd
-    from fedlm.fl_core.cohorts import CohortSampler as CohortSampler
-    from fedlm.fl_core.cohorts import UniformSampler as UniformSampler
     from fedlm.fl_core.composed_settings import compose as compose
     from fedlm.fl_core.composed_settings import with_changes as with_changes
     from fedlm.fl_core.errors import CheckpointError as CheckpointError
     from fedlm.fl_core.errors import ConfigurationError as ConfigurationError
     from fedlm.fl_core.errors import DataError as DataError
     from fedlm.fl_core.errors import UserError as UserError
-    from fedlm.fl_core.privacy.accounting import Guarantee as Guarantee
-    from fedlm.fl_core.privacy.accounting import account as account
-    from fedlm.fl_core.privacy.accounting import calibrate as calibrate
     from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS as MECHANISMS
-    from fedlm.fl_core.privacy.plan import PrivacyPlan as PrivacyPlan
-    from fedlm.fl_core.round_loop import RoundPlan as RoundPlan
-    from fedlm.fl_core.scores import Scores as Scores
-    from fedlm.fl_core.scores import evaluate as evaluate
-    from fedlm.fl_core.server_optimizers import SERVER_OPTIMIZERS as SERVER_OPTIMIZERS
+    from fedlm.fl_core.privacy.promise.guarantee import Guarantee as Guarantee
+    from fedlm.fl_core.privacy.promise.guarantee import account as account
+    from fedlm.fl_core.privacy.promise.guarantee import calibrate as calibrate
+    from fedlm.fl_core.privacy.promise.plan import PrivacyPlan as PrivacyPlan
+    from fedlm.fl_core.rounds.aggregation import CohortAggregate as CohortAggregate
+    from fedlm.fl_core.rounds.cohorts import CohortSampler as CohortSampler
+    from fedlm.fl_core.rounds.cohorts import UniformSampler as UniformSampler
+    from fedlm.fl_core.rounds.round_loop import RoundPlan as RoundPlan
+    from fedlm.fl_core.rounds.scores import Scores as Scores
+    from fedlm.fl_core.rounds.scores import evaluate as evaluate
+    from fedlm.fl_core.rounds.server_optimizers import SERVER_OPTIMIZERS as SERVER_OPTIMIZERS
     from fedlm.models.base import Batch as Batch
     from fedlm.models.base import Model as Model
     from fedlm.models.base import language_model as language_model
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from fedlm.simulations.reporting.report import write_report as write_report
 
 _HOMES = {
-    "fl_core.aggregation": ("CohortAggregate",),
+    "fl_core.rounds.aggregation": ("CohortAggregate",),
     "fl_core.client_algorithms.fedprox": ("FedProx",),
     "fl_core.client_algorithms.interface": (
         "ClientAlgorithm",
@@ -78,7 +78,7 @@ _HOMES = {
     "fl_core.client_algorithms.mime_lite": ("MimeLite",),
     "fl_core.client_algorithms.registry": ("CLIENT_ALGORITHMS",),
     "fl_core.client_algorithms.sgd": ("Sgd",),
-    "fl_core.cohorts": (
+    "fl_core.rounds.cohorts": (
         "CohortSampler",
         "UniformSampler",
     ),
@@ -92,19 +92,19 @@ _HOMES = {
         "DataError",
         "UserError",
     ),
-    "fl_core.privacy.accounting": (
+    "fl_core.privacy.promise.guarantee": (
         "Guarantee",
         "account",
         "calibrate",
     ),
     "fl_core.privacy.mechanisms.registry": ("MECHANISMS",),
-    "fl_core.privacy.plan": ("PrivacyPlan",),
-    "fl_core.round_loop": ("RoundPlan",),
-    "fl_core.scores": (
+    "fl_core.privacy.promise.plan": ("PrivacyPlan",),
+    "fl_core.rounds.round_loop": ("RoundPlan",),
+    "fl_core.rounds.scores": (
         "Scores",
         "evaluate",
     ),
-    "fl_core.server_optimizers": ("SERVER_OPTIMIZERS",),
+    "fl_core.rounds.server_optimizers": ("SERVER_OPTIMIZERS",),
     "models.base": (
         "Batch",
         "Model",

@@ -7,7 +7,7 @@ from typing import Any
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, Decay, Positive
-from fedlm.models.lora import LoraConfig
+from fedlm.models.layers.lora import LoraConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
-from fedlm.fl_core.privacy.ancestry import BUDGET_FILE
-from fedlm.fl_core.privacy.relevance_origin import Counted, Relevance, RelevanceOrigin, read_relevance
-from fedlm.models.reattention import ParameterErrors
+from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
+from fedlm.fl_core.privacy.origins.relevance_origin import Counted, Relevance, RelevanceOrigin, read_relevance
+from fedlm.models.families.reattention import ParameterErrors
 from fedlm.models.registry import has_reattention
 
 ERRORS_FACT = "parameter_errors_sha256"

@@ -55,7 +55,7 @@ class Batch(NamedTuple):
 
 
 class WeightedBatch(Protocol):
-    """Examples of any objective: a `Batch`, or a `fedlm.models.masked_language.MaskedBatch`."""
+    """Examples of any objective: a `Batch`, or a `fedlm.models.families.masked_language.MaskedBatch`."""
 
     @property
     def weight(self) -> jax.Array:
@@ -97,7 +97,7 @@ class Model:
       apply: maps (params, int32 tokens [batch, length]) to logits [batch, length, vocabulary_size]. The logits
         at position t of a causal model may depend on tokens[:, : t + 1] only.
       loss: maps (params, batch) to per-example sums [batch]; the batch is a `Batch` for a causal model, a
-        `fedlm.models.masked_language.MaskedBatch` for a masked one.
+        `fedlm.models.families.masked_language.MaskedBatch` for a masked one.
       objective: what the loss is of.
       special_tokens: those of the vocabulary whose ids its tokens are.
       decoder: how it reads tokens bit by bit; None where it only reads whole texts, see
@@ -106,7 +106,7 @@ class Model:
         maps these, float arrays, to the model that has them. Without them it has no logits and no loss; see
         `given_frozen`. None for all other models.
       dropping: maps a share, above 0 and below 1, to the model whose loss drops so much of its activations where the
-        batch has keys for it, see `fedlm.models.dropout.with_dropout`; None for a model without dropout.
+        batch has keys for it, see `fedlm.models.layers.dropout.with_dropout`; None for a model without dropout.
 
     Example:
       >>> import fedlm

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedlm.models.base import Model
-from fedlm.models.bert import BertConfig, bert
-from fedlm.models.cifg import CifgConfig, cifg
 from fedlm.models.errors import ConfigurationError
+from fedlm.models.families.bert import BertConfig, bert
+from fedlm.models.families.cifg import CifgConfig, cifg
+from fedlm.models.families.published_decoder import PublishedDecoderConfig, published_decoder
+from fedlm.models.families.reattention import DpFormerConfig, ReattentionConfig, dpformer, reattention_transformer
+from fedlm.models.families.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
+from fedlm.models.families.sasrec import SasRecConfig, sasrec
+from fedlm.models.families.transformer import TransformerConfig, transformer
 from fedlm.models.model_settings import check_value, described_fields
-from fedlm.models.published_decoder import PublishedDecoderConfig, published_decoder
-from fedlm.models.reattention import DpFormerConfig, ReattentionConfig, dpformer, reattention_transformer
-from fedlm.models.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
-from fedlm.models.sasrec import SasRecConfig, sasrec
-from fedlm.models.transformer import TransformerConfig, transformer
 
 
 class Architecture(NamedTuple):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedlm.models.errors import ConfigurationError
-from fedlm.models.transformer import LARGEST_SIZE
+from fedlm.models.families.transformer import LARGEST_SIZE
 
 OF_DATA = ("special_tokens", "parameter_errors")
 """Fields that no description has."""
@@ -73,7 +73,7 @@ def with_settings(config: Any, settings: Sequence[str]) -> Any:
       ConfigurationError: there is no such setting, it is there twice, or its value does not fit.
 
     Example:
-      >>> from fedlm.models.cifg import CifgConfig
+      >>> from fedlm.models.families.cifg import CifgConfig
       >>> with_settings(CifgConfig(), ["hidden=64", "tied=false"]).hidden
       64
     """

@@ -10,25 +10,25 @@ from typing import Any, NamedTuple
 
 from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.base import Model
-from fedlm.models.bert import BertConfig, bert
-from fedlm.models.cifg import CifgConfig, cifg
 from fedlm.models.errors import ConfigurationError, setting
-from fedlm.models.imported_names import UnknownNameError, import_named, is_imported_name
-from fedlm.models.model_files import read_model_file
-from fedlm.models.model_settings import with_settings
-from fedlm.models.pickling import made_by
-from fedlm.models.published_decoder import published_decoder, vault_gemma
-from fedlm.models.reattention import (
+from fedlm.models.families.bert import BertConfig, bert
+from fedlm.models.families.cifg import CifgConfig, cifg
+from fedlm.models.families.published_decoder import published_decoder, vault_gemma
+from fedlm.models.families.reattention import (
     DpFormerConfig,
     ParameterErrors,
     ReattentionConfig,
     dpformer,
     reattention_transformer,
 )
-from fedlm.models.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
-from fedlm.models.sasrec import SasRecConfig, sasrec
+from fedlm.models.families.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
+from fedlm.models.families.sasrec import SasRecConfig, sasrec
+from fedlm.models.families.transformer import TransformerConfig, transformer
+from fedlm.models.imported_names import UnknownNameError, import_named, is_imported_name
+from fedlm.models.model_files import read_model_file
+from fedlm.models.model_settings import with_settings
+from fedlm.models.pickling import made_by
 from fedlm.models.special_tokens import OWN, SpecialTokens
-from fedlm.models.transformer import TransformerConfig, transformer
 
 DESCRIPTION = ".json"
 """With which the name of a model ends that is the path of its description."""

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedlm.models.base import Batch, Model, Params
 from fedlm.models.errors import ConfigurationError
-from fedlm.models.masked_language import MaskedBatch
+from fedlm.models.families.masked_language import MaskedBatch
 
 
 def check_length(name: str, model: Model, length: int) -> None:

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from benchmarks.interop.task import Task
-from fedlm.fl_core.compression.compressors import compress_update, decompress_update
-from fedlm.fl_core.compression.registry import make_compressor
+from fedlm.fl_core.updates.compressors import compress_update, decompress_update
+from fedlm.fl_core.updates.registry import make_compressor
 from fedlm.interop.fedjax import SplitForFedJax, data_from_fedjax
 from fedlm.interop.parameters import flatten
 from fedlm.simulations.data.in_memory import RowsInMemory

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.interop.task import Task
-from fedlm.fl_core.local_sgd import LocalTraining
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.local_sgd import LocalTraining
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.interop.fedjax import SplitForFedJax, model_for_fedjax, planned_cohort
 from fedlm.interop.parameters import save_params
 from fedlm.models.registry import create_model

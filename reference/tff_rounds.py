@@ -22,8 +22,8 @@ import tensorflow_privacy as tfp
 
 from benchmarks.interop.task import Setting, Task
 from fedlm.fl_core.exact_sums import SAFETY
-from fedlm.fl_core.local_sgd import LocalTraining
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.local_sgd import LocalTraining
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.interop.parameters import save_params
 from fedlm.interop.tff import FedAdam, SplitForTff, model_for_tff, params_from_tff, planned_datasets
 from fedlm.models.registry import create_model

@@ -98,7 +98,8 @@ def fedlm_here() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 def run_fedlm_here(*words: object, cwd: Path | str = ".") -> subprocess.CompletedProcess[str]:
-    from fedlm.commands import evaluate, generate, memorization, processes, recommend
+    from fedlm.command_line import processes
+    from fedlm.commands import evaluate, generate, memorization, recommend
     from fedlm.commands.cli import main
 
     output, errors = io.StringIO(), io.StringIO()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from tests.support.gallery import KINDS
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from benchmarks.accelerator.timing import first_seconds, memory_now, time_runs
 from benchmarks.privacy.noise_cost import state_bytes, time_block
-from fedlm.fl_core.privacy.noise_source import fresh_secret, noise_from
+from fedlm.fl_core.privacy.noise.noise_source import fresh_secret, noise_from
 
 PLAIN = "plain draw"
 

@@ -19,12 +19,12 @@ from benchmarks.accelerator.peaks import POLICIES
 from benchmarks.accelerator.private_steps import build
 from benchmarks.accelerator.rounds import draw_clients
 from benchmarks.clipping.steps import draw_batch
-from fedlm.fl_core.aggregation import AggregationRules, mean_delta
 from fedlm.fl_core.clipping.methods import Clipping, clipped_sum
-from fedlm.fl_core.compression.registry import make_compressor
-from fedlm.fl_core.local_sgd import LocalTraining
-from fedlm.fl_core.privacy.noise_source import noise_from
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.privacy.noise.noise_source import noise_from
+from fedlm.fl_core.rounds.aggregation import AggregationRules, mean_delta
+from fedlm.fl_core.rounds.local_sgd import LocalTraining
+from fedlm.fl_core.rounds.round_loop import RoundPlan
+from fedlm.fl_core.updates.registry import make_compressor
 from fedlm.models.base import Model, Params
 from fedlm.models.precision import Precision, precision_scope, with_precision
 from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine

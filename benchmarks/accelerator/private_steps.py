@@ -16,9 +16,9 @@ from benchmarks.accelerator.timing import first_seconds, memory_now, time_runs
 from benchmarks.accelerator.workers import is_out_of_memory
 from benchmarks.clipping.steps import Setting, compile_step, draw_batch
 from fedlm.models.base import Model, Params, WeightedBatch, batch_loss, parameter_count
+from fedlm.models.families.transformer import TransformerConfig, transformer
 from fedlm.models.precision import Precision, precision_scope, with_precision
 from fedlm.models.registry import create_model
-from fedlm.models.transformer import TransformerConfig, transformer
 
 DECODER = "decoder_100m"
 DECODER_CONFIG = TransformerConfig(vocabulary_size=32_000, layers=12, heads=12, embedding=768, mlp=3072)

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from benchmarks.accelerator import matrix_products
 from benchmarks.accelerator.rounds import draw_batches
 from benchmarks.accelerator.timing import first_seconds, memory_now, time_runs
-from fedlm.fl_core.local_sgd import local_step
+from fedlm.fl_core.rounds.local_sgd import local_step
 from fedlm.models.base import Params
-from fedlm.models.cifg import cifg
+from fedlm.models.families.cifg import cifg
+from fedlm.models.layers.recurrent import cifg_layer
 from fedlm.models.precision import Precision, precision_scope, with_precision
-from fedlm.models.recurrent import cifg_layer
 from fedlm.models.registry import MODELS
 
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from benchmarks.accelerator import matrix_products
 from benchmarks.accelerator.timing import first_seconds, memory_now, time_runs
-from fedlm.fl_core.aggregation import AggregationRules
-from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, make_compressor
-from fedlm.fl_core.local_sgd import LocalTraining, local_step
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.aggregation import AggregationRules
+from fedlm.fl_core.rounds.local_sgd import LocalTraining, local_step
+from fedlm.fl_core.rounds.round_loop import RoundPlan
+from fedlm.fl_core.updates.registry import COMPRESSION_OF_BITS, make_compressor
 from fedlm.models.base import Batch, Model, Params, parameter_count
 from fedlm.models.precision import Precision, precision_scope, with_precision
 from fedlm.models.registry import create_model

@@ -20,15 +20,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks.accelerator.rounds import STEPS_PER_CHUNK, Rounds, client_work, draw_clients
 from benchmarks.accelerator.timing import first_seconds, time_runs
-from fedlm.fl_core.aggregation import CohortAggregate
 from fedlm.fl_core.exact_sums import grid_step, number_of_coordinates, on_grid
-from fedlm.fl_core.local_sgd import LocalTraining
-from fedlm.fl_core.privacy.noise_source import fresh_secret
+from fedlm.fl_core.privacy.noise.noise_source import fresh_secret
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
-from fedlm.fl_core.round_loop import RoundPlan
-from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server, server_step
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.rounds.aggregation import CohortAggregate
+from fedlm.fl_core.rounds.local_sgd import LocalTraining
+from fedlm.fl_core.rounds.round_loop import RoundPlan
+from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig, init_server, server_step
 from fedlm.models.base import Params, parameter_count
 from fedlm.models.precision import Precision, precision_scope, with_precision
 from fedlm.models.registry import create_model

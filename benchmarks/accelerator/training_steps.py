@@ -17,7 +17,7 @@ from benchmarks.accelerator.timing import first_seconds, memory_now, time_runs
 from benchmarks.accelerator.workers import is_out_of_memory
 from benchmarks.clipping.steps import draw_batch
 from fedlm.fl_core.clipping.methods import Clipping
-from fedlm.fl_core.privacy.noise_source import fresh_secret
+from fedlm.fl_core.privacy.noise.noise_source import fresh_secret
 from fedlm.models.base import Model, parameter_count
 from fedlm.models.precision import Precision, precision_scope, with_precision
 from fedlm.models.registry import create_model

@@ -18,7 +18,7 @@ import jax
 from benchmarks.clipping.steps import CLIP_NORM, draw_batch
 from fedlm.fl_core.clipping.methods import Clipping, clipped_sum
 from fedlm.models.base import given_frozen
-from fedlm.models.lora import LoraConfig, lora_model
+from fedlm.models.layers.lora import LoraConfig, lora_model
 from fedlm.models.registry import create_model
 
 

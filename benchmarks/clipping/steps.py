@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedlm.fl_core.clipping.methods import METHODS, Clipping, clipped_sum
 from fedlm.models.base import Batch, Model, Params, WeightedBatch, weigh_examples
-from fedlm.models.masked_language import MaskedBatch, mask_id
+from fedlm.models.families.masked_language import MaskedBatch, mask_id
 from fedlm.models.special_tokens import PAD_ID, SPECIAL_TOKENS
 
 PLAIN, JAX_PRIVACY = "plain", "jax_privacy"

@@ -82,8 +82,8 @@ def sizes_of(shape: Shape) -> tuple[int, int]:
     """Bytes of a download and of an upload."""
     import jax
 
-    from fedlm.fl_core.compression.registry import make_compressor
-    from fedlm.fl_core.deployment.protocol.update_bytes import download_bytes, upload_bytes
+    from fedlm.fl_core.updates.registry import make_compressor
+    from fedlm.fl_core.updates.update_bytes import download_bytes, upload_bytes
 
     like = jax.eval_shape(model_of(shape.parameters).init, jax.random.key(0))
     return download_bytes(like), upload_bytes(make_compressor(f"uniform{BITS}"), like)
@@ -93,8 +93,8 @@ def random_upload(shape: Shape) -> bytes:
     """A valid upload of random numbers."""
     import jax
 
-    from fedlm.fl_core.compression.registry import make_compressor
-    from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
+    from fedlm.fl_core.updates.registry import make_compressor
+    from fedlm.fl_core.updates.update_bytes import pack_update
 
     compressor, key = make_compressor(f"uniform{BITS}"), jax.random.key(1)
     like = jax.eval_shape(model_of(shape.parameters).init, key)

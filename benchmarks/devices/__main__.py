@@ -29,7 +29,7 @@ from benchmarks.machine import describe_machine, measured_before
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.deployment.plans.plan import PlanSource, make_plan
-from fedlm.fl_core.settings import TrainingSettings
+from fedlm.fl_core.rounds.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]
 CLIENT = ROOT / "clients/plan_client"

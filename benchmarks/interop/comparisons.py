@@ -14,7 +14,7 @@ from benchmarks.interop.our_rounds import make_task, run_ours
 from benchmarks.interop.peer_python import PEERS, ROOT, run_in_peer, run_in_reference
 from benchmarks.interop.task import Setting, Task, greatest_difference
 from fedlm.fl_core.exact_sums import SAFETY
-from fedlm.fl_core.scores import Scores, evaluate
+from fedlm.fl_core.rounds.scores import Scores, evaluate
 from fedlm.interop.parameters import Tree, load_params
 from fedlm.models.base import Batch
 from fedlm.models.registry import create_model

@@ -22,11 +22,11 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 
 from benchmarks.interop.task import Setting, Task
-from fedlm.fl_core.local_sgd import LocalTraining
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
-from fedlm.fl_core.server_optimizers import ServerOptimizerConfig
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.rounds.local_sgd import LocalTraining
+from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig
 from fedlm.interop.flower import FedlmStrategy, arrays_from_params, make_client_app, params_from_arrays
 from fedlm.interop.parameters import save_params
 from fedlm.models.registry import create_model

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from fedlm.fl_core.privacy.noise_source import Name
+from fedlm.fl_core.privacy.noise.noise_source import Name
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.models.base import Params
 
 

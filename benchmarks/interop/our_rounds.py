@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.interop.task import Setting, Task, make_clients
-from fedlm.fl_core.aggregation import AggregationRules
-from fedlm.fl_core.compression.registry import make_compressor
-from fedlm.fl_core.local_sgd import LocalTraining
-from fedlm.fl_core.round_loop import Averaging, FederatedOptimization, run_rounds
-from fedlm.fl_core.server_optimizers import ServerOptimizerConfig
+from fedlm.fl_core.rounds.aggregation import AggregationRules
+from fedlm.fl_core.rounds.local_sgd import LocalTraining
+from fedlm.fl_core.rounds.round_loop import Averaging, FederatedOptimization, run_rounds
+from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig
+from fedlm.fl_core.updates.registry import make_compressor
 from fedlm.interop.parameters import Tree
 from fedlm.models.registry import create_model
 from fedlm.simulations.data.federated_data import InMemoryData

@@ -19,8 +19,8 @@ from pfl.hyperparam import NNTrainHyperParams
 from pfl.model.pytorch import PyTorchModel
 
 from benchmarks.interop.task import Task
-from fedlm.fl_core.local_sgd import LocalTraining
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.local_sgd import LocalTraining
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.interop.parameters import save_params
 from fedlm.interop.pfl import planned_data
 from fedlm.interop.torch import module_from_params, split_tokens

@@ -37,18 +37,18 @@ import jax
 import numpy as np
 
 from benchmarks.machine import describe_machine
-from fedlm.fl_core.aggregation import empty_aggregate
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.privacy.accounting import events_of, sensitivity_squared
-from fedlm.fl_core.privacy.composition import delta_above
+from fedlm.fl_core.privacy.accounting.composition import delta_above
 from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
-from fedlm.fl_core.privacy.noise_source import fresh_secret, noise_from
+from fedlm.fl_core.privacy.noise.noise_source import fresh_secret, noise_from
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan, plan_noise
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation, PrivateRounds
+from fedlm.fl_core.privacy.promise.guarantee import events_of, sensitivity_squared
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan, plan_noise
+from fedlm.fl_core.rounds.aggregation import empty_aggregate
 from fedlm.simulations.pretraining.cyclic_sampling import CyclicPoissonBatches
 
 RESULTS = Path(__file__).parent / "results" / "mechanism_audit.json"

@@ -25,9 +25,9 @@ from matplotlib.figure import Figure
 from benchmarks.machine import describe_machine
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
-from fedlm.fl_core.privacy.noise_source import fresh_secret, noise_from
+from fedlm.fl_core.privacy.noise.noise_source import fresh_secret, noise_from
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 
 RESULTS = Path(__file__).parent / "results"
 ROUNDS = 3000
@@ -129,7 +129,7 @@ def state_bytes(name: str, like: Any) -> int:
 def time_question(mechanism: str, rounds: int, participation: Any) -> float:
     """Seconds of one statement."""
     # Measured without the accountant, noise needs none of its packages.
-    from fedlm.fl_core.privacy.accounting import account
+    from fedlm.fl_core.privacy.promise.guarantee import account
 
     plan = PrivacyPlan(mechanism, rounds, 7.0, participation)
     started = time.perf_counter()

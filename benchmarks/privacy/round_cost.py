@@ -27,22 +27,22 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.machine import describe_machine
-from fedlm.fl_core.aggregation import (
+from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.exact_sums import summed
+from fedlm.fl_core.privacy.noise.noise_source import fresh_secret
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.rounds.aggregation import (
     AggregationRules,
     CohortAggregate,
     add_aggregates,
     contribution,
     empty_aggregate,
 )
-from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.compression.registry import make_compressor
-from fedlm.fl_core.exact_sums import summed
-from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums
-from fedlm.fl_core.privacy.noise_source import fresh_secret
-from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
-from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.local_sgd import LocalTraining, TrainingSums
+from fedlm.fl_core.rounds.round_loop import RoundPlan
+from fedlm.fl_core.updates.registry import make_compressor
 from fedlm.models.registry import create_model
 from fedlm.simulations.data.federated_data import InMemoryData
 from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine

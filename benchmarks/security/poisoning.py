@@ -20,19 +20,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.machine import describe_machine
-from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, contribution
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.cohorts import UniformSampler
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustRule, robust_mean
-from fedlm.fl_core.local_sgd import TrainingSums, local_step
-from fedlm.fl_core.round_loop import CohortResult, FederatedOptimization, RoundPlan
+from fedlm.fl_core.rounds.aggregation import AggregationRules, CohortAggregate, contribution
+from fedlm.fl_core.rounds.cohorts import UniformSampler
+from fedlm.fl_core.rounds.local_sgd import TrainingSums, local_step
+from fedlm.fl_core.rounds.round_loop import CohortResult, FederatedOptimization, RoundPlan
+from fedlm.fl_core.rounds.scores import evaluate
+from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig
 from fedlm.fl_core.runs.driver import Run
 from fedlm.fl_core.runs.federated_training import FederatedTraining
 from fedlm.fl_core.runs.identity import RunIdentity
 from fedlm.fl_core.runs.round_rows import find_divergence
 from fedlm.fl_core.runs.run_folder import RunFolder
-from fedlm.fl_core.scores import evaluate
-from fedlm.fl_core.server_optimizers import ServerOptimizerConfig
 from fedlm.models.base import Batch, Model, language_model
 
 RESULTS = Path(__file__).parent / "results" / "poisoning.json"

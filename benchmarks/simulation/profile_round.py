@@ -26,11 +26,11 @@ from rich.table import Table
 from benchmarks.machine import describe_machine
 from benchmarks.simulation.against_peers import RESULTS, make_task
 from benchmarks.simulation.peers.jax_models import create
-from fedlm.fl_core.aggregation import AggregationRules
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, make_compressor
-from fedlm.fl_core.local_sgd import LocalTraining, local_step
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.aggregation import AggregationRules
+from fedlm.fl_core.rounds.local_sgd import LocalTraining, local_step
+from fedlm.fl_core.rounds.round_loop import RoundPlan
+from fedlm.fl_core.updates.registry import COMPRESSION_OF_BITS, make_compressor
 from fedlm.models.base import Batch
 from fedlm.simulations.data.federated_data import InMemoryData
 from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine

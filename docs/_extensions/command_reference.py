@@ -9,10 +9,10 @@ from unittest import mock
 
 from sphinx.application import Sphinx
 
-from fedlm.commands import option_help, options
+from fedlm.command_line import option_help, options
+from fedlm.command_line.command_tree import COMMANDS, find_commands
+from fedlm.command_line.described_options import Option, OptionGroup
 from fedlm.commands.cli import main
-from fedlm.commands.command_tree import COMMANDS, find_commands
-from fedlm.commands.described_options import Option, OptionGroup
 
 FOLDER = Path(__file__).parents[1] / "reference" / "generated" / "commands"
 

@@ -14,7 +14,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util.nodes import make_refnode
 
 import fedlm
-from fedlm.commands.described_options import first_sentence
+from fedlm.command_line.described_options import first_sentence
 
 FOLDER = Path(__file__).parents[1] / "reference" / "generated" / "python"
 GROUPS = {
@@ -29,15 +29,25 @@ GROUPS = {
 }
 """Pages of public names by the beginning of the module that they come from: the longest that fits."""
 EXTENDED = {
-    "models": ("models.base", "models.layers", "models.parameter_uses", "models.losses", "models.masked_language"),
-    "rounds": (
-        "fl_core.round_loop",
-        "fl_core.aggregation",
-        "fl_core.cohorts",
-        "fl_core.client_algorithms.interface",
-        "fl_core.compression.compressors",
+    "models": (
+        "models.base",
+        "models.layers.basic",
+        "models.layers.parameter_uses",
+        "models.losses",
+        "models.families.masked_language",
     ),
-    "privacy": ("fl_core.privacy.plan", "fl_core.privacy.participation", "fl_core.privacy.mechanisms.interface"),
+    "rounds": (
+        "fl_core.rounds.round_loop",
+        "fl_core.rounds.aggregation",
+        "fl_core.rounds.cohorts",
+        "fl_core.client_algorithms.interface",
+        "fl_core.updates.compressors",
+    ),
+    "privacy": (
+        "fl_core.privacy.promise.plan",
+        "fl_core.privacy.participation",
+        "fl_core.privacy.mechanisms.interface",
+    ),
     "data": ("simulations.data.client_text", "simulations.data.sources.base", "simulations.data.exports.base"),
 }
 """Modules whose types one meets when one adds a thing of a kind, by the page that they are on."""

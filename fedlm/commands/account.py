@@ -11,30 +11,30 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from fedlm.commands.command import Command, Group
-from fedlm.commands.options import read_options
+from fedlm.command_line.command import Command, Group
+from fedlm.command_line.options import read_options
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, LargeCount, Positive, Probability
-from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, settings_in
-from fedlm.fl_core.privacy.delta import Delta
+from fedlm.fl_core.privacy.accounting.delta import Delta
+from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_down, rounded_up
 from fedlm.fl_core.privacy.mechanisms.interface import Mechanism
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
+from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE, settings_in
+from fedlm.fl_core.privacy.origins.publisher_claims import CLAIMS_FIELD
+from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.privacy.participation import (
     BoundedParticipation,
     PoissonParticipation,
     participation_in_words,
 )
-from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan, plan_noise
-from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
-from fedlm.fl_core.privacy.publisher_claims import CLAIMS_FIELD
+from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE, PrivacyPlan, plan_noise
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
-from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.presets import SIMULATION_PRESETS
 
 if TYPE_CHECKING:
-    from fedlm.fl_core.privacy.ledger import PrivacyLedger
+    from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 
 KINDS = {
     **{mechanism.name.replace("_", "-"): mechanism.summary for mechanism in MECHANISMS.values()},
@@ -210,7 +210,7 @@ def _state(kind: str, argv: list[str]) -> int:
 
 
 def _federated(mechanism: Mechanism, command: Any) -> dict[str, Any]:
-    from fedlm.fl_core.privacy.accounting import account
+    from fedlm.fl_core.privacy.promise.guarantee import account
 
     probability = getattr(command, "sampling_probability", None)
     participation: Any = BoundedParticipation(command.max_participations, command.min_separation)
@@ -231,7 +231,7 @@ def _federated(mechanism: Mechanism, command: Any) -> dict[str, Any]:
 
 def _profile(plan: PrivacyPlan, epsilon: float | None) -> list[dict[str, float]]:
     """The least delta at some epsilons around the stated one."""
-    from fedlm.fl_core.privacy.accounting import privacy_profile
+    from fedlm.fl_core.privacy.promise.guarantee import privacy_profile
 
     epsilons = [part * (epsilon or 1.0) for part in (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)]
     deltas = privacy_profile(plan, epsilons)
@@ -239,7 +239,7 @@ def _profile(plan: PrivacyPlan, epsilon: float | None) -> list[dict[str, float]]
 
 
 def _with_chosen_noise(command: _Noise, with_noise: Callable[[float], PrivacyPlan]) -> PrivacyPlan:
-    from fedlm.fl_core.privacy.accounting import calibrate
+    from fedlm.fl_core.privacy.promise.guarantee import calibrate
 
     given = [name for name in ("noise_multiplier", "epsilon", "rho") if getattr(command, name) is not None]
     if len(given) != 1:
@@ -251,9 +251,9 @@ def _with_chosen_noise(command: _Noise, with_noise: Callable[[float], PrivacyPla
 
 
 def _dpsgd(command: DpSgdCommand) -> dict[str, Any]:
-    from fedlm.fl_core.privacy.accounting import account
-    from fedlm.fl_core.privacy.band_choice import best_bands
-    from fedlm.fl_core.privacy.central_plan import central_plan, enough_for_most_batches, most_bands
+    from fedlm.fl_core.privacy.promise.band_choice import best_bands
+    from fedlm.fl_core.privacy.promise.central_plan import central_plan, enough_for_most_batches, most_bands
+    from fedlm.fl_core.privacy.promise.guarantee import account
 
     truncated = command.truncated_batch_size
     if command.sampling == "poisson" and truncated is not None:
@@ -353,7 +353,7 @@ def _budget(command: BudgetCommand) -> dict[str, Any]:
 
 
 def _read_ledger(given: Path) -> "PrivacyLedger":
-    from fedlm.fl_core.privacy.ledger import PrivacyLedger
+    from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
     from fedlm.fl_core.runs.initial_parameters import ledger_in
 
     path = _ledger_path(given).absolute()
@@ -404,7 +404,7 @@ def _print_line(console: Console, name: str, text: str) -> None:
 
 
 def _plot(command: PlotCommand) -> int:
-    from fedlm.simulations.reporting.privacy_plots import plot_mechanisms
+    from fedlm.simulations.reporting.plots.privacy_plots import plot_mechanisms
 
     plot_mechanisms(**{field.name: getattr(command, field.name) for field in dataclasses.fields(command)})
     Console().print(f"plot: {command.out}", soft_wrap=True)

@@ -6,12 +6,12 @@ import sys
 import traceback
 from functools import partial
 
-from fedlm.commands.command import Command, Group
-from fedlm.commands.command_tree import COMMANDS, imported, in_all_words
-from fedlm.commands.compiled_programs import keep_compiled_programs
-from fedlm.commands.failures import complaint_about_place, is_full_disk, kept_failure, versions
-from fedlm.commands.processes import leave_processes, missing_platform
-from fedlm.commands.suggestions import UnknownCommandError, UnknownOptionsError
+from fedlm.command_line.command import Command, Group
+from fedlm.command_line.command_tree import COMMANDS, imported, in_all_words
+from fedlm.command_line.compiled_programs import keep_compiled_programs
+from fedlm.command_line.failures import complaint_about_place, is_full_disk, kept_failure, versions
+from fedlm.command_line.processes import leave_processes, missing_platform
+from fedlm.command_line.suggestions import UnknownCommandError, UnknownOptionsError
 from fedlm.fl_core.errors import ProcessLostError, UserError
 from fedlm.fl_core.kept_memory import keep_freed_memory
 from fedlm.simulations.worker_processes import TerminatedError

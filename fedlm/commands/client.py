@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.clients.settings import LARGEST_DOWNLOAD
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, LargeCount, Positive
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from fedlm.commands.cell_options import CellOptions
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
-from fedlm.commands.progress import CellProgress
-from fedlm.commands.run_endings import NO_GOOD, exit_status
+from fedlm.command_line.cell_options import CellOptions
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
+from fedlm.command_line.progress import CellProgress
+from fedlm.command_line.run_endings import NO_GOOD, exit_status
 from fedlm.simulations.experiments.cell_execution import Row, run_cells
 from fedlm.simulations.experiments.comparison import (
     Cell,

@@ -1,7 +1,7 @@
 """`fedlm data`: import text into a token store, describe a store, count its tokens, and export it."""
 
+from fedlm.command_line.command import Group
 from fedlm.commands import data_describe, data_export, data_import, data_relevance, data_sample
-from fedlm.commands.command import Group
 
 _EXAMPLES = """To begin:
 

@@ -8,11 +8,11 @@ import tyro
 from rich.console import Console
 from rich.table import Column, Table
 
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
-from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
+from fedlm.fl_core.privacy.origins.vocabulary_origin import VocabularyOrigin
 from fedlm.simulations.data.describing.description import count_store, describe
 from fedlm.simulations.data.store.token_store import TokenStore
 

@@ -11,10 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from fedlm.commands.command import Command, Group
+from fedlm.command_line.command import Command, Group
+from fedlm.command_line.import_progress import ImportProgress
+from fedlm.command_line.options import read_options
 from fedlm.commands.data_describe import print_origin, print_skipped
-from fedlm.commands.import_progress import ImportProgress
-from fedlm.commands.options import read_options
 from fedlm.fl_core.number_ranges import Count
 from fedlm.simulations.data.importing import ImportSettings, ImportSummary, import_text
 from fedlm.simulations.data.recommendation.importing import (

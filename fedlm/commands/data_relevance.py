@@ -6,11 +6,11 @@ from typing import Literal
 
 import tyro
 
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, Positive
-from fedlm.fl_core.privacy.delta import Delta
+from fedlm.fl_core.privacy.accounting.delta import Delta
 from fedlm.simulations.data.relevance import Packing, count_relevance
 from fedlm.simulations.data.store.token_store import TokenStore
 
@@ -76,7 +76,7 @@ def main(argv: list[str]) -> int:
     private = None
     if command.epsilon is not None and command.delta is not None:
         # Which imports dp-accounting, for a second or two.
-        from fedlm.fl_core.privacy.relevance_spending import plan_relevance
+        from fedlm.fl_core.privacy.promise.relevance_spending import plan_relevance
 
         private = plan_relevance(command.epsilon, command.delta, command.tokens_per_unit)
     store = TokenStore.open(command.directory)

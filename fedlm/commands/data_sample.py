@@ -6,8 +6,8 @@ from typing import Literal
 
 import tyro
 
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, Seed
 from fedlm.simulations.data.describing.sampling import ClientSample, sample_clients

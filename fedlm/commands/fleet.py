@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlm.clients.fleet.population import Population
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
-from fedlm.commands.run_endings import NO_GOOD
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
+from fedlm.command_line.run_endings import NO_GOOD
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, Positive, Range
-from fedlm.fl_core.privacy.ancestry import BUDGET_FILE
+from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
 from fedlm.fl_core.text_examples import ExampleCut, examples_of
 
 _TERMINAL_SECONDS, _PLAIN_SECONDS = 1.0, 15.0
@@ -242,7 +242,7 @@ def _stored(path: Path) -> tuple[_Read, int, Any]:
 
 def _lines(path: Path) -> tuple[_Read, int, Any]:
     from fedlm.simulations.data.client_text import SkippedCounts
-    from fedlm.simulations.data.sources.jsonl import JsonLines
+    from fedlm.simulations.data.sources.tables.jsonl import JsonLines
     from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
     reading = JsonLines(paths=(path,), examples="texts").open(path.parent, lambda *progress: None)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import tyro
 
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options, set_up_devices
-from fedlm.commands.progress import EvaluationProgress
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options, set_up_devices
+from fedlm.command_line.progress import EvaluationProgress
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.json_text import json_text
 from fedlm.simulations.generation.generating import GenerationSettings

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import tyro
 
 from fedlm.clients.enrolment import enrol_device
-from fedlm.commands.command import Command, Group
-from fedlm.commands.options import read_options
+from fedlm.command_line.command import Command, Group
+from fedlm.command_line.options import read_options
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.deployment.addresses import check_address
 from fedlm.fl_core.deployment.security.certificates import MOST_DAYS

@@ -1,7 +1,7 @@
 """`fedlm laws`: measure scaling laws of private training, fit them, and plan by them."""
 
+from fedlm.command_line.command import Group
 from fedlm.commands import laws_figures, laws_fit, laws_import, laws_plan, laws_report, laws_run, laws_table2
-from fedlm.commands.command import Group
 
 _EXAMPLES = """To begin:
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 from rich.console import Console
 
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
-from fedlm.commands.progress import EvaluationProgress
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
+from fedlm.command_line.progress import EvaluationProgress
 from fedlm.fl_core.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import tyro
 from rich.console import Console
 from rich.table import Column, Table
 
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
-from fedlm.commands.progress import EvaluationProgress
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
+from fedlm.command_line.progress import EvaluationProgress
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.simulations.laws.fitting_all import fit_laws, measurements_file, source_of, task_of

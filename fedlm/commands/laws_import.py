@@ -6,8 +6,8 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import AtLeastOne, Count, Positive, PositiveOrInfinite
-from fedlm.fl_core.privacy.delta import Delta, planned_delta
-from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
+from fedlm.fl_core.privacy.accounting.delta import Delta, planned_delta
+from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_down, rounded_up
 from fedlm.simulations.laws.federated_settings import FederatedSettings
 
 if TYPE_CHECKING:
-    from fedlm.fl_core.privacy.accounting import Guarantee
+    from fedlm.fl_core.privacy.promise.guarantee import Guarantee
     from fedlm.simulations.laws.architectures import Architecture
     from fedlm.simulations.laws.chosen_training import ChosenTraining, TrainingData
     from fedlm.simulations.laws.configurations import Doubled

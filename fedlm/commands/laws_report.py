@@ -9,9 +9,9 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
-from fedlm.commands.progress import EvaluationProgress
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
+from fedlm.command_line.progress import EvaluationProgress
 
 
 @dataclass(frozen=True, kw_only=True)

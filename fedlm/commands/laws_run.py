@@ -6,11 +6,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from fedlm.commands.cell_options import CellOptions
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
-from fedlm.commands.progress import GridCellProgress
-from fedlm.commands.run_endings import NO_GOOD
+from fedlm.command_line.cell_options import CellOptions
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
+from fedlm.command_line.progress import GridCellProgress
+from fedlm.command_line.run_endings import NO_GOOD
 from fedlm.simulations.laws.grid import Grid
 from fedlm.simulations.laws.presets import PRESETS
 from fedlm.simulations.laws.running import NOT_PRIVATE, claim_grid, run_grid, run_some

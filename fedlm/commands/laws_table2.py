@@ -9,9 +9,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
-from fedlm.commands.progress import EvaluationProgress
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
+from fedlm.command_line.progress import EvaluationProgress
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.number_ranges import Positive, PositiveOrInfinite
 

@@ -8,14 +8,14 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from fedlm.commands.command import Command, Group
-from fedlm.commands.options import read_options
+from fedlm.command_line.command import Command, Group
+from fedlm.command_line.options import read_options
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, Positive
-from fedlm.fl_core.privacy.delta import Delta
+from fedlm.fl_core.privacy.accounting.delta import Delta
 
 if TYPE_CHECKING:
-    from fedlm.fl_core.privacy.publisher_claims import PublisherClaim
+    from fedlm.fl_core.privacy.origins.publisher_claims import PublisherClaim
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +71,8 @@ class ExportCommand:
 
 def _import(argv: list[str]) -> int:
     command = read_options(ImportCommand, argv, "fedlm model import")
-    from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, OF_A_PUBLISHER
-    from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE
+    from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE, OF_A_PUBLISHER
+    from fedlm.fl_core.privacy.origins.vocabulary_origin import TOKENIZER_FILE
     from fedlm.simulations.weights.importing import import_model
 
     claim = _claim(command)
@@ -89,7 +89,7 @@ def _import(argv: list[str]) -> int:
 
 
 def _claim(command: ImportCommand) -> "PublisherClaim | None":
-    from fedlm.fl_core.privacy.publisher_claims import PublisherClaim
+    from fedlm.fl_core.privacy.origins.publisher_claims import PublisherClaim
 
     names = ("epsilon", "delta", "unit", "source")
     given = {name: getattr(command, f"publisher_{name}") for name in names}

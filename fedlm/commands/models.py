@@ -6,8 +6,8 @@ from typing import Any, Literal, get_origin
 from rich.console import Console
 from rich.table import Table
 
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count
 from fedlm.models.base import parameter_count

@@ -10,13 +10,13 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from fedlm.commands.command import Command, Group
-from fedlm.commands.options import read_options
+from fedlm.command_line.command import Command, Group
+from fedlm.command_line.options import read_options
 from fedlm.fl_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from fedlm.fl_core.deployment.plans.plan import PlanSource
-    from fedlm.fl_core.settings import TrainingSettings
+    from fedlm.fl_core.rounds.settings import TrainingSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +83,8 @@ def _of_run(command: ExportCommand) -> "PlanSource":
     """Read what a plan is made of from the folder of a run; one of a simulation says nothing of cutting text."""
     from fedlm.fl_core.composed_settings import compose, value_types
     from fedlm.fl_core.lora_settings import recorded_lora
-    from fedlm.fl_core.privacy.ancestry import settings_in
-    from fedlm.fl_core.settings import TrainingSettings
+    from fedlm.fl_core.privacy.origins.ancestry import settings_in
+    from fedlm.fl_core.rounds.settings import TrainingSettings
     from fedlm.simulations.weights.exporting import read_run, tokenizer_of
 
     stored = read_run(command.run, command.vocabulary)

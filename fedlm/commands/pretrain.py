@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
-from fedlm.commands.processes import ProcessGroup, join_processes
-from fedlm.commands.progress import StepProgress, bytes_text, scores_in_words, trained_part
-from fedlm.commands.run_endings import exit_status, say_no_good
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
+from fedlm.command_line.processes import ProcessGroup, join_processes
+from fedlm.command_line.progress import StepProgress, bytes_text, scores_in_words, trained_part
+from fedlm.command_line.run_endings import exit_status, say_no_good
 from fedlm.fl_core.number_ranges import Count
 from fedlm.simulations.pretraining.settings import Pretraining
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import tyro
 
-from fedlm.commands.command import Command
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options, set_up_devices
 from fedlm.commands.data_sample import printable
-from fedlm.commands.options import read_options, set_up_devices
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count

@@ -7,8 +7,8 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Column, Table
 
-from fedlm.commands.command import Command, Group
-from fedlm.commands.options import read_options
+from fedlm.command_line.command import Command, Group
+from fedlm.command_line.options import read_options
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.runs.recorded_runs import RecordedRun, find_runs, read_run

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
-from fedlm.commands.run_endings import exit_status_in
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
+from fedlm.command_line.run_endings import exit_status_in
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, NotNegative
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedlm.fl_core.deployment.protocol.interface import Handlers
     from fedlm.fl_core.deployment.roles import Endpoints
     from fedlm.fl_core.deployment.transport.listeners import Listener
-    from fedlm.fl_core.settings import TrainingSettings
+    from fedlm.fl_core.rounds.settings import TrainingSettings
     from fedlm.models.base import Model
     from fedlm.models.precision import Precision
     from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
@@ -220,9 +220,9 @@ def served_model(name: str, training: "TrainingSettings", vocabulary: Path) -> S
     """
     import jax
 
-    from fedlm.fl_core.privacy.vocabulary_origin import tokenizer_file
+    from fedlm.fl_core.privacy.origins.vocabulary_origin import tokenizer_file
     from fedlm.fl_core.reattention import refuse_reattention
-    from fedlm.models.dropout import with_dropout
+    from fedlm.models.layers.dropout import with_dropout
     from fedlm.models.precision import resolve_precision, with_precision
     from fedlm.models.special_tokens import OWN
     from fedlm.models.training_shapes import check_length
@@ -277,8 +277,8 @@ def _plan_signer(command: ServeCommand) -> Any:
 
 
 def _score(command: ServeCommand, model: Any, precision: Any, fingerprint: str) -> Any:
+    from fedlm.fl_core.rounds.scores import evaluate
     from fedlm.fl_core.runs.round_rows import named_scores
-    from fedlm.fl_core.scores import evaluate
     from fedlm.models.precision import precision_scope
     from fedlm.simulations.data.federated_data import StoredData, device_batches
     from fedlm.simulations.data.store.token_store import TokenStore

@@ -6,12 +6,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
-from fedlm.commands.processes import ProcessGroup, join_processes
-from fedlm.commands.progress import RoundProgress, scores_in_words, trained_part
-from fedlm.commands.run_endings import exit_status, say_no_good
-from fedlm.fl_core.privacy.printed_bounds import rounded_down
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
+from fedlm.command_line.processes import ProcessGroup, join_processes
+from fedlm.command_line.progress import RoundProgress, scores_in_words, trained_part
+from fedlm.command_line.run_endings import exit_status, say_no_good
+from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_down
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.presets import SIMULATION_PRESETS
 

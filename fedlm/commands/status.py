@@ -18,15 +18,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedlm.commands.command import Command
-from fedlm.commands.options import read_options
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
 from fedlm.fl_core.deployment.addresses import check_address, loopback_only
 from fedlm.fl_core.deployment.security.certificates import AUTHORITY_FILE, certificate_pem, read_certificate
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.json_text import json_text
+from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.participation import participation_in_words
-from fedlm.fl_core.privacy.printed_bounds import rounded_up
 
 _SECONDS = 10.0
 

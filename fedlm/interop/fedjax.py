@@ -14,8 +14,8 @@ import numpy as np
 from fedjax.core.client_datasets import EXAMPLE_MASK_KEY, buffered_shuffle
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
-from fedlm.fl_core.local_sgd import LocalTraining, batch_rows, gather_batch
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.local_sgd import LocalTraining, batch_rows, gather_batch
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.interop.older_jax import supply_missing
 from fedlm.models.base import Batch, Model, Params, weigh_examples
 from fedlm.models.losses import ExampleSums

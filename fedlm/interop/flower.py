@@ -19,7 +19,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedlm.fl_core.aggregation import (
+from fedlm.fl_core.client_algorithms.interface import Broadcast
+from fedlm.fl_core.errors import ConfigurationError, UserError, setting
+from fedlm.fl_core.privacy.noise.noise_source import fresh_secret
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
+from fedlm.fl_core.rounds.aggregation import (
     AggregationRules,
     CohortAggregate,
     WeightedMean,
@@ -27,14 +32,9 @@ from fedlm.fl_core.aggregation import (
     contribution,
     empty_aggregate,
 )
-from fedlm.fl_core.client_algorithms.interface import Broadcast
-from fedlm.fl_core.errors import ConfigurationError, UserError, setting
-from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums, train_client
-from fedlm.fl_core.privacy.noise_source import fresh_secret
-from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
-from fedlm.fl_core.round_loop import Averaging, RoundPlan
-from fedlm.fl_core.server_optimizers import ServerOptimizer, ServerState, init_server, server_step
+from fedlm.fl_core.rounds.local_sgd import LocalTraining, TrainingSums, train_client
+from fedlm.fl_core.rounds.round_loop import Averaging, RoundPlan
+from fedlm.fl_core.rounds.server_optimizers import ServerOptimizer, ServerState, init_server, server_step
 from fedlm.interop.parameters import flatten, unflatten
 from fedlm.models.base import Model, Params
 

@@ -12,8 +12,8 @@ from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.sampling import MinimizeReuseUserSampler
 
-from fedlm.fl_core.local_sgd import LocalTraining, batch_rows
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.local_sgd import LocalTraining, batch_rows
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.interop.torch import split_tokens
 from fedlm.simulations.data.federated_data import Split
 

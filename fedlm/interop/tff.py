@@ -17,11 +17,12 @@ import tensorflow_federated as tff
 from jax.experimental import jax2tf
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.local_sgd import LocalTraining, batch_rows
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.local_sgd import LocalTraining, batch_rows
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.interop.older_jax import supply_missing
-from fedlm.models import linear_head, losses
+from fedlm.models import losses
 from fedlm.models.base import Batch, Model, Params
+from fedlm.models.layers import linear_head
 from fedlm.models.losses import ExampleSums
 from fedlm.simulations.data.federated_data import Split
 
@@ -142,7 +143,7 @@ def _add_sums(state: Any, labels: Any, batch_output: Any, sample_weight: Any = N
 
 
 def _scores(state: Any) -> "collections.OrderedDict[str, tf.Tensor]":
-    """Compute what `fedlm.fl_core.scores.scores_from_totals` does."""
+    """Compute what `fedlm.fl_core.rounds.scores.scores_from_totals` does."""
     return collections.OrderedDict(
         loss=state["loss"] / state["tokens"],
         perplexity=tf.exp(state["scored_loss"] / state["scored_tokens"]),

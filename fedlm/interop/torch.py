@@ -117,7 +117,7 @@ class CifgModel(LanguageModel):
 
 
 class SiCifgModel(CifgModel):
-    """See `fedlm.models.scale_invariant` for the activations, and `fedlm.models.output_norms` for the gain."""
+    """See `fedlm.models.layers.scale_invariant` for the activations, and `output_norms` beside it for the gain."""
 
     gate = staticmethod(lambda x: _over(x.relu(), x.relu().amax(-1, keepdim=True)))
     cell = staticmethod(lambda x: _over(x, x.abs().amax(-1, keepdim=True)))
@@ -172,7 +172,7 @@ class TransformerModel(LanguageModel):
 
 
 class SiTransformerModel(TransformerModel):
-    """See `fedlm.models.scale_invariant` for the attention."""
+    """See `fedlm.models.layers.scale_invariant` for the attention."""
 
     @staticmethod
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -23,10 +23,10 @@ import jax
 import jax.numpy as jnp
 
 from fedlm.fl_core.clipping.one_by_one import OneByOne
-from fedlm.models.blocked_head import Blocks, Scoring, in_place
-from fedlm.models.linear_head import Scores
-from fedlm.models.matrix_products import inner_product_error, inner_products, sum_of_outer_products
-from fedlm.models.parameter_uses import Use
+from fedlm.models.layers.blocked_head import Blocks, Scoring, in_place
+from fedlm.models.layers.linear_head import Scores
+from fedlm.models.layers.matrix_products import inner_product_error, inner_products, sum_of_outer_products
+from fedlm.models.layers.parameter_uses import Use
 
 Form = Literal["gram", "direct", "one_by_one"]
 

@@ -24,8 +24,8 @@ from fedlm.fl_core.clipping.one_by_one import OneByOne, add_one_by_one, scaled, 
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.exact_sums import LEAST_CLIP_NORM, MOST_CLIP_NORM
 from fedlm.models.base import Model, Params, given_frozen, weigh_examples
+from fedlm.models.layers.parameter_uses import UnrecordedUseError, record_uses
 from fedlm.models.losses import ExampleSums
-from fedlm.models.parameter_uses import UnrecordedUseError, record_uses
 
 MethodName = Literal["vmap", "ghost", "bookkeeping"]
 
@@ -83,7 +83,7 @@ def clipped_sum(clipping: Clipping, model: Model, params: Params, batch: Any, un
 
     Args:
       clipping: how.
-      model: any model for `vmap`; for the others one that uses parameters by `fedlm.models.layers` alone.
+      model: any model for `vmap`; for the others one that uses parameters by `fedlm.models.layers.basic` alone.
       params: its parameters.
       batch: what the model's loss takes, with a `weight`; each unit has the same number of consecutive examples.
       units: how many there are.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedlm.models.matrix_products import sum_of_outer_products
+from fedlm.models.layers.matrix_products import sum_of_outer_products
 
 
 class OneByOne(NamedTuple):

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedlm.fl_core.cohorts import SeededSampler
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation, PoissonParticipation
 from fedlm.fl_core.randomness import host_rng
+from fedlm.fl_core.rounds.cohorts import SeededSampler
 
 
 @dataclass(frozen=True)

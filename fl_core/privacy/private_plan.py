@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 
-from fedlm.fl_core.privacy.ancestry import Phase
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
+from fedlm.fl_core.privacy.origins.ancestry import Phase
+from fedlm.fl_core.privacy.origins.relevance_origin import RelevanceOrigin
+from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.privacy.participation import Participation
-from fedlm.fl_core.privacy.plan import CLIENT, PrivacyPlan, plan_noise
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
-from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
+from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
+from fedlm.fl_core.privacy.promise.plan import CLIENT, PrivacyPlan, plan_noise
+from fedlm.fl_core.privacy.promise.spending import calibrate_total
 from fedlm.fl_core.privacy.settings import PrivacySettings
-from fedlm.fl_core.privacy.spending import calibrate_total
-from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
 
 
 def plan_aggregation(

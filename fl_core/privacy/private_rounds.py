@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedlm.fl_core.aggregation import CohortAggregate, MeanUpdate
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.exact_sums import LEAST_CLIP_NORM, MOST_CLIP_NORM, grid_step, number_of_coordinates
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
-from fedlm.fl_core.privacy.noise_source import Draw, noise_from
-from fedlm.fl_core.privacy.noised_sums import noised_mean
-from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.noise.noise_source import Draw, noise_from
+from fedlm.fl_core.privacy.noise.noised_sums import noised_mean
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.rounds.aggregation import CohortAggregate, MeanUpdate
 from fedlm.models.base import Params
 
 

@@ -11,9 +11,9 @@ from typing_extensions import Doc
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, Inside, Positive
-from fedlm.fl_core.privacy.delta import Delta
+from fedlm.fl_core.privacy.accounting.delta import Delta
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.plan import independent_mechanisms
+from fedlm.fl_core.privacy.promise.plan import independent_mechanisms
 
 if TYPE_CHECKING:
     PrivacyName = str

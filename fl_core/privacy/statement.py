@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.accounting import Guarantee, account
-from fedlm.fl_core.privacy.ancestry import (
+from fedlm.fl_core.privacy.mechanisms.interface import Generations
+from fedlm.fl_core.privacy.origins.ancestry import (
     NOT_PRIVATE,
     REPEATABLE,
     TUNING_FIELD,
@@ -26,15 +26,15 @@ from fedlm.fl_core.privacy.ancestry import (
     settings_in,
     with_all_doubts,
 )
-from fedlm.fl_core.privacy.ledger import PrivacyLedger
-from fedlm.fl_core.privacy.mechanisms.interface import Generations
-from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
-from fedlm.fl_core.privacy.plan import PrivacyPlan
-from fedlm.fl_core.privacy.private_selection import composed_bounds
-from fedlm.fl_core.privacy.publisher_claims import claims_as_json, not_private_with_claims, quoted_claims
-from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
-from fedlm.fl_core.privacy.relevance_spending import not_hidden
-from fedlm.fl_core.privacy.spending import (
+from fedlm.fl_core.privacy.origins.publisher_claims import claims_as_json, not_private_with_claims, quoted_claims
+from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
+from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
+from fedlm.fl_core.privacy.promise.guarantee import Guarantee, account
+from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.private_selection import composed_bounds
+from fedlm.fl_core.privacy.promise.relevance_spending import not_hidden
+from fedlm.fl_core.privacy.promise.spending import (
     Spending,
     common_adjacency,
     events_together,
@@ -49,7 +49,7 @@ from fedlm.fl_core.privacy.spending import (
     vocabularies_of,
     words_and_tokens,
 )
-from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 
 _OF_SELECTION = (
     "how many runs {} was chosen from, and the scores and models of the others, are known to nobody but the operator",

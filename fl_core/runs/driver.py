@@ -16,11 +16,11 @@ import jax
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.json_text import json_text
-from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, recorded_ancestry
-from fedlm.fl_core.privacy.plan import LEDGER_FILE
-from fedlm.fl_core.privacy.publisher_claims import claims_as_json, not_private_with_claims
+from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE, recorded_ancestry
+from fedlm.fl_core.privacy.origins.publisher_claims import claims_as_json, not_private_with_claims
+from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD
+from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
-from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.endings import DIVERGED, FINISHED, UNANSWERED
@@ -33,7 +33,7 @@ from fedlm.models.base import Params
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
-    from fedlm.fl_core.privacy.ledger import PrivacyLedger
+    from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
     from fedlm.fl_core.runs.private_releases import PrivacyTerms, PrivateReleases
 
 Observer = Callable[[dict[str, Any]], None]

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedlm.fl_core.aggregation import WeightedMean
 from fedlm.fl_core.client_algorithms.interface import check_private
-from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.norm_bounds import BoundedMean, recent_medians
 from fedlm.fl_core.processes import from_first, gather
-from fedlm.fl_core.round_loop import Averaging, CohortRunner, FederatedOptimization, run_rounds
+from fedlm.fl_core.rounds.aggregation import WeightedMean
+from fedlm.fl_core.rounds.cohorts import CohortSampler
+from fedlm.fl_core.rounds.norm_bounds import BoundedMean, recent_medians
+from fedlm.fl_core.rounds.round_loop import Averaging, CohortRunner, FederatedOptimization, run_rounds
+from fedlm.fl_core.rounds.server_optimizers import ServerState
 from fedlm.fl_core.runs.absurd_steps import AbsurdSteps, standing_rows
 from fedlm.fl_core.runs.driver import Run, Step
 from fedlm.fl_core.runs.round_rows import WENT_BACK, WENT_BACK_TO, round_row
-from fedlm.fl_core.server_optimizers import ServerState
 from fedlm.models.base import Params
 
 if TYPE_CHECKING:

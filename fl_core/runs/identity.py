@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import jax
 
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
-from fedlm.fl_core.privacy.ancestry import Phase, as_records, recorded_ancestry
-from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
-from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, UNKNOWN, VocabularyOrigin
+from fedlm.fl_core.privacy.origins.ancestry import Phase, as_records, recorded_ancestry
+from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
+from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.processes import gather
 from fedlm.fl_core.reattention import Reattention
 from fedlm.fl_core.runs.initial_parameters import restated

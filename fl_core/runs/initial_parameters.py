@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
-from fedlm.fl_core.privacy.ancestry import (
+from fedlm.fl_core.privacy.origins.ancestry import (
     CLAIM_FIELD,
     IMPORTED,
     NOT_PRIVATE,
@@ -19,10 +19,10 @@ from fedlm.fl_core.privacy.ancestry import (
     training_behind,
     why_not_private,
 )
-from fedlm.fl_core.privacy.plan import LEDGER_FILE
-from fedlm.fl_core.privacy.publisher_claims import PublisherClaim
+from fedlm.fl_core.privacy.origins.publisher_claims import PublisherClaim
+from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD
+from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
-from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.processes import from_first, is_first, together
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.frozen_parameters import is_kept, keep_frozen, read_frozen, whole_parameters
@@ -32,7 +32,7 @@ from fedlm.models.registry import same_model
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
-    from fedlm.fl_core.privacy.ledger import PrivacyLedger
+    from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
     from fedlm.fl_core.privacy.statement import Statement
 
 
@@ -224,7 +224,7 @@ def ledger_in(folder: Path) -> "PrivacyLedger | None":
     path = folder / PRIVACY_FOLDER / LEDGER_FILE
     if not path.exists():
         return None
-    from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger
+    from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger
 
     # Before the ledger, which a run that goes on writes to first.
     names = [path.name for path in (folder / "checkpoints").glob("*")]

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fedlm.fl_core.privacy.ancestry import settings_in
+from fedlm.fl_core.privacy.origins.ancestry import settings_in
 
 PLACES = "places"
 

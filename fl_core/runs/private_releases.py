@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedlm.fl_core.errors import CheckpointError
-from fedlm.fl_core.privacy.ancestry import Phase, recorded_ancestry
-from fedlm.fl_core.privacy.ledger import PrivacyLedger
-from fedlm.fl_core.privacy.participation_record import ParticipationRecord
-from fedlm.fl_core.privacy.plan import LEDGER_FILE, PrivacyPlan
-from fedlm.fl_core.privacy.releases import Releases, Resumed
-from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
+from fedlm.fl_core.privacy.origins.ancestry import Phase, recorded_ancestry
+from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
+from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
+from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE, PrivacyPlan
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.record.participation_record import ParticipationRecord
+from fedlm.fl_core.privacy.record.releases import Releases, Resumed
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.statement import state, state_plan
-from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
 from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.data_budget import Reservation

@@ -17,7 +17,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from fedlm.fl_core.atomic_files import refuse_filled, whole_folder
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
-from fedlm.fl_core.privacy.ancestry import (
+from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_down, rounded_up
+from fedlm.fl_core.privacy.origins.ancestry import (
     NOT_PRIVATE,
     Phase,
     as_records,
@@ -25,18 +26,17 @@ from fedlm.fl_core.privacy.ancestry import (
     settings_in,
     why_not_private,
 )
-from fedlm.fl_core.privacy.ledger import PrivacyLedger
-from fedlm.fl_core.privacy.printed_bounds import rounded_down, rounded_up
-from fedlm.fl_core.privacy.publisher_claims import claims_as_json, not_private_with_claims
-from fedlm.fl_core.privacy.spending import law_of, least_covered, vocabularies_of
-from fedlm.fl_core.privacy.statement import state_plan
-from fedlm.fl_core.privacy.vocabulary_origin import (
+from fedlm.fl_core.privacy.origins.publisher_claims import claims_as_json, not_private_with_claims
+from fedlm.fl_core.privacy.origins.vocabulary_origin import (
     ORIGIN_FIELD,
     TEXT_FIELD,
     TOKENIZER_FILE,
     VocabularyOrigin,
     tokenizer_file,
 )
+from fedlm.fl_core.privacy.promise.spending import law_of, least_covered, vocabularies_of
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.fl_core.reattention import ERRORS_FACT, ERRORS_FILE, errors_as_text, read_errors
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.errors import CheckpointError, setting
-from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, TUNING_FIELD, settings_in
-from fedlm.fl_core.privacy.plan import LEDGER_FILE, ONE_DOCUMENT
-from fedlm.fl_core.privacy.printed_bounds import rounded_up
-from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD
+from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
+from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE, TUNING_FIELD, settings_in
+from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD
+from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, may_be_of_several
+from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE, ONE_DOCUMENT
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
-from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, may_be_of_several
 from fedlm.fl_core.runs.endings import DIVERGED, FINISHED, UNANSWERED
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
 from fedlm.fl_core.runs.initial_parameters import statement_in

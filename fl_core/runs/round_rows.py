@@ -6,10 +6,10 @@ from typing import Any
 
 import jax
 
-from fedlm.fl_core.aggregation import norm_quantiles
-from fedlm.fl_core.round_loop import RoundResult
+from fedlm.fl_core.rounds.aggregation import norm_quantiles
+from fedlm.fl_core.rounds.round_loop import RoundResult
+from fedlm.fl_core.rounds.scores import Scores
 from fedlm.fl_core.runs.metrics_log import finite_or_none
-from fedlm.fl_core.scores import Scores
 
 DIVERGED_ROUNDS = 3
 WENT_BACK = "went_back"

@@ -5,8 +5,8 @@ from typing import Any
 
 import jax
 
+from fedlm.fl_core.rounds.scores import DEFINITIONS, Scores
 from fedlm.fl_core.runs.round_rows import named_scores
-from fedlm.fl_core.scores import DEFINITIONS, Scores
 from fedlm.models.base import Model, parameter_count
 
 

@@ -10,8 +10,8 @@ from typing import BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 
-from fedlm.fl_core.cohorts import Availability
 from fedlm.fl_core.errors import DataError, setting
+from fedlm.fl_core.rounds.cohorts import Availability
 from fedlm.fl_core.text_encodings import refuse_other_encodings
 
 _LONGEST_LINE = 1 << 16

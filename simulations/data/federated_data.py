@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
-from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
+from fedlm.fl_core.privacy.origins.vocabulary_origin import VocabularyOrigin
 from fedlm.models.base import Batch
 from fedlm.models.special_tokens import PAD_ID, SpecialTokens
 

@@ -27,8 +27,8 @@ from fedlm.fl_core.atomic_files import disk_errors, write_atomically
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.number_ranges import Count, Seed
-from fedlm.fl_core.privacy.private_words import contribution
-from fedlm.fl_core.privacy.vocabulary_origin import (
+from fedlm.fl_core.privacy.origins.private_words import contribution
+from fedlm.fl_core.privacy.origins.vocabulary_origin import (
     TOKENIZER_FILE,
     PrivateVocabulary,
     VocabularyOrigin,

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
-from fedlm.fl_core.privacy.ancestry import BUDGET_FILE
-from fedlm.fl_core.privacy.private_relevance import contribution, counted_relevance, noised_relevance
-from fedlm.fl_core.privacy.relevance_origin import (
+from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
+from fedlm.fl_core.privacy.origins.private_relevance import contribution, counted_relevance, noised_relevance
+from fedlm.fl_core.privacy.origins.relevance_origin import (
     Counted,
     PrivateRelevance,
     Relevance,

@@ -17,14 +17,20 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
 from fedlm.fl_core.client_algorithms.interface import Broadcast, ClientAlgorithm, LocalState, sent_by_client
-from fedlm.fl_core.compression.compressors import Compressor, compress_update, decompress_update
-from fedlm.fl_core.deployment.protocol.update_bytes import download_bytes, upload_bytes
 from fedlm.fl_core.exact_sums import like_of, summed
-from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums, algorithm_step
 from fedlm.fl_core.processes import lost_processes
-from fedlm.fl_core.round_loop import CohortResult, RoundPlan
+from fedlm.fl_core.rounds.aggregation import (
+    AggregationRules,
+    CohortAggregate,
+    add_aggregates,
+    contribution,
+    empty_aggregate,
+)
+from fedlm.fl_core.rounds.local_sgd import LocalTraining, TrainingSums, algorithm_step
+from fedlm.fl_core.rounds.round_loop import CohortResult, RoundPlan
+from fedlm.fl_core.updates.compressors import Compressor, compress_update, decompress_update
+from fedlm.fl_core.updates.update_bytes import download_bytes, upload_bytes
 from fedlm.models.base import Batch, Model, Params, given_frozen
 from fedlm.simulations.data.federated_data import FederatedData
 from fedlm.simulations.engine.device_sums import BY_DEVICE, add_devices, rows_of_devices
@@ -52,7 +58,7 @@ class RoundSetting(NamedTuple):
 
     learning_rate: jax.typing.ArrayLike  # float scalar, of the clients' SGD
     clip_norm: jax.typing.ArrayLike | None  # float scalar, of updates, or None for that of the rules
-    upload_key: jax.Array  # see `fedlm.fl_core.round_loop.RoundPlan.upload_key`
+    upload_key: jax.Array  # see `fedlm.fl_core.rounds.round_loop.RoundPlan.upload_key`
 
 
 class _LaneState(NamedTuple):

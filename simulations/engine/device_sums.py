@@ -16,9 +16,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedlm.fl_core.aggregation import CohortAggregate, empty_aggregate
 from fedlm.fl_core.exact_sums import ExactSum, is_exact, normalized, summed
 from fedlm.fl_core.processes import lost_processes
+from fedlm.fl_core.rounds.aggregation import CohortAggregate, empty_aggregate
 
 _ROWS, _COLUMNS = "rows", "columns"
 BY_DEVICE = PartitionSpec((_ROWS, _COLUMNS))

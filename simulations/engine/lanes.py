@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedlm.fl_core.local_sgd import LocalTraining, batch_rows, dropout_keys
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.local_sgd import LocalTraining, batch_rows, dropout_keys
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.models.special_tokens import PAD_ID
 from fedlm.simulations.data.federated_data import FederatedData
 

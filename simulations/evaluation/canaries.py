@@ -14,7 +14,7 @@ import numpy as np
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.randomness import host_rng
-from fedlm.fl_core.scores import example_sums
+from fedlm.fl_core.rounds.scores import example_sums
 from fedlm.models.base import Batch, Model, Params
 from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.simulations.data.federated_data import EVALUATION_BATCH, FederatedData

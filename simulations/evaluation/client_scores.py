@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.rounds.scores import ClientSums, scores_of_each
 from fedlm.fl_core.runs.metrics_log import finite_or_none
-from fedlm.fl_core.scores import ClientSums, scores_of_each
 
 SPREAD = ("mean", "p10", "median", "p90")
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from fedlm.fl_core.client_algorithms.interface import Broadcast
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.local_sgd import LocalTraining, train_client
 from fedlm.fl_core.randomness import host_rng
-from fedlm.fl_core.scores import ClientSums, example_sums, scores_from_totals, scores_of_each
+from fedlm.fl_core.rounds.local_sgd import LocalTraining, train_client
+from fedlm.fl_core.rounds.scores import ClientSums, example_sums, scores_from_totals, scores_of_each
 from fedlm.models.base import Model, Params
-from fedlm.models.dropout import with_dropout
+from fedlm.models.layers.dropout import with_dropout
 from fedlm.models.losses import ExampleSums
 from fedlm.models.precision import precision_scope
 from fedlm.simulations.data.federated_data import (

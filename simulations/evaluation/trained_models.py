@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import jax
 
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError, setting
-from fedlm.fl_core.privacy.ancestry import IMPORTED
-from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE
+from fedlm.fl_core.privacy.origins.ancestry import IMPORTED
+from fedlm.fl_core.privacy.origins.vocabulary_origin import TOKENIZER_FILE
 from fedlm.fl_core.reattention import ERRORS_FACT, read_errors
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.initial_parameters import fit_parameters

@@ -24,7 +24,7 @@ from fedlm.fl_core.runs.initial_parameters import restated
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.run_folder import COMPARISON, COMPARISON_FILE, refuse_other_contents
 from fedlm.models.arguments import StrPath, checked_arguments
-from fedlm.models.dropout import with_dropout
+from fedlm.models.layers.dropout import with_dropout
 from fedlm.models.shown import in_a_line
 from fedlm.simulations.data.cohort_files import fingerprint
 from fedlm.simulations.data.store.token_store import TokenStore

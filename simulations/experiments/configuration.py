@@ -10,17 +10,17 @@ from fedlm.fl_core.composed_settings import check_value_types, compose
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.lora_settings import LoraSettings
 from fedlm.fl_core.number_ranges import Count, CountOrZero, NotNegative, Positive, PositiveOrInfinite, Seed
-from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
+from fedlm.fl_core.privacy.origins.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.settings import PrivacyName, PrivacySettings
 from fedlm.fl_core.reattention import ReattentionSettings
-from fedlm.fl_core.server_optimizers import DEFAULT_SERVER_RATE
-from fedlm.fl_core.settings import TrainingSettings
+from fedlm.fl_core.rounds.server_optimizers import DEFAULT_SERVER_RATE
+from fedlm.fl_core.rounds.settings import TrainingSettings
 from fedlm.models.registry import has_reattention
 from fedlm.simulations.engine.cohort_settings import CohortSettings
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
-    from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
+    from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +162,7 @@ class SelectionSettings:
         if self.private_selection == "none":
             return None
         # The libraries of privacy take a while to load.
-        from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
+        from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
 
         poisson = self.private_selection == "poisson"
         return TrialsLaw(self.private_selection, self.expected_trials, None if poisson else self.selection_eta)

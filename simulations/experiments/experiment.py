@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE
+from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE
 from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.processes import gather, is_first, lost_processes, together
 from fedlm.fl_core.reattention import keep_errors
+from fedlm.fl_core.rounds.cohorts import CohortSampler
+from fedlm.fl_core.rounds.scores import ClientSums, Scores, evaluate, evaluate_clients
 from fedlm.fl_core.runs.driver import Run, Step
 from fedlm.fl_core.runs.federated_training import FederatedTraining
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters
@@ -26,7 +27,6 @@ from fedlm.fl_core.runs.metrics_log import METRICS_FILE, finite_or_none, read_ro
 from fedlm.fl_core.runs.round_rows import find_worse_than_guess, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training
-from fedlm.fl_core.scores import ClientSums, Scores, evaluate, evaluate_clients
 from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.base import Batch, Model, Params, parameter_count
 from fedlm.models.precision import precision_scope
@@ -287,7 +287,7 @@ def _finished(prepared: PreparedExperiment, out: Path, save_client_scores: bool)
 
 def _privacy(prepared: PreparedExperiment, folder: RunFolder) -> "tuple[PrivateAggregation, PrivacyTerms]":
     # The libraries of privacy take a while to load.
-    from fedlm.fl_core.privacy.participation_record import PARTICIPATION_FILE, ParticipationRecord
+    from fedlm.fl_core.privacy.record.participation_record import PARTICIPATION_FILE, ParticipationRecord
     from fedlm.fl_core.runs.data_budget import reservation_of
     from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run
 
@@ -314,7 +314,7 @@ def _secret_of_cohorts(sampler: CohortSampler, draw_seed: str | None) -> bytes |
 
 def _sampler(sampler: CohortSampler, secret: bytes | None, terms: "PrivacyTerms | None") -> CohortSampler:
     if terms is not None and terms.participation is not None:
-        from fedlm.fl_core.privacy.participation_record import RecordedSampler
+        from fedlm.fl_core.privacy.record.participation_record import RecordedSampler
 
         return RecordedSampler(sampler, terms.participation)
     return sampler if secret is None else dataclasses.replace(sampler, seed=secret)  # type: ignore[type-var]

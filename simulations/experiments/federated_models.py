@@ -2,7 +2,7 @@
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models.base import Model
-from fedlm.models.reattention import ParameterErrors
+from fedlm.models.families.reattention import ParameterErrors
 from fedlm.models.registry import create_model
 from fedlm.models.special_tokens import SpecialTokens
 

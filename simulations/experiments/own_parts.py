@@ -14,9 +14,9 @@ import numpy as np
 
 from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, check_comparable
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
-from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
-from fedlm.fl_core.server_optimizers import OwnServerOptimizer
+from fedlm.fl_core.rounds.cohorts import CohortSampler
+from fedlm.fl_core.rounds.server_optimizers import OwnServerOptimizer
 from fedlm.models.arguments import checked_arguments
 from fedlm.models.base import Model, Params
 from fedlm.models.registry import ModelEntry, with_special_tokens

@@ -11,24 +11,24 @@ import jax
 from fedlm.fl_core.client_algorithms.interface import check_private, check_usable
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, TUNING_FIELD, Phase, on_other_data
-from fedlm.fl_core.privacy.delta import default_delta
+from fedlm.fl_core.privacy.accounting.delta import default_delta
+from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE, TUNING_FIELD, Phase, on_other_data
+from fedlm.fl_core.privacy.origins.relevance_origin import RelevanceOrigin
+from fedlm.fl_core.privacy.origins.vocabulary_origin import VocabularyOrigin
 from fedlm.fl_core.privacy.participation import Participation
-from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
 from fedlm.fl_core.privacy.settings import PrivacySettings
-from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.reattention import ERRORS_FACT, Reattention, reattention_of, relevance_of_run
-from fedlm.fl_core.round_loop import FederatedOptimization
+from fedlm.fl_core.rounds.round_loop import FederatedOptimization
+from fedlm.fl_core.rounds.server_optimizers import ServerState
 from fedlm.fl_core.runs.identity import Fact, RunIdentity, errors_fact
 from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parameters
 from fedlm.fl_core.runs.round_rows import Divergence, find_divergence, find_lost_score
-from fedlm.fl_core.server_optimizers import ServerState
 from fedlm.models.base import Model, Params
-from fedlm.models.dropout import with_dropout
-from fedlm.models.lora import LoraConfig, lora_model, merge
+from fedlm.models.families.reattention import ParameterErrors
+from fedlm.models.layers.dropout import with_dropout
+from fedlm.models.layers.lora import LoraConfig, lora_model, merge
 from fedlm.models.precision import Precision, resolve_precision, with_precision
-from fedlm.models.reattention import ParameterErrors
 from fedlm.models.registry import ModelEntry
 from fedlm.models.special_tokens import SpecialTokens
 from fedlm.models.training_shapes import check_length
@@ -43,8 +43,8 @@ from fedlm.simulations.experiments.own_parts import CheckedSampler, Evaluation, 
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
-    from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
     from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
+    from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
     from fedlm.fl_core.runs.private_releases import BegunRun
 
 
@@ -91,8 +91,8 @@ class Privacy(NamedTuple):
 
     def plan(self, begun: "BegunRun | None" = None) -> "PrivateAggregation":
         """Work out what happens to the sums of rounds; `begun` is what the run that goes on has promised."""
-        from fedlm.fl_core.privacy.plan import CLIENT, DOCUMENT_CLIENT
         from fedlm.fl_core.privacy.private_plan import plan_aggregation
+        from fedlm.fl_core.privacy.promise.plan import CLIENT, DOCUMENT_CLIENT
 
         unit = DOCUMENT_CLIENT if self.without_users else CLIENT
         return plan_aggregation(
@@ -331,7 +331,7 @@ def _privacy(
     tuning: Mapping[str, Any] | None,
 ) -> Privacy:
     # The libraries of privacy take a while to load.
-    from fedlm.fl_core.privacy.spending import law_of
+    from fedlm.fl_core.privacy.promise.spending import law_of
 
     clip_norm = experiment.training.update_clip_norm
     assert cohorts.participation is not None

@@ -18,15 +18,15 @@ from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.composed_settings import settings_as_json, with_changes
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
-from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, TUNING_FIELD
-from fedlm.fl_core.privacy.ledger import PrivacyLedger
-from fedlm.fl_core.privacy.number_of_trials import TrialsLaw
-from fedlm.fl_core.privacy.plan import PrivacyPlan
-from fedlm.fl_core.privacy.record_chain import Record
-from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD
+from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE, TUNING_FIELD
+from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD
+from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD
+from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.record.record_chain import Record
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.statement import Statement, state_plan
-from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.runs.identity import SUMMARY_FILE, TRAINING_DATA
 from fedlm.fl_core.runs.initial_parameters import ledger_in, restated, statement_in
 from fedlm.fl_core.runs.private_files import keep_private

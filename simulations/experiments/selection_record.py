@@ -11,9 +11,9 @@ from pathlib import Path
 
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.errors import CheckpointError, setting
-from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger
-from fedlm.fl_core.privacy.plan import LEDGER_FILE
-from fedlm.fl_core.privacy.record_chain import Record, RecordChain
+from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE
+from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger
+from fedlm.fl_core.privacy.record.record_chain import Record, RecordChain
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 
 _FILE = "selection.jsonl"  # in the folder `privacy` of a selection, which is the operator's alone

@@ -10,11 +10,11 @@ from typing import Any
 
 from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm
 from fedlm.fl_core.client_algorithms.registry import SGD
-from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.processes import together
-from fedlm.fl_core.server_optimizers import OptaxOptimizer, OwnServerOptimizer
+from fedlm.fl_core.rounds.cohorts import CohortSampler
+from fedlm.fl_core.rounds.server_optimizers import OptaxOptimizer, OwnServerOptimizer
 from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.simulations.data.in_memory import DataInMemory
 from fedlm.simulations.data.store.token_store import TokenStore
@@ -74,7 +74,7 @@ def simulate(
 
     Example:
       >>> from fedlm import DataInMemory, ModelEntry, simulate
-      >>> from fedlm.models.cifg import CifgConfig, cifg
+      >>> from fedlm.models.families.cifg import CifgConfig, cifg
       >>> texts = {f"user {n}": ["the cat sat", "a dog ran to the cat"] for n in range(30)}
       >>> run = simulate(
       ...     model=ModelEntry(cifg, CifgConfig(embedding=4, hidden=4)),

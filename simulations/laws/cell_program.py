@@ -12,7 +12,7 @@ import optax
 from fedlm.fl_core.clipping.methods import Clipping, clipped_sum
 from fedlm.fl_core.randomness import device_key
 from fedlm.models.base import Batch, Model, Params
-from fedlm.models.masked_language import MaskedBatch
+from fedlm.models.families.masked_language import MaskedBatch
 from fedlm.models.precision import Precision, precision_scope
 
 _BATCH_TYPES: dict[str, Any] = {"causal": Batch, "masked": MaskedBatch}

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError, DataError
-from fedlm.fl_core.privacy.accounting import Guarantee, account, calibrate
-from fedlm.fl_core.privacy.central_plan import EXAMPLE, central_plan
-from fedlm.fl_core.privacy.delta import large_delta
-from fedlm.fl_core.privacy.plan import PrivacyPlan
-from fedlm.fl_core.privacy.spending import calibrate_total
+from fedlm.fl_core.privacy.accounting.delta import large_delta
+from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
+from fedlm.fl_core.privacy.promise.central_plan import EXAMPLE, central_plan
+from fedlm.fl_core.privacy.promise.guarantee import Guarantee, account, calibrate
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.spending import calibrate_total
 from fedlm.fl_core.privacy.statement import state_plan
-from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
 from fedlm.simulations.laws.architectures import Architecture, nearest_architecture
 from fedlm.simulations.laws.laws_file import Laws
 from fedlm.simulations.laws.plan import FLOPS, LEVEL, UNCOUNTED_VOCABULARY, Budget, Plan, note_of_noise, notes_of

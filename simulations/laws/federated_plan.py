@@ -9,9 +9,9 @@ from typing import Any
 
 from fedlm.fl_core.composed_settings import compose, default_settings
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.accounting import Guarantee, account, calibrate
-from fedlm.fl_core.privacy.delta import large_delta, planned_delta
-from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.accounting.delta import large_delta, planned_delta
+from fedlm.fl_core.privacy.promise.guarantee import Guarantee, account, calibrate
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.simulations.engine.cohort_settings import CohortSettings
 from fedlm.simulations.experiments.configuration import MAY_MOVE, Experiment
 from fedlm.simulations.laws.architectures import Architecture, nearest_architecture

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.accounting import sensitivity_squared
-from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_noise_multiplier
+from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_noise_multiplier
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.noise_table import LEAST_EPSILON, make_noise_table
 from fedlm.fl_core.privacy.participation import BoundedParticipation, Participation
-from fedlm.fl_core.privacy.plan import PrivacyPlan, plan_noise
 from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler, PoissonSampler, ShuffledEpochSampler
+from fedlm.fl_core.privacy.promise.guarantee import sensitivity_squared
+from fedlm.fl_core.privacy.promise.noise_table import LEAST_EPSILON, make_noise_table
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan, plan_noise
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.simulations.engine.cohort_settings import CohortSamplerName, CohortSettings
 from fedlm.simulations.laws.configurations import Configurations, Doubled, doubled, sizes_between

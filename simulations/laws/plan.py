@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.noise_table import Batches, NoiseTable, make_noise_table
+from fedlm.fl_core.privacy.promise.noise_table import Batches, NoiseTable, make_noise_table
 from fedlm.simulations.laws.configurations import INSIDE, NEAR, Configurations, Doubled, doubled, sizes_between
 from fedlm.simulations.laws.surface import LossSurface
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.privacy.central_plan import slots_of_part
+from fedlm.fl_core.privacy.promise.central_plan import slots_of_part
 from fedlm.fl_core.randomness import host_rng
 from fedlm.simulations.pretraining.sampling import SeededBatches
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedlm.models.base import Batch, Model
-from fedlm.models.masked_language import MaskedBatch
+from fedlm.models.families.masked_language import MaskedBatch
 from fedlm.simulations.data.federated_data import FederatedData, device_batches
 from fedlm.simulations.pretraining.masking import MaskedWords
 

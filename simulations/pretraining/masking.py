@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.randomness import host_rng
-from fedlm.models.masked_language import mask_id
+from fedlm.models.families.masked_language import mask_id
 from fedlm.models.special_tokens import OOV_ID, PAD_ID
 from fedlm.simulations.pretraining.row_streams import random_bits
 

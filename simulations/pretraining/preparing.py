@@ -11,18 +11,18 @@ import numpy as np
 from fedlm.fl_core.clipping.methods import Clipping, method_for
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.ancestry import Phase
-from fedlm.fl_core.privacy.delta import check_delta, default_delta, large_delta
-from fedlm.fl_core.privacy.plan import PrivacyPlan
-from fedlm.fl_core.privacy.relevance_origin import Relevance, RelevanceOrigin
-from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
+from fedlm.fl_core.privacy.accounting.delta import check_delta, default_delta, large_delta
+from fedlm.fl_core.privacy.origins.ancestry import Phase
+from fedlm.fl_core.privacy.origins.relevance_origin import Relevance, RelevanceOrigin
+from fedlm.fl_core.privacy.origins.vocabulary_origin import VocabularyOrigin
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.reattention import Reattention, reattention_of, relevance_of_run
 from fedlm.fl_core.runs.data_budget import budget_of
 from fedlm.fl_core.runs.initial_parameters import InitialParameters, read_parameters
 from fedlm.fl_core.runs.private_releases import plan_in
 from fedlm.models.base import Model, Params
-from fedlm.models.dropout import with_dropout
-from fedlm.models.lora import LoraConfig, lora_model
+from fedlm.models.layers.dropout import with_dropout
+from fedlm.models.layers.lora import LoraConfig, lora_model
 from fedlm.models.precision import Precision, resolve_precision, with_precision
 from fedlm.models.registry import create_model
 from fedlm.models.training_shapes import shapes_of_training

@@ -7,10 +7,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.client_examples import cut_of_prompts
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.vocabulary_origin import PACKED
+from fedlm.fl_core.privacy.origins.vocabulary_origin import PACKED
 from fedlm.fl_core.randomness import host_rng
+from fedlm.fl_core.rounds.client_examples import cut_of_prompts
 from fedlm.models.special_tokens import PAD_ID
 from fedlm.simulations.data.grouping import client_digest
 from fedlm.simulations.data.store.token_store import TokenStore

@@ -3,14 +3,14 @@
 import functools
 from collections.abc import Sequence
 
-from fedlm.fl_core.privacy.ancestry import Phase
-from fedlm.fl_core.privacy.band_choice import best_bands
-from fedlm.fl_core.privacy.central_plan import central_plan, enough_for_most_batches, most_bands
+from fedlm.fl_core.privacy.origins.ancestry import Phase
+from fedlm.fl_core.privacy.origins.relevance_origin import RelevanceOrigin
+from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.privacy.participation import PoissonParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
-from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
-from fedlm.fl_core.privacy.spending import calibrate_total
-from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
+from fedlm.fl_core.privacy.promise.band_choice import best_bands
+from fedlm.fl_core.privacy.promise.central_plan import central_plan, enough_for_most_batches, most_bands
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.spending import calibrate_total
 from fedlm.simulations.pretraining.cyclic_sampling import CyclicPoissonBatches
 from fedlm.simulations.pretraining.privacy_units import Units
 from fedlm.simulations.pretraining.sampling import Batches, PoissonBatches, TruncatedPoissonBatches

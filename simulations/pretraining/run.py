@@ -10,12 +10,13 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from fedlm.fl_core.aggregation import norm_quantiles
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.privacy.mechanisms.registry import make_noise
 from fedlm.fl_core.processes import from_first, gather, is_first, lost_processes, together
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.reattention import ERRORS_FACT, keep_errors
+from fedlm.fl_core.rounds.aggregation import norm_quantiles
+from fedlm.fl_core.rounds.scores import Scores, evaluate
 from fedlm.fl_core.runs.data_budget import reservation_of
 from fedlm.fl_core.runs.driver import Run, Step
 from fedlm.fl_core.runs.identity import Fact, RunIdentity, errors_fact
@@ -23,9 +24,8 @@ from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run
 from fedlm.fl_core.runs.round_rows import Divergence, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training
-from fedlm.fl_core.scores import Scores, evaluate
 from fedlm.models.base import parameter_count
-from fedlm.models.lora import merge
+from fedlm.models.layers.lora import merge
 from fedlm.models.precision import precision_scope
 from fedlm.simulations.pretraining.dropout import DropoutKeys
 from fedlm.simulations.pretraining.evaluation import scored_batches

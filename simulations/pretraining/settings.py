@@ -13,9 +13,9 @@ from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.lora_settings import LoraSettings
 from fedlm.fl_core.number_ranges import Count, CountOrZero, Decay, NotNegative, Positive, Seed
-from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
-from fedlm.fl_core.privacy.delta import Delta
-from fedlm.fl_core.privacy.plan import Adjacency
+from fedlm.fl_core.privacy.accounting.delta import Delta
+from fedlm.fl_core.privacy.origins.ancestry import InitialData, check_initial_data
+from fedlm.fl_core.privacy.promise.plan import Adjacency
 from fedlm.fl_core.reattention import ReattentionSettings
 from fedlm.models.precision import Precision
 from fedlm.simulations.pretraining.optimizers import OptimizerName, ScheduleName, learning_rates

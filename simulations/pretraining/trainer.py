@@ -17,14 +17,14 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedlm.fl_core.aggregation import NORM_BINS, norm_bin
 from fedlm.fl_core.clipping.methods import Clipping, clipped_sum, unit_sums
 from fedlm.fl_core.exact_sums import empty_sum, grid_step, is_exact, normalized, number_of_coordinates, on_grid, summed
-from fedlm.fl_core.local_sgd import global_norm
-from fedlm.fl_core.privacy.noise_source import Draw, lower_draw, noise_from
-from fedlm.fl_core.privacy.noised_sums import noised_mean
+from fedlm.fl_core.privacy.noise.noise_source import Draw, lower_draw, noise_from
+from fedlm.fl_core.privacy.noise.noised_sums import noised_mean
+from fedlm.fl_core.rounds.aggregation import NORM_BINS, norm_bin
+from fedlm.fl_core.rounds.local_sgd import global_norm
 from fedlm.models.base import Batch, Model, Params, given_frozen
-from fedlm.models.masked_language import MaskedBatch
+from fedlm.models.families.masked_language import MaskedBatch
 
 Sharding = Literal["data", "full"]
 AXIS = "devices"

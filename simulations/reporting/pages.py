@@ -7,7 +7,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.privacy.printed_bounds import rounded_up
+from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.simulations.plot_style import settle, to_png, to_svg
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE
+from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE
 from fedlm.simulations.reporting.formatting import DASH, describe_losses, format_spread, join_words
 from fedlm.simulations.reporting.run_privacy import NO_NOISE, RunPrivacy
 from fedlm.simulations.reporting.selection import ModelResult

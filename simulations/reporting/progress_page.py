@@ -12,16 +12,16 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE
+from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
 from fedlm.simulations.experiments.cell_execution import Row
 from fedlm.simulations.experiments.comparison import Cell, CellResult, list_cells
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.reporting.formatting import format_number
-from fedlm.simulations.reporting.line_styles import line_styles
 from fedlm.simulations.reporting.pages import page_template, write_figure
-from fedlm.simulations.reporting.plots import Line, curves_figure
+from fedlm.simulations.reporting.plots.curves import Line, curves_figure
+from fedlm.simulations.reporting.plots.line_styles import line_styles
 from fedlm.simulations.reporting.report import REPORT_FILE, Drawing, Plot
 from fedlm.simulations.reporting.run_privacy import NO_NOISE, privacy_key
 from fedlm.simulations.reporting.selection import heldout_points, mean_curve

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.scores import DEFINITIONS
+from fedlm.fl_core.rounds.scores import DEFINITIONS
 from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.simulations.experiments.comparison import CellResult
 from fedlm.simulations.experiments.configuration import Comparison
@@ -17,18 +17,18 @@ from fedlm.simulations.reporting import tables
 from fedlm.simulations.reporting.formatting import format_number, format_spread
 from fedlm.simulations.reporting.gaps import gaps
 from fedlm.simulations.reporting.pages import page_template, write_figure
-from fedlm.simulations.reporting.plots import accuracy_plot, perplexity_plot, upload_plot
-from fedlm.simulations.reporting.privacy_summary import model_names, privacy_marks, privacy_rows, privacy_statements
-from fedlm.simulations.reporting.rate_maps import rate_map_plot
-from fedlm.simulations.reporting.run_privacy import privacy_key
-from fedlm.simulations.reporting.selection import ModelResult, model_results
-from fedlm.simulations.reporting.summary import summary_sentences
-from fedlm.simulations.reporting.utility_plots import (
+from fedlm.simulations.reporting.plots.curves import accuracy_plot, perplexity_plot, upload_plot
+from fedlm.simulations.reporting.plots.rate_maps import rate_map_plot
+from fedlm.simulations.reporting.plots.utility_plots import (
     can_draw_utility,
     mechanisms_plot,
     several_mechanisms,
     utility_plot,
 )
+from fedlm.simulations.reporting.privacy_summary import model_names, privacy_marks, privacy_rows, privacy_statements
+from fedlm.simulations.reporting.run_privacy import privacy_key
+from fedlm.simulations.reporting.selection import ModelResult, model_results
+from fedlm.simulations.reporting.summary import summary_sentences
 from fedlm.simulations.reporting.verdicts import judge_twins
 
 REPORT_FILE = "report.html"

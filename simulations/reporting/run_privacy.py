@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fedlm.fl_core.privacy.ancestry import NOT_PRIVATE, REPEATABLE
-from fedlm.fl_core.privacy.printed_bounds import rounded_up
+from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
+from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE, REPEATABLE
 from fedlm.simulations.experiments.comparison import CellResult
 
 NO_NOISE = "no noise"

@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
+from fedlm.fl_core.rounds.scores import DEFINITIONS
 from fedlm.fl_core.runs.recorded_runs import RecordedRun
-from fedlm.fl_core.scores import DEFINITIONS
 from fedlm.simulations.plot_style import FAMILIES, MARKERS
 from fedlm.simulations.reporting.formatting import (
     DASH,
@@ -21,9 +21,9 @@ from fedlm.simulations.reporting.formatting import (
     format_percent,
     format_perplexity,
 )
-from fedlm.simulations.reporting.line_styles import LineStyle
 from fedlm.simulations.reporting.pages import page_template, write_figure
-from fedlm.simulations.reporting.plots import Line, curves_figure
+from fedlm.simulations.reporting.plots.curves import Line, curves_figure
+from fedlm.simulations.reporting.plots.line_styles import LineStyle
 from fedlm.simulations.reporting.selection import Curve, finite
 
 CSV_COLUMNS = (

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.models.base import Params
-from fedlm.models.lora import LORA_A, LORA_B, LoraConfig
-from fedlm.models.named_states import own_names
+from fedlm.models.hugging_face.named_states import own_names
+from fedlm.models.layers.lora import LORA_A, LORA_B, LoraConfig
 from fedlm.simulations.weights.tensor_files import write_file
 
 ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
@@ -23,7 +23,7 @@ def adapter_tensors(adapters: Params, names: Params) -> dict[str, NDArray[Any]]:
     """Name adapters, `[outputs, inputs]` as PyTorch has matrices: `lora_A` is [rank, inputs].
 
     Args:
-      adapters: those of `fedlm.models.lora.lora_model`, NumPy arrays.
+      adapters: those of `fedlm.models.layers.lora.lora_model`, NumPy arrays.
       names: the tensors of the model that they belong to, arranged as its parameters are.
     """
     own, theirs = (jax.tree_util.tree_leaves(tree) for tree in (own_names(names), names))

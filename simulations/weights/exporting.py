@@ -13,20 +13,20 @@ from numpy.typing import NDArray
 from fedlm.fl_core.atomic_files import refuse_filled, whole_folder
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError, setting
 from fedlm.fl_core.lora_settings import recorded_lora
-from fedlm.fl_core.privacy.ancestry import IMPORTED, recorded_ancestry, settings_in
-from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE, tokenizer_file
+from fedlm.fl_core.privacy.origins.ancestry import IMPORTED, recorded_ancestry, settings_in
+from fedlm.fl_core.privacy.origins.vocabulary_origin import TOKENIZER_FILE, tokenizer_file
 from fedlm.fl_core.reattention import ERRORS_FACT
 from fedlm.fl_core.runs.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.initial_parameters import fit_parameters, stated_privacy
 from fedlm.fl_core.runs.places import place_in
 from fedlm.fl_core.runs.publishing import released
 from fedlm.fl_core.runs.run_lock import run_lock
-from fedlm.models import hugging_face_gpt2 as gpt2
 from fedlm.models.base import Params
-from fedlm.models.lora import LoraConfig
-from fedlm.models.named_states import own_names, to_state
+from fedlm.models.families.transformer import LARGEST_SIZE
+from fedlm.models.hugging_face import gpt2 as gpt2
+from fedlm.models.hugging_face.named_states import own_names, to_state
+from fedlm.models.layers.lora import LoraConfig
 from fedlm.models.registry import ModelEntry, find_entry, with_special_tokens
-from fedlm.models.transformer import LARGEST_SIZE
 from fedlm.simulations.data.vocabulary.adopted_tokenizers import AdoptedTokenizer
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from fedlm.simulations.weights.adapter_files import adapter_tensors, write_adapters
@@ -51,7 +51,7 @@ class StoredAdapters(NamedTuple):
     """The adapters of a run."""
 
     config: LoraConfig
-    params: Params  # NumPy arrays, see `fedlm.models.lora.lora_model`
+    params: Params  # NumPy arrays, see `fedlm.models.layers.lora.lora_model`
 
 
 class StoredModel(NamedTuple):

@@ -11,16 +11,16 @@ import numpy as np
 from fedlm.fl_core.atomic_files import refuse_filled, whole_folder
 from fedlm.fl_core.errors import DataError
 from fedlm.fl_core.json_text import json_text
-from fedlm.fl_core.privacy.ancestry import CLAIM_FIELD, IMPORTED, NOT_PRIVATE, OF_A_PUBLISHER
-from fedlm.fl_core.privacy.publisher_claims import PublisherClaim
-from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, TOKENIZER_FILE, VocabularyOrigin
+from fedlm.fl_core.privacy.origins.ancestry import CLAIM_FIELD, IMPORTED, NOT_PRIVATE, OF_A_PUBLISHER
+from fedlm.fl_core.privacy.origins.publisher_claims import PublisherClaim
+from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, TOKENIZER_FILE, VocabularyOrigin
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
 from fedlm.fl_core.runs.initial_parameters import refuse_not_finite
 from fedlm.models.base import Params, parameter_count
-from fedlm.models.hugging_face import check_tied
+from fedlm.models.hugging_face.bert import check_tied
+from fedlm.models.hugging_face.named_states import StateError, check_shapes, from_state, own_names
 from fedlm.models.model_files import describe_model
-from fedlm.models.named_states import StateError, check_shapes, from_state, own_names
 from fedlm.models.registry import MODELS, ModelEntry
 from fedlm.simulations.data.vocabulary.adopted_tokenizers import AdoptedTokenizer
 from fedlm.simulations.weights.layouts import CONFIG_FILE, Layout, read_layout

@@ -15,15 +15,13 @@ from typing import Any, NamedTuple
 import jax
 
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
-from fedlm.models import hugging_face
-from fedlm.models import hugging_face_gemma as gemma
-from fedlm.models import hugging_face_gpt2 as gpt2
-from fedlm.models import hugging_face_llama as llama
 from fedlm.models.base import Model, Params
-from fedlm.models.bert import bert
+from fedlm.models.families.bert import bert
+from fedlm.models.families.published_decoder import published_decoder
+from fedlm.models.hugging_face import bert as bert_names
+from fedlm.models.hugging_face import gemma, gpt2, llama
+from fedlm.models.hugging_face.named_states import own_names
 from fedlm.models.model_files import describe_model, read_description
-from fedlm.models.named_states import own_names
-from fedlm.models.published_decoder import published_decoder
 from fedlm.models.registry import ModelEntry
 from fedlm.models.special_tokens import SpecialTokens
 from fedlm.simulations.data.vocabulary.adopted_tokenizers import AdoptedTokenizer, TokenIds, adopt_tokenizer
@@ -79,8 +77,8 @@ class Layout(NamedTuple):
 
 
 def _of_bert(config: Any) -> Layout:
-    names = hugging_face.names_in_hugging_face(config.layers)
-    return Layout(ModelEntry(bert, config), names, hugging_face.TIED, "a BertForMaskedLM", False, "bert.encoder.layer.")
+    names = bert_names.names_in_hugging_face(config.layers)
+    return Layout(ModelEntry(bert, config), names, bert_names.TIED, "a BertForMaskedLM", False, "bert.encoder.layer.")
 
 
 def _of_gemma(config: Any) -> Layout:
@@ -105,7 +103,7 @@ class _Family(NamedTuple):
     own_ids: bool = True  # whether its vocabulary begins with PAD, BOS and EOS, and OOV
 
 
-_BERT = _Family(hugging_face.config_from_hugging_face, hugging_face.config_to_hugging_face, _of_bert)
+_BERT = _Family(bert_names.config_from_hugging_face, bert_names.config_to_hugging_face, _of_bert)
 _GEMMA = _Family(gemma.config_from_hugging_face, gemma.config_to_hugging_face, _of_gemma)
 _LLAMA = _Family(llama.config_from_hugging_face, llama.config_to_hugging_face, _of_llama, own_ids=False)
 _GPT2 = _Family(gpt2.config_from_hugging_face, gpt2.config_to_hugging_face, _of_gpt2, own_ids=False)

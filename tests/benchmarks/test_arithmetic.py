@@ -21,7 +21,7 @@ from benchmarks.simulation.peers.lstm import lstm
 from benchmarks.simulation.profile_round import by_kind
 from benchmarks.simulation.scaling import fit_line
 from fedlm.fl_core.privacy.mechanisms.registry import make_noise
-from fedlm.fl_core.privacy.noise_source import fresh_secret, noise_from
+from fedlm.fl_core.privacy.noise.noise_source import fresh_secret, noise_from
 
 
 @pytest.mark.parametrize(

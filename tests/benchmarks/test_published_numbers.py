@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from benchmarks.privacy import memorization
 from benchmarks.security import poisoning
+from fedlm.command_line.options import read_options
 from fedlm.commands.compare import CompareCommand
-from fedlm.commands.options import read_options
 from fedlm.simulations.experiments.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]

@@ -12,12 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedlm.clients.local_training import ClientProgram, ClientReport, train_locally
-from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
 from fedlm.fl_core.client_algorithms.interface import Broadcast, sent_by_client
-from fedlm.fl_core.compression.compressors import decompress_update
-from fedlm.fl_core.deployment.protocol.update_bytes import check_update, download_bytes, unpack_update
-from fedlm.fl_core.local_sgd import TrainingSums
-from fedlm.fl_core.round_loop import CohortResult, RoundPlan
+from fedlm.fl_core.rounds.aggregation import (
+    AggregationRules,
+    CohortAggregate,
+    add_aggregates,
+    contribution,
+    empty_aggregate,
+)
+from fedlm.fl_core.rounds.local_sgd import TrainingSums
+from fedlm.fl_core.rounds.round_loop import CohortResult, RoundPlan
+from fedlm.fl_core.updates.compressors import decompress_update
+from fedlm.fl_core.updates.update_bytes import check_update, download_bytes, unpack_update
 from fedlm.models.base import Params
 
 

@@ -23,8 +23,8 @@ from fedlm.fl_core.deployment.protocol.errors import (
 )
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
-from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters, upload_bytes
 from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.updates.update_bytes import pack_parameters, upload_bytes
 from tests.deployment import small_deployment as small
 
 Reply, Outcome = messages.UploadReply, messages.UploadHeader.Outcome
@@ -249,7 +249,7 @@ def test_what_a_client_does_not_allow_is_not_done(tmp_path):
 
 
 def test_nothing_is_compiled_or_encoded_again_in_later_rounds(tmp_path):
-    from fedlm.fl_core import local_sgd
+    from fedlm.fl_core.rounds import local_sgd
 
     run(FakeServer(rounds=1), tmp_path)
     compiled, encoded = local_sgd._step._cache_size(), []

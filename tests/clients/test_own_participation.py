@@ -12,9 +12,9 @@ from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
-from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters
 from fedlm.fl_core.deployment.server.client_service import participation_plan
 from fedlm.fl_core.errors import ConfigurationError, DiskError
+from fedlm.fl_core.updates.update_bytes import pack_parameters
 from tests.deployment import small_deployment as small
 from tests.support.serving import serving
 

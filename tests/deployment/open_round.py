@@ -12,13 +12,13 @@ from fedlm.fl_core.client_algorithms.interface import Broadcast
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
-from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters
 from fedlm.fl_core.deployment.server.client_service import ClientService
 from fedlm.fl_core.deployment.server.local_rounds import LocalRounds
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.state_sql import SqlState, sqlite_url
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.fl_core.runs.run_folder import RunFolder
+from fedlm.fl_core.updates.update_bytes import pack_parameters
 from tests.deployment import small_deployment as small
 from tests.support.uploads import UploadInParts
 

@@ -24,7 +24,7 @@ from fedlm.fl_core.deployment.transport.http_client import dialling
 from fedlm.fl_core.deployment.transport.http_server import HttpServer
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.models.base import language_model
-from fedlm.models.dropout import with_dropout
+from fedlm.models.layers.dropout import with_dropout
 from fedlm.models.registry import ModelEntry, create_model
 
 MODEL = "tests.deployment.small_deployment:BIGRAM"
@@ -89,7 +89,7 @@ def deployment(**changes):
 
 def examples_of(client):
     """int32 [examples, LENGTH + 1], other ones for each client."""
-    from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
+    from fedlm.fl_core.rounds.client_examples import ClientExamples, padded_sequences
 
     return padded_sequences(ClientExamples.from_sequences(token_lists(client)), LENGTH)
 

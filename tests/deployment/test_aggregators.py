@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 
 from fedlm.clients.settings import Conditions
-from fedlm.fl_core.cohorts import UniformSampler
 from fedlm.fl_core.deployment.aggregators import shared_runner
 from fedlm.fl_core.deployment.aggregators.shard import Shard
 from fedlm.fl_core.deployment.aggregators.shared_records import SharedRound
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
-from fedlm.fl_core.deployment.protocol.update_bytes import pack_parameters
 from fedlm.fl_core.deployment.roles import Endpoints, aggregate, agreement, coordinate
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import SqlState, sqlite_url
+from fedlm.fl_core.rounds.cohorts import UniformSampler
+from fedlm.fl_core.updates.update_bytes import pack_parameters
 from tests.deployment import small_deployment as small
 from tests.deployment.kills import rows_of
 from tests.deployment.plain_loop import final_parameters, simulate

@@ -12,16 +12,16 @@ from google.protobuf.message import DecodeError
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedlm.fl_core.aggregation import AggregationRules
-from fedlm.fl_core.compression.compressors import compress_update
-from fedlm.fl_core.compression.registry import COMPRESSIONS, make_compressor
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.errors import TooManyCallsError, UnknownArtifactError
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
-from fedlm.fl_core.deployment.protocol.update_bytes import WireError, pack_update
 from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum, SumSettings
 from fedlm.fl_core.exact_sums import as_float64, grid_step, like_of, number_of_coordinates
-from fedlm.fl_core.local_sgd import TrainingSums, global_norm
+from fedlm.fl_core.rounds.aggregation import AggregationRules
+from fedlm.fl_core.rounds.local_sgd import TrainingSums, global_norm
+from fedlm.fl_core.updates.compressors import compress_update
+from fedlm.fl_core.updates.registry import COMPRESSIONS, make_compressor
+from fedlm.fl_core.updates.update_bytes import WireError, pack_update
 from tests.deployment import small_deployment as small
 from tests.deployment.open_round import in_round
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fedlm.clients.network_client import Client
-from fedlm.fl_core.compression.compressors import compress_update
-from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
 from fedlm.fl_core.deployment.transport.http_client import dialling
+from fedlm.fl_core.updates.compressors import compress_update
+from fedlm.fl_core.updates.update_bytes import pack_update
 from tests.deployment import small_deployment as small
 from tests.deployment.plain_loop import final_parameters
 

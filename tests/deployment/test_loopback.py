@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import pytest
 
-from fedlm.fl_core.cohorts import UniformSampler
-from fedlm.fl_core.compression.registry import COMPRESSIONS
 from fedlm.fl_core.deployment.state.state import SeenClient
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler
+from fedlm.fl_core.rounds.cohorts import UniformSampler
 from fedlm.fl_core.runs.run_folder import RunFolder
+from fedlm.fl_core.updates.registry import COMPRESSIONS
 from tests.deployment import small_deployment as small
 from tests.deployment.plain_loop import final_parameters, simulate
 

@@ -11,11 +11,11 @@ import pytest
 from fedlm.clients import network_client
 from fedlm.clients.example_store import ExampleStore
 from fedlm.clients.server_instructions import encode
-from fedlm.fl_core.cohorts import UniformSampler
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm.fl_core.deployment.server.client_service import Task
 from fedlm.fl_core.deployment.transport.http_client import dialling
+from fedlm.fl_core.rounds.cohorts import UniformSampler
 from fedlm.models.registry import create_model
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from fedlm_client.client import Client, Settings

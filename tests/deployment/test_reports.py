@@ -11,8 +11,8 @@ from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly
 from fedlm.fl_core.deployment.protocol.errors import UnknownArtifactError
 from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
-from fedlm.fl_core.deployment.protocol.update_bytes import unpack_parameters
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
+from fedlm.fl_core.updates.update_bytes import unpack_parameters
 from tests.deployment.open_round import Status, in_round
 from tests.deployment.uploads import content_of
 

@@ -9,15 +9,15 @@ import jax
 import numpy as np
 import pytest
 
-from fedlm.fl_core.aggregation import empty_aggregate
 from fedlm.fl_core.deployment.operations.privacy_budget import PrivacyBudget
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.state import AttemptRecord, SeenClient, StateError
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.errors import CheckpointError
-from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger
-from fedlm.fl_core.round_loop import CohortResult
+from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger
+from fedlm.fl_core.rounds.aggregation import empty_aggregate
+from fedlm.fl_core.rounds.round_loop import CohortResult
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.run_folder import RunFolder
 from tests.deployment import small_deployment as small

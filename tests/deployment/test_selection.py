@@ -25,7 +25,7 @@ from fedlm.fl_core.deployment.server.reports.attempt import Attempt
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.deployment.state.state import LATE_ROUNDS, SILENT_ONCE
 from fedlm.fl_core.deployment.state.state_sql import SqlState, sqlite_url
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 from tests.deployment import small_deployment as small
 from tests.deployment.open_round import in_round
 from tests.support.uploads import UploadInParts

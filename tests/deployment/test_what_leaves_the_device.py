@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.update_bytes import upload_bytes
+from fedlm.fl_core.updates.update_bytes import upload_bytes
 from tests.deployment import small_deployment as small
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "assumptions.md"

@@ -7,9 +7,9 @@ import zlib
 import jax
 import numpy as np
 
-from fedlm.fl_core.compression.compressors import shapes_of
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.update_bytes import plan_digest, upload_bytes
+from fedlm.fl_core.updates.compressors import shapes_of
+from fedlm.fl_core.updates.update_bytes import plan_digest, upload_bytes
 from tests.deployment import small_deployment as small
 
 HONEST = 4

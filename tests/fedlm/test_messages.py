@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fedlm
-from fedlm.commands.command_tree import find_commands
+from fedlm.command_line.command_tree import find_commands
 from fedlm.fl_core.composed_settings import value_types
 
 PACKAGES = ("models", "fl_core", "simulations")

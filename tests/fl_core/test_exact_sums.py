@@ -7,8 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedlm.fl_core.aggregation import AggregationRules, add_aggregates, contribution, empty_aggregate
-from fedlm.fl_core.compression.compressors import sum_of_squares
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.exact_sums import (
     GRID_BITS,
@@ -20,7 +18,9 @@ from fedlm.fl_core.exact_sums import (
     on_grid,
     summed,
 )
-from fedlm.fl_core.local_sgd import TrainingSums, global_norm
+from fedlm.fl_core.rounds.aggregation import AggregationRules, add_aggregates, contribution, empty_aggregate
+from fedlm.fl_core.rounds.local_sgd import TrainingSums, global_norm
+from fedlm.fl_core.updates.compressors import sum_of_squares
 
 SIZES = [1, 2, 3, 5, 1000, 30_000]
 

@@ -12,7 +12,7 @@ from fedlm.clients.example_store import ExampleStore
 from fedlm.fl_core import text_examples
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import SkippedCounts
-from fedlm.simulations.data.sources.jsonl import JsonLines
+from fedlm.simulations.data.sources.tables.jsonl import JsonLines
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from tests.clients.rules import RULES, named
 

@@ -4,12 +4,12 @@ from typing import get_args
 
 import pytest
 
-from fedlm.commands.command_tree import COMMANDS
+from fedlm.command_line.command_tree import COMMANDS
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
 from fedlm.fl_core.clipping.methods import MethodName
-from fedlm.fl_core.compression.registry import COMPRESSIONS
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.server_optimizers import SERVER_OPTIMIZERS
+from fedlm.fl_core.rounds.server_optimizers import SERVER_OPTIMIZERS
+from fedlm.fl_core.updates.registry import COMPRESSIONS
 from fedlm.models.model_files import ARCHITECTURES
 from fedlm.models.registry import MODELS, find_entry
 from fedlm.simulations.data.exports.registry import EXPORTS

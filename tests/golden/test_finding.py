@@ -32,9 +32,15 @@ def repository(tmp_path_factory):
 @pytest.mark.parametrize(
     ("file", "before", "after", "case", "where"),
     [
-        ("fl_core/aggregation.py", "leaf / weight", "leaf / (weight * 1.001)", "python", r"0\.stdout|parameters\.npz"),
         (
-            "fl_core/privacy/vocabulary_origin.py",
+            "fl_core/rounds/aggregation.py",
+            "leaf / weight",
+            "leaf / (weight * 1.001)",
+            "python",
+            r"0\.stdout|parameters\.npz",
+        ),
+        (
+            "fl_core/privacy/origins/vocabulary_origin.py",
             "COVERED: {",
             "COVERED; {",
             "text",

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedlm.commands.run_endings import NO_GOOD
+from fedlm.command_line.run_endings import NO_GOOD
 from fedlm.models.registry import MODELS
 from fedlm.simulations.data.sources.registry import SOURCES
 from tests.conftest import texts_of_sixty_clients

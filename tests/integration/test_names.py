@@ -83,7 +83,7 @@ except ModuleNotFoundError:
 else:
     sys.exit("fedlm is found without its folder")
 sys.path.insert(0, {root!r})
-import fedlm.models.registry, fedlm.fl_core.round_loop, fedlm.clients.settings, fedlm.simulations.engine.lanes
+import fedlm.models.registry, fedlm.fl_core.rounds.round_loop, fedlm.clients.settings, fedlm.simulations.engine.lanes
 print(*(sys.modules["fedlm." + name].__file__ for name in ("models", "fl_core", "clients", "simulations")))
 """
 

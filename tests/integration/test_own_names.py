@@ -12,7 +12,7 @@ MINE = """
 from dataclasses import dataclass
 import optax
 from fedlm import ClientAlgorithm, ModelEntry
-from fedlm.models.cifg import CifgConfig, cifg
+from fedlm.models.families.cifg import CifgConfig, cifg
 
 TINY = ModelEntry(cifg, CifgConfig(embedding=4, hidden=6))
 ADAM = optax.adam

@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from fedlm.fl_core.errors import ProcessLostError
-from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.processes import lost_processes
 from fedlm.simulations.experiments.experiment import run_prepared
 from fedlm.simulations.pretraining import run as pretraining

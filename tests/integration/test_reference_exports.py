@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from fedlm.fl_core.client_examples import padded_sequences
+from fedlm.fl_core.rounds.client_examples import padded_sequences
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.token_store import TokenStore
 

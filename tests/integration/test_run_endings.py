@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from fedlm.commands.run_endings import NO_GOOD, exit_status, exit_status_in
+from fedlm.command_line.run_endings import NO_GOOD, exit_status, exit_status_in
 from fedlm.fl_core.runs.endings import DIVERGED, FINISHED, UNANSWERED
 from fedlm.fl_core.runs.round_rows import find_worse_than_guess, was_answered
 from tests.deployment import small_deployment as small

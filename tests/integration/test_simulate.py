@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fedlm.fl_core.privacy.printed_bounds import rounded_up
+from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from tests.support.processes import begin, finish_well, rows_of
 
 SETTINGS = {

@@ -9,7 +9,7 @@ import pytest
 from lxml import html
 
 import fedlm
-from fedlm.commands.command_tree import find_commands
+from fedlm.command_line.command_tree import find_commands
 from fedlm.fl_core.composed_settings import value_types
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fedlm.models.base import Batch, batch_loss
-from fedlm.models.masked_language import MaskedBatch
+from fedlm.models.families.masked_language import MaskedBatch
 
 
 def loss_of(model, tokens):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedlm.models.base import Batch, batch_loss
-from fedlm.models.masked_language import MaskedBatch
-from fedlm.models.published_decoder import PublishedDecoderConfig, published_decoder
-from fedlm.models.reattention import ParameterErrors
+from fedlm.models.families.masked_language import MaskedBatch
+from fedlm.models.families.published_decoder import PublishedDecoderConfig, published_decoder
+from fedlm.models.families.reattention import ParameterErrors
 from fedlm.models.registry import MODELS, find_entry
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID
 

@@ -8,8 +8,8 @@ from hypothesis.extra import numpy as hnp
 
 from fedlm.models.base import Batch, Model, batch_loss, language_model
 from fedlm.models.errors import ConfigurationError
+from fedlm.models.families.masked_language import MaskedBatch, masked_language_model
 from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums
-from fedlm.models.masked_language import MaskedBatch, masked_language_model
 from fedlm.models.special_tokens import EOS_ID, OOV_ID, PAD_ID
 
 VOCABULARY = 11

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedlm.models.cifg import CifgConfig, cifg
-from fedlm.models.layers import sinusoidal_positions
-from fedlm.models.transformer import TransformerConfig, transformer
+from fedlm.models.families.cifg import CifgConfig, cifg
+from fedlm.models.families.transformer import TransformerConfig, transformer
+from fedlm.models.layers.basic import sinusoidal_positions
 from tests.models import numpy_reference as reference
 from tests.models.small_models import perturbed, random_batch
 

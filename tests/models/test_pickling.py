@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from fedlm.models.base import given_frozen, language_model
-from fedlm.models.dropout import with_dropout
-from fedlm.models.lora import LoraConfig, lora_model
+from fedlm.models.layers.dropout import with_dropout
+from fedlm.models.layers.lora import LoraConfig, lora_model
 from fedlm.models.precision import with_precision
 from fedlm.models.registry import MODELS, create_model
 from tests.models import pickled_model

@@ -17,8 +17,8 @@ from benchmarks.simulation.peers.recommender_logits import (
     WIDTH,
     draw,
 )
-from fedlm.models.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
-from fedlm.models.sasrec import SasRecConfig, sasrec
+from fedlm.models.families.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
+from fedlm.models.families.sasrec import SasRecConfig, sasrec
 from tests.models.peers import assert_said_today, committed
 
 GOLDEN = committed("recommender_logits.json")

@@ -5,13 +5,13 @@ import jax
 import pytest
 
 from fedlm.models.base import parameter_count
-from fedlm.models.cifg import CifgConfig
 from fedlm.models.errors import ConfigurationError
+from fedlm.models.families.cifg import CifgConfig
+from fedlm.models.families.reattention import reattention_transformer
+from fedlm.models.families.transformer import TransformerConfig
 from fedlm.models.model_files import ARCHITECTURES
-from fedlm.models.reattention import reattention_transformer
 from fedlm.models.registry import MODELS, UnknownModelError, create_model, find_entry, same_model, standard_twin
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
-from fedlm.models.transformer import TransformerConfig
 
 PUBLISHED = {
     "cifg_19m": 18_884_608,

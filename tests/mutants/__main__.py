@@ -28,8 +28,8 @@ QUICK, LONG = "not (long or reference or thorough)", "long and not thorough"
 LONG_TESTS = {
     "aggregation": ["tests/fl_core/deployment/server/reports", "tests/simulations/engine/test_cohort_engine.py"],
     "clipping": ["tests/fl_core/clipping"],
-    "compression": ["tests/fl_core/compression", "tests/simulations/engine/test_cohort_engine.py"],
-    "ledger": ["tests/fl_core/privacy/test_ledger.py", "tests/fl_core/runs", "tests/simulations/experiments"],
+    "compression": ["tests/fl_core/updates", "tests/simulations/engine/test_cohort_engine.py"],
+    "ledger": ["tests/fl_core/privacy/record/test_ledger.py", "tests/fl_core/runs", "tests/simulations/experiments"],
     "releases": ["tests/fl_core/runs", "tests/simulations/experiments"],
     "privacy": ["tests/fl_core/privacy", "tests/simulations/experiments"],
     "driver": ["tests/fl_core/runs", "tests/simulations/experiments", "tests/integration/test_simulate.py"],

@@ -10,9 +10,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
-from fedlm.fl_core.server_optimizers import ServerOptimizerConfig
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig
 from fedlm.interop.flower import FedlmStrategy, NoUpdateError
 
 SHAPE, MOVE = (4,), 0.5

@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 
-from fedlm.fl_core.aggregation import AggregationRules, add_aggregates, contribution, empty_aggregate
-from fedlm.fl_core.local_sgd import TrainingSums
-from fedlm.fl_core.round_loop import CohortResult
+from fedlm.fl_core.rounds.aggregation import AggregationRules, add_aggregates, contribution, empty_aggregate
+from fedlm.fl_core.rounds.local_sgd import TrainingSums
+from fedlm.fl_core.rounds.round_loop import CohortResult
 
 WIDTH, CLIENTS = 16, 10
 HOME = np.linspace(-1, 1, WIDTH).astype(np.float32)

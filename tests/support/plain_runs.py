@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedlm.fl_core.aggregation import add_aggregates, contribution, empty_aggregate
 from fedlm.fl_core.composed_settings import compose
-from fedlm.fl_core.deployment.protocol.update_bytes import download_bytes, upload_bytes
-from fedlm.fl_core.local_sgd import TrainingSums, batch_rows
-from fedlm.fl_core.round_loop import CohortResult
+from fedlm.fl_core.rounds.aggregation import add_aggregates, contribution, empty_aggregate
+from fedlm.fl_core.rounds.local_sgd import TrainingSums, batch_rows
+from fedlm.fl_core.rounds.round_loop import CohortResult
+from fedlm.fl_core.updates.update_bytes import download_bytes, upload_bytes
 from fedlm.models.base import language_model
 from fedlm.models.registry import ModelEntry
 from fedlm.models.special_tokens import PAD_ID

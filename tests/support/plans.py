@@ -10,11 +10,11 @@ from fedlm.clients.local_training import _compress
 from fedlm.fl_core.client_algorithms.interface import Broadcast, sent_by_client, sent_by_server
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.deployment.plans.plan import PlanSource, make_plan
-from fedlm.fl_core.deployment.protocol.update_bytes import pack_update, unpack_parameters
-from fedlm.fl_core.local_sgd import train_client
-from fedlm.fl_core.round_loop import RoundPlan
-from fedlm.fl_core.settings import TrainingSettings
-from fedlm.models.dropout import with_dropout
+from fedlm.fl_core.rounds.local_sgd import train_client
+from fedlm.fl_core.rounds.round_loop import RoundPlan
+from fedlm.fl_core.rounds.settings import TrainingSettings
+from fedlm.fl_core.updates.update_bytes import pack_update, unpack_parameters
+from fedlm.models.layers.dropout import with_dropout
 from fedlm.models.precision import precision_scope, resolve_precision, with_precision
 from fedlm.models.registry import create_model
 from fedlm_client.batches import batch_of, batch_rows, random_words, shuffled, stream

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from jax_privacy.matrix_factorization import toeplitz
 
-from fedlm.fl_core.aggregation import empty_aggregate
 from fedlm.fl_core.exact_sums import grid_step, number_of_coordinates, on_grid
-from fedlm.fl_core.privacy import private_rounds, releases
-from fedlm.fl_core.privacy.noise_source import SECRET_BYTES
+from fedlm.fl_core.privacy import private_rounds
+from fedlm.fl_core.privacy.noise.noise_source import SECRET_BYTES
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
-from fedlm.fl_core.round_loop import CohortResult
+from fedlm.fl_core.privacy.record import releases
+from fedlm.fl_core.rounds.aggregation import empty_aggregate
+from fedlm.fl_core.rounds.round_loop import CohortResult
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.models.base import language_model

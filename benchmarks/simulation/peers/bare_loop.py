@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from benchmarks.simulation.peers.jax_models import create
 from benchmarks.simulation.peers.protocol import RoundAnswer, private_standard_output, serve, timed
 from benchmarks.simulation.peers.task import Task, load_task
-from fedlm.fl_core.local_sgd import local_step
+from fedlm.fl_core.rounds.local_sgd import local_step
 from fedlm.models.base import Batch, Model, Params
 
 BY_DEVICE = PartitionSpec("devices")

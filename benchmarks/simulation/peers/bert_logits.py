@@ -1,4 +1,4 @@
-"""Logits and parameter counts of Hugging Face's BertForMaskedLM, for the tests of `models/bert.py`.
+"""Logits and parameter counts of Hugging Face's BertForMaskedLM, for the tests of `models/families/bert.py`.
 
 Weights are drawn from each parameter's name, so that both sides draw the same ones. To write the committed file anew:
 

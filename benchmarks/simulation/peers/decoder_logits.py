@@ -1,4 +1,4 @@
-"""Logits of Hugging Face's decoders of several shapes, for the tests of `models/published_decoder.py`.
+"""Logits of Hugging Face's decoders of several shapes, for the tests of `models/families/published_decoder.py`.
 
 Weights are drawn from each parameter's name, so that both sides draw the same ones. To write the committed file anew:
 

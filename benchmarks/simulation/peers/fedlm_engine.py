@@ -16,13 +16,13 @@ import numpy as np
 from benchmarks.simulation.peers.jax_models import create
 from benchmarks.simulation.peers.protocol import RoundAnswer, private_standard_output, serve, timed
 from benchmarks.simulation.peers.task import Task, load_task
-from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, mean_delta
 from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm
 from fedlm.fl_core.client_algorithms.sgd import PLAIN_SGD
-from fedlm.fl_core.compression.registry import COMPRESSION_OF_BITS, make_compressor
-from fedlm.fl_core.local_sgd import LocalTraining
-from fedlm.fl_core.round_loop import RoundPlan
-from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server, server_step
+from fedlm.fl_core.rounds.aggregation import AggregationRules, CohortAggregate, mean_delta
+from fedlm.fl_core.rounds.local_sgd import LocalTraining
+from fedlm.fl_core.rounds.round_loop import RoundPlan
+from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig, init_server, server_step
+from fedlm.fl_core.updates.registry import COMPRESSION_OF_BITS, make_compressor
 from fedlm.models.base import Batch, Params, batch_loss
 from fedlm.simulations.data.federated_data import InMemoryData
 from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine

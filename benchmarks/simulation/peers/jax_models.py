@@ -4,9 +4,9 @@ import dataclasses
 
 from benchmarks.simulation.peers.lstm import lstm
 from fedlm.models.base import Model
-from fedlm.models.cifg import CifgConfig, cifg
+from fedlm.models.families.cifg import CifgConfig, cifg
+from fedlm.models.families.transformer import TransformerConfig, transformer
 from fedlm.models.registry import ModelEntry, create_model
-from fedlm.models.transformer import TransformerConfig, transformer
 
 # Of 0.1 M parameters, of which four fifths are the table.
 SMALLEST = {

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from fedlm.models.base import Model, Params
-from fedlm.models.layers import dense, embed, init_dense, init_embedding
-from fedlm.models.linear_head import linear_head_model
-from fedlm.models.matrix_products import constant_product, sum_of_outer_products
+from fedlm.models.layers.basic import dense, embed, init_dense, init_embedding
+from fedlm.models.layers.linear_head import linear_head_model
+from fedlm.models.layers.matrix_products import constant_product, sum_of_outer_products
 
 _Pair = tuple[jax.Array, jax.Array]
 
@@ -81,7 +81,7 @@ def _recurrence_forward(z_txbx4h: jax.Array, recurrent_hx4h: jax.Array) -> tuple
 
 
 def _recurrence_backward(residuals: Any, gradient_txbxh: jax.Array) -> _Pair:
-    # As in models/recurrent.py: the weights' gradient is one matrix product over all steps, after the loop.
+    # As in models/layers/recurrent.py: the weights' gradient is one matrix product over all steps, after the loop.
     pull_back, h_txbxh = residuals
     (z_gradient,) = pull_back(gradient_txbxh)
     return z_gradient, sum_of_outer_products(h_txbxh[:-1], z_gradient[1:])

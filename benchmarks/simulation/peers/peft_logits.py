@@ -1,4 +1,4 @@
-"""Logits of Hugging Face's models with adapters of PEFT, for the tests of `models/lora.py`.
+"""Logits of Hugging Face's models with adapters of PEFT, for the tests of `models/layers/lora.py`.
 
 Weights are drawn from each parameter's name, so that both sides draw the same ones. To write the committed file anew:
 

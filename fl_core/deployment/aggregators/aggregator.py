@@ -28,7 +28,7 @@ from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
 from fedlm.fl_core.deployment.state.retrying import with_retries_async
 from fedlm.fl_core.deployment.state.state import StateError, UnreachableError
 from fedlm.fl_core.errors import ConfigurationError, DiskError
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 
 _POLL_SECONDS, _BEAT_SECONDS = 0.1, 1.0
 _Result = TypeVar("_Result")

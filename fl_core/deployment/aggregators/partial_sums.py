@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedlm.fl_core.aggregation import CohortAggregate, empty_aggregate
-from fedlm.fl_core.deployment.protocol.update_bytes import WireError
 from fedlm.fl_core.exact_sums import like_of, why_impossible
+from fedlm.fl_core.rounds.aggregation import CohortAggregate, empty_aggregate
+from fedlm.fl_core.updates.update_bytes import WireError
 from fedlm.models.base import Params
 
 

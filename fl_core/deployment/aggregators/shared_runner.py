@@ -10,20 +10,20 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedlm.fl_core.aggregation import add_aggregates, empty_aggregate
 from fedlm.fl_core.client_algorithms.interface import Broadcast, sent_by_client
 from fedlm.fl_core.deployment.aggregators.partial_sums import unpack_aggregate
 from fedlm.fl_core.deployment.aggregators.shared_records import Phase, SharedRound, Tally
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.event_log import event, warn
-from fedlm.fl_core.deployment.protocol.update_bytes import WireError, pack_parameters
 from fedlm.fl_core.deployment.server.pacing import PaceSteering
 from fedlm.fl_core.deployment.server.round_rules import DrainedError, RoundProgress
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.state import AttemptRecord, StateError, UnreachableError
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.round_loop import CohortResult, RoundPlan
+from fedlm.fl_core.rounds.aggregation import add_aggregates, empty_aggregate
+from fedlm.fl_core.rounds.round_loop import CohortResult, RoundPlan
+from fedlm.fl_core.updates.update_bytes import WireError, pack_parameters
 from fedlm.models.base import Params
 
 _POLL_SECONDS = 0.1

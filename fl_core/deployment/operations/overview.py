@@ -16,7 +16,7 @@ from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state import StateError, UnreachableError
 from fedlm.fl_core.deployment.state.state_sql import SqlState
-from fedlm.fl_core.privacy.printed_bounds import rounded_up
+from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.

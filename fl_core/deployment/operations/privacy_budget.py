@@ -3,7 +3,7 @@
 import threading
 from typing import Any
 
-from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.statement import state, state_plan
 
 

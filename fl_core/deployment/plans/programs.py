@@ -12,10 +12,10 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from fedlm.fl_core.client_algorithms.interface import Broadcast, ClientAlgorithm, LocalState, sent_by_server
-from fedlm.fl_core.compression.compressors import Compressor, compress_update
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums, algorithm_step
 from fedlm.fl_core.randomness import device_key
+from fedlm.fl_core.rounds.local_sgd import LocalTraining, TrainingSums, algorithm_step
+from fedlm.fl_core.updates.compressors import Compressor, compress_update
 from fedlm.models.base import Batch, Model
 from fedlm.models.precision import Precision, precision_scope
 

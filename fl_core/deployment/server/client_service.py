@@ -7,13 +7,11 @@ from pathlib import Path
 import jax
 
 from fedlm.fl_core.client_algorithms.interface import sent_by_client, sent_by_server
-from fedlm.fl_core.cohorts import CohortSampler
 from fedlm.fl_core.deployment.plans.plan import Plan, PlanSource, make_plan
 from fedlm.fl_core.deployment.plans.plan_offers import PLAN_BYTES, PlanOffer
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import Buffer, ServedArtifact
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
-from fedlm.fl_core.deployment.protocol.update_bytes import DownloadEncoding, download_bytes, upload_bytes
 from fedlm.fl_core.deployment.security.plan_keys import PlanSigner
 from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers, Offer, Rounds
 from fedlm.fl_core.deployment.server.client_registry import ClientRegistry
@@ -27,9 +25,11 @@ from fedlm.fl_core.deployment.server.reports.upload_buffers import UploadBuffers
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.state.state_sql import SqlState
-from fedlm.fl_core.privacy.vocabulary_origin import GIVEN, VocabularyOrigin
+from fedlm.fl_core.privacy.origins.vocabulary_origin import GIVEN, VocabularyOrigin
+from fedlm.fl_core.rounds.cohorts import CohortSampler
 from fedlm.fl_core.runs.federated_training import Score
 from fedlm.fl_core.runs.run_folder import TRANSFERS_FOLDER
+from fedlm.fl_core.updates.update_bytes import DownloadEncoding, download_bytes, upload_bytes
 from fedlm.models.base import Model
 
 # Of a checkpoint the parameters, two moments of them and what a client algorithm remembers, then the next download; and

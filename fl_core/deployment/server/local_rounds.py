@@ -18,7 +18,7 @@ from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
 from fedlm.fl_core.deployment.server.round_rules import DrainedError, RoundProgress, RoundRules
 from fedlm.fl_core.deployment.state.retrying import with_retries_async
 from fedlm.fl_core.deployment.state.state import AttemptRecord
-from fedlm.fl_core.round_loop import CohortResult, RoundPlan
+from fedlm.fl_core.rounds.round_loop import CohortResult, RoundPlan
 
 _LONGEST_WAIT = 3600.0
 

@@ -6,21 +6,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from fedlm.fl_core.aggregation import AggregationRules
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.deployment.protocol.names import LONGEST_POPULATION
-from fedlm.fl_core.deployment.protocol.update_bytes import DownloadEncoding
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustName, RobustRule
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import AtLeastOne, Count, NotNegative, Positive, Range, Seed
-from fedlm.fl_core.privacy.ancestry import InitialData, check_initial_data
+from fedlm.fl_core.privacy.origins.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.settings import PrivacySettings
-from fedlm.fl_core.round_loop import FederatedOptimization
-from fedlm.fl_core.server_optimizers import DEFAULT_SERVER_RATE
-from fedlm.fl_core.settings import TrainingSettings
+from fedlm.fl_core.rounds.aggregation import AggregationRules
+from fedlm.fl_core.rounds.round_loop import FederatedOptimization
+from fedlm.fl_core.rounds.server_optimizers import DEFAULT_SERVER_RATE
+from fedlm.fl_core.rounds.settings import TrainingSettings
 from fedlm.fl_core.text_examples import ExampleCut
+from fedlm.fl_core.updates.update_bytes import DownloadEncoding
 
 
 @dataclass(frozen=True, kw_only=True)

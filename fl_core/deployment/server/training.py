@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.cohorts import CohortSampler, WhoeverChecksIn
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
@@ -20,9 +19,10 @@ from fedlm.fl_core.deployment.server.settings import MAY_CHANGE, Deployment
 from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.state import ReleaseRecord, StateError
 from fedlm.fl_core.deployment.state.state_sql import SqlState
-from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
+from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.randomness import device_key
-from fedlm.fl_core.round_loop import CohortRunner
+from fedlm.fl_core.rounds.cohorts import CohortSampler, WhoeverChecksIn
+from fedlm.fl_core.rounds.round_loop import CohortRunner
 from fedlm.fl_core.runs.driver import Observer, Run
 from fedlm.fl_core.runs.federated_training import FederatedTraining, Score
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
@@ -35,8 +35,8 @@ from fedlm.models.precision import resolve_precision
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
-    from fedlm.fl_core.privacy.ledger import PrivacyLedger
     from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
+    from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
     from fedlm.fl_core.runs.private_releases import PrivacyTerms
 
 _RUN_FILE = "run"

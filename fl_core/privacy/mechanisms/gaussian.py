@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedlm.fl_core.privacy.mechanisms.interface import Generations, Mechanism, NoisePlan, check_horizon, last_round
-from fedlm.fl_core.privacy.noise_source import Draw
+from fedlm.fl_core.privacy.noise.noise_source import Draw
 from fedlm.models.base import Params
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.noise_source import Draw
+from fedlm.fl_core.privacy.noise.noise_source import Draw
 from fedlm.fl_core.privacy.participation import Participation
 from fedlm.models.base import Params
 

@@ -9,7 +9,7 @@ import numpy as np
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.mechanisms.interface import NoisePlan, check_horizon
 from fedlm.fl_core.privacy.mechanisms.strategy import StrategyMechanism
-from fedlm.fl_core.privacy.noise_source import Draw
+from fedlm.fl_core.privacy.noise.noise_source import Draw
 from fedlm.models.base import Params
 
 Buffers = tuple[Params, ...]

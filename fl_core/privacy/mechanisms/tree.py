@@ -23,7 +23,7 @@ from fedlm.fl_core.privacy.mechanisms.interface import (
     last_round,
 )
 from fedlm.fl_core.privacy.mechanisms.tree_sensitivity import tree_sensitivity_squared
-from fedlm.fl_core.privacy.noise_source import Draw, Name
+from fedlm.fl_core.privacy.noise.noise_source import Draw, Name
 from fedlm.fl_core.privacy.participation import EpochParticipation
 from fedlm.models.base import Params
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedlm.fl_core.privacy.mechanisms.interface import NoisePlan
 from fedlm.fl_core.privacy.mechanisms.tree import Stack, Tree, TreeNoise, TreeState, node
-from fedlm.fl_core.privacy.noise_source import Draw
+from fedlm.fl_core.privacy.noise.noise_source import Draw
 from fedlm.models.base import Params
 
 

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.number_ranges import Count
+from fedlm.fl_core.rounds.client_examples import ClientExamples, padded_sequences
 from fedlm.simulations.data.store.token_store import TokenStore
 
 PIECE_EXAMPLES = 1 << 12

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar
 
-from fedlm.fl_core.client_examples import ClientExamples
+from fedlm.fl_core.rounds.client_examples import ClientExamples
 from fedlm.simulations.data.exports.base import (
     Advance,
     ExportSettings,

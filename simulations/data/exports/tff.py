@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import ClassVar
 
-from fedlm.fl_core.client_examples import ClientExamples
 from fedlm.fl_core.errors import DataError, setting
+from fedlm.fl_core.rounds.client_examples import ClientExamples
 from fedlm.simulations.data.exports.base import (
     Advance,
     ExportSettings,

@@ -22,8 +22,13 @@ from numpy.typing import NDArray
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.number_ranges import Count, Seed
-from fedlm.fl_core.privacy.private_words import contribution, noisy_words
-from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE, PrivateVocabulary, origin_of_import, tokenizer_file
+from fedlm.fl_core.privacy.origins.private_words import contribution, noisy_words
+from fedlm.fl_core.privacy.origins.vocabulary_origin import (
+    TOKENIZER_FILE,
+    PrivateVocabulary,
+    origin_of_import,
+    tokenizer_file,
+)
 from fedlm.models.special_tokens import OOV_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.grouping import NUM_GROUPS, RunSummary, read_clients

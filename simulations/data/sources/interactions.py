@@ -12,11 +12,11 @@ import tyro
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.base import Progress, Reading, Source
-from fedlm.simulations.data.sources.byte_parts import BytePart, byte_parts, last_line_end
-from fedlm.simulations.data.sources.csv_tables import CsvTables
-from fedlm.simulations.data.sources.jsonl import JsonLines
-from fedlm.simulations.data.sources.parquet import ParquetTables
-from fedlm.simulations.data.sources.user_rows import NOT_UTF8, existing_files, in_order
+from fedlm.simulations.data.sources.tables.byte_parts import BytePart, byte_parts, last_line_end
+from fedlm.simulations.data.sources.tables.csv_tables import CsvTables
+from fedlm.simulations.data.sources.tables.jsonl import JsonLines
+from fedlm.simulations.data.sources.tables.parquet import ParquetTables
+from fedlm.simulations.data.sources.tables.user_rows import NOT_UTF8, existing_files, in_order
 
 Form = Literal["pairs", "movielens", "csv", "jsonl", "parquet"]
 

@@ -1,14 +1,14 @@
 """The sources that `fedlm data import` knows by name."""
 
 from fedlm.simulations.data.sources.base import Source
-from fedlm.simulations.data.sources.csv_tables import CsvTables
-from fedlm.simulations.data.sources.huggingface import HuggingFaceDataset
-from fedlm.simulations.data.sources.jsonl import JsonLines
-from fedlm.simulations.data.sources.parquet import ParquetTables
 from fedlm.simulations.data.sources.stackexchange.source import StackExchange
 from fedlm.simulations.data.sources.stackoverflow.fedjax_source import StackOverflowFedjax
 from fedlm.simulations.data.sources.stackoverflow.tff_source import StackOverflowTff
 from fedlm.simulations.data.sources.standard_library import StandardLibrary
+from fedlm.simulations.data.sources.tables.csv_tables import CsvTables
+from fedlm.simulations.data.sources.tables.huggingface import HuggingFaceDataset
+from fedlm.simulations.data.sources.tables.jsonl import JsonLines
+from fedlm.simulations.data.sources.tables.parquet import ParquetTables
 from fedlm.simulations.data.sources.text_files import TextFiles
 
 SOURCES: dict[str, type[Source]] = {

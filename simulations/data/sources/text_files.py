@@ -14,8 +14,8 @@ import tyro
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.base import PART_BYTES, Part, Progress, Reading
-from fedlm.simulations.data.sources.byte_parts import DECOMPRESSORS, BytePart, FindEnd, byte_parts, last_line_end
-from fedlm.simulations.data.sources.user_rows import NOT_UTF8, document_id, existing_files
+from fedlm.simulations.data.sources.tables.byte_parts import DECOMPRESSORS, BytePart, FindEnd, byte_parts, last_line_end
+from fedlm.simulations.data.sources.tables.user_rows import NOT_UTF8, document_id, existing_files
 
 Documents = Literal["files", "lines", "paragraphs"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
-from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, STORE_HEADER, UNKNOWN, VocabularyOrigin
+from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, STORE_HEADER, UNKNOWN, VocabularyOrigin
 from fedlm.simulations.data.splits import SPLITS
 
 FORMAT = "fedlm-token-store"

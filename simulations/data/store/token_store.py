@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fedlm.fl_core.client_examples import ClientExamples, ClientsFingerprint, completion_starts, padded_sequences
 from fedlm.fl_core.errors import ConfigurationError, DataError
-from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE, VocabularyOrigin
+from fedlm.fl_core.privacy.origins.vocabulary_origin import TOKENIZER_FILE, VocabularyOrigin
+from fedlm.fl_core.rounds.client_examples import ClientExamples, ClientsFingerprint, completion_starts, padded_sequences
 from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.shown import in_a_line, in_a_table
 from fedlm.models.special_tokens import OWN, SpecialTokens

@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 
 from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
 from fedlm.fl_core.errors import DataError, setting
-from fedlm.fl_core.privacy.ancestry import BUDGET_FILE
-from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE, UNKNOWN, VocabularyOrigin
+from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
+from fedlm.fl_core.privacy.origins.vocabulary_origin import TOKENIZER_FILE, UNKNOWN, VocabularyOrigin
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.format import (

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 from fedlm.fl_core.errors import DataError, setting
-from fedlm.fl_core.privacy.vocabulary_origin import TOKENIZER_FILE, VocabularyOrigin, origin_beside, tokenizer_file
+from fedlm.fl_core.privacy.origins.vocabulary_origin import (
+    TOKENIZER_FILE,
+    VocabularyOrigin,
+    origin_beside,
+    tokenizer_file,
+)
 from fedlm.fl_core.text_encodings import refuse_other_encodings
 from fedlm.models.special_tokens import SPECIAL_TOKENS
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer

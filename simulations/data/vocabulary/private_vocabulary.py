@@ -7,9 +7,9 @@ from typing import Literal
 
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.number_ranges import Count, Positive
-from fedlm.fl_core.privacy.delta import Delta
-from fedlm.fl_core.privacy.private_words import noisy_words
-from fedlm.fl_core.privacy.vocabulary_origin import PrivateVocabulary
+from fedlm.fl_core.privacy.accounting.delta import Delta
+from fedlm.fl_core.privacy.origins.private_words import noisy_words
+from fedlm.fl_core.privacy.origins.vocabulary_origin import PrivateVocabulary
 from fedlm.simulations.data.splits import SPLITS, SplitRule
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
@@ -52,7 +52,7 @@ def plan_of(settings: VocabularyPrivacySettings) -> PrivateVocabulary | None:
     if settings.vocabulary_epsilon is None or settings.vocabulary_delta is None:
         return None
     # Which imports dp-accounting, for a second or two.
-    from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
+    from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
 
     return plan_vocabulary(settings.vocabulary_epsilon, settings.vocabulary_delta, settings.vocabulary_words_per_client)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.processes import from_first
 from fedlm.models.base import Model, Params
-from fedlm.models.blocked_head import MOST_LOGITS
+from fedlm.models.layers.blocked_head import MOST_LOGITS
 from fedlm.models.losses import cross_entropy
 from fedlm.simulations.data.federated_data import rows_per_device
 

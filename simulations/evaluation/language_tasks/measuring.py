@@ -17,7 +17,7 @@ import numpy as np
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.number_ranges import Count, CountOrZero
-from fedlm.fl_core.privacy.ancestry import settings_in
+from fedlm.fl_core.privacy.origins.ancestry import settings_in
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.models.decoding import decoder_of
 from fedlm.models.precision import precision_scope, resolve_precision, with_precision

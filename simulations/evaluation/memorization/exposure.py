@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedlm.fl_core.errors import DataError
-from fedlm.fl_core.scores import example_sums
+from fedlm.fl_core.rounds.scores import example_sums
 from fedlm.models.base import Model, Params
 from fedlm.simulations.data.federated_data import InMemoryData, device_batches
 from fedlm.simulations.pretraining.inserted_canaries import InsertedCanaries

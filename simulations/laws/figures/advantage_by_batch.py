@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedlm.fl_core.privacy.accounting import privacy_profile
-from fedlm.fl_core.privacy.central_plan import central_plan
+from fedlm.fl_core.privacy.promise.central_plan import central_plan
+from fedlm.fl_core.privacy.promise.guarantee import privacy_profile
 from fedlm.simulations.laws.figures.axes import head, label_axes, legend_below, line_style, short_number, size_words
 from fedlm.simulations.laws.figures.exact_noise import noise_multipliers
 from fedlm.simulations.laws.figures.tables import Progress, Table, no_progress, table_of

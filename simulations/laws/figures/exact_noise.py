@@ -5,7 +5,7 @@ import functools
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedlm.fl_core.privacy.noise_search import Training, least_noise
+from fedlm.fl_core.privacy.accounting.noise_search import Training, least_noise
 
 
 def noise_multipliers(

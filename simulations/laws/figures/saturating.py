@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting import calibrate
-from fedlm.fl_core.privacy.central_plan import central_plan
+from fedlm.fl_core.privacy.promise.central_plan import central_plan
+from fedlm.fl_core.privacy.promise.guarantee import calibrate
 from fedlm.simulations.laws.figures.saturation import mark_saturation
 from fedlm.simulations.laws.figures.searching import DELTA, EPSILONS, TrainingSearch, grid_of
 from fedlm.simulations.laws.figures.tables import Progress, Table, in_words, no_progress, table_of

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
-from fedlm.fl_core.local_sgd import LocalTraining
-from fedlm.fl_core.local_sgd import batch_rows as native_rows
+from fedlm.fl_core.rounds.client_examples import ClientExamples, padded_sequences
+from fedlm.fl_core.rounds.local_sgd import LocalTraining
+from fedlm.fl_core.rounds.local_sgd import batch_rows as native_rows
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, count_words
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
 from fedlm_client.batches import batch_rows, random_words, sequences_of, shuffled, stream

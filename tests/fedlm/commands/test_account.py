@@ -6,12 +6,12 @@ import math
 import pytest
 
 from fedlm.commands.cli import main
-from fedlm.fl_core.privacy import accounting
-from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
 from fedlm.fl_core.privacy.mechanisms import blt
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import BoundedParticipation, RealisedParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise import guarantee
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release
 
 FIELDS = {"epsilon", "delta", "rho", "sensitivity", "unit", "adjacency", "assumptions", "noise_multiplier", "rounds"}
 BLT = (0.9, 0.4, 0.2, 0.15)
@@ -269,7 +269,7 @@ def test_a_picture_is_made(name, tmp_path, capsys):
 
 
 def test_an_infinite_epsilon_is_said(monkeypatch, capsys):
-    monkeypatch.setattr(accounting, "gaussian_epsilon", lambda *_: math.inf)
+    monkeypatch.setattr(guarantee, "gaussian_epsilon", lambda *_: math.inf)
     assert main(["account", "gaussian", *BOUNDED, *NOISE]) == 0
     assert "epsilon  infinite" in capsys.readouterr().out
 

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from fedlm.commands import command_tree, models
+from fedlm.command_line import command_tree
+from fedlm.command_line.command_tree import COMMANDS, find_commands
+from fedlm.command_line.progress import StepProgress, bytes_text, describe_round, scores_in_words, time_text
+from fedlm.commands import models
 from fedlm.commands.account import KINDS
 from fedlm.commands.cli import main
-from fedlm.commands.command_tree import COMMANDS, find_commands
-from fedlm.commands.progress import StepProgress, bytes_text, describe_round, scores_in_words, time_text
 from fedlm.simulations.experiments.presets import PRESETS, SIMULATION_PRESETS
 
 

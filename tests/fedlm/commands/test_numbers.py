@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from fedlm.command_line.command_tree import find_commands
 from fedlm.commands.cli import main
-from fedlm.commands.command_tree import find_commands
 from fedlm.fl_core.composed_settings import compose, value_hints
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.number_ranges import range_of, refusal

@@ -12,12 +12,12 @@ import pytest
 
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError
-from fedlm.fl_core.privacy.accounting import gaussian_epsilon
-from fedlm.fl_core.privacy.ancestry import as_records, recorded_ancestry
-from fedlm.fl_core.privacy.ledger import PrivacyLedger
-from fedlm.fl_core.privacy.printed_bounds import rounded_up
-from fedlm.fl_core.privacy.vocabulary_origin import origin_of_import
-from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
+from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
+from fedlm.fl_core.privacy.origins.ancestry import as_records, recorded_ancestry
+from fedlm.fl_core.privacy.origins.vocabulary_origin import origin_of_import
+from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
+from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.publishing import PAGE_FILE, load_published
 from fedlm.models.registry import create_model

@@ -4,7 +4,15 @@ import jax
 import jax.numpy as jnp
 
 from fedlm.models.base import Batch, language_model
-from fedlm.models.layers import dense, embed, init_dense, init_embedding, init_layer_norm, layer_norm, logits_from_table
+from fedlm.models.layers.basic import (
+    dense,
+    embed,
+    init_dense,
+    init_embedding,
+    init_layer_norm,
+    layer_norm,
+    logits_from_table,
+)
 
 
 def every_use(vocabulary, width):

@@ -12,11 +12,11 @@ from fedlm.fl_core.clipping.clip_functions import CLIP_FUNCTIONS, clip_factors
 from fedlm.fl_core.clipping.methods import METHODS, Clipping, clipped_sum
 from fedlm.fl_core.clipping.one_by_one import OneByOne, add_one_by_one
 from fedlm.models.base import Batch, Model, language_model
-from fedlm.models.blocked_head import blocked_cross_entropy
-from fedlm.models.layers import embed, init_embedding, logits_from_table
-from fedlm.models.linear_head import linear_head_model
+from fedlm.models.layers.basic import embed, init_embedding, logits_from_table
+from fedlm.models.layers.blocked_head import blocked_cross_entropy
+from fedlm.models.layers.linear_head import linear_head_model
+from fedlm.models.layers.parameter_uses import look_up, multiply
 from fedlm.models.losses import ExampleSums
-from fedlm.models.parameter_uses import look_up, multiply
 from fedlm.models.precision import precision_scope, with_precision
 from tests.fl_core.clipping.compiled_sums import (
     EVERY_MODEL,

@@ -11,12 +11,12 @@ from jax_privacy.clipping import clipped_grad
 from fedlm.fl_core.clipping import factored_gradients
 from fedlm.fl_core.clipping.methods import Clipping, clipped_sum, method_for
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.models import blocked_head
 from fedlm.models.base import Batch, given_frozen, language_model
-from fedlm.models.dropout import with_dropout
-from fedlm.models.layers import embed, init_embedding, logits_from_table
-from fedlm.models.linear_head import linear_head_model
-from fedlm.models.lora import LoraConfig, lora_model
+from fedlm.models.layers import blocked_head
+from fedlm.models.layers.basic import embed, init_embedding, logits_from_table
+from fedlm.models.layers.dropout import with_dropout
+from fedlm.models.layers.linear_head import linear_head_model
+from fedlm.models.layers.lora import LoraConfig, lora_model
 from fedlm.models.precision import precision_scope, with_precision
 from tests.fl_core.clipping.compiled_sums import (
     EVERY_MODEL,

@@ -11,13 +11,13 @@ from dp_accounting import pld
 from jax_privacy.experimental.accounting import amplified_bandmf_event, truncated_amplified_bandmf_event
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting import account, events_of
-from fedlm.fl_core.privacy.band_choice import best_bands, prefix_error
-from fedlm.fl_core.privacy.central_plan import central_plan, most_bands
-from fedlm.fl_core.privacy.composition import delta_above
-from fedlm.fl_core.privacy.noise_search import Training, least_noise
+from fedlm.fl_core.privacy.accounting.composition import delta_above
+from fedlm.fl_core.privacy.accounting.noise_search import Training, least_noise
 from fedlm.fl_core.privacy.participation import PoissonParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.band_choice import best_bands, prefix_error
+from fedlm.fl_core.privacy.promise.central_plan import central_plan, most_bands
+from fedlm.fl_core.privacy.promise.guarantee import account, events_of
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 
 DELTA = 1e-6
 STRATEGY = (0.8, 0.48, 0.36)

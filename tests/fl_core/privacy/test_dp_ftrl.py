@@ -4,14 +4,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedlm.fl_core.aggregation import empty_aggregate
 from fedlm.fl_core.privacy.mechanisms.registry import make_noise
-from fedlm.fl_core.privacy.noise_source import noise_from
+from fedlm.fl_core.privacy.noise.noise_source import noise_from
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
-from fedlm.fl_core.round_loop import CohortResult, FederatedOptimization, run_rounds
-from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server, server_step
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.rounds.aggregation import empty_aggregate
+from fedlm.fl_core.rounds.round_loop import CohortResult, FederatedOptimization, run_rounds
+from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig, init_server, server_step
 from tests.support.exact_totals import exact_total
 
 WIDTH, ROUNDS, GOAL, CLIP, NOISE, RATE, MOMENTUM = 6, 11, 4, 0.5, 1.5, 0.3, 0.9

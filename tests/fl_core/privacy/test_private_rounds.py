@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fedlm.fl_core.aggregation import empty_aggregate
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.exact_sums import grid_step
-from fedlm.fl_core.privacy.accounting import account
-from fedlm.fl_core.privacy.noise_source import noise_from
+from fedlm.fl_core.privacy.noise.noise_source import noise_from
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation, PrivateRounds
+from fedlm.fl_core.privacy.promise.guarantee import account
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.rounds.aggregation import empty_aggregate
 from tests.support.exact_totals import exact_total
 
 WIDTH = 50_000

@@ -6,14 +6,14 @@ import math
 import pytest
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting import account, gaussian_epsilon
-from fedlm.fl_core.privacy.ancestry import Phase, as_records
-from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
+from fedlm.fl_core.privacy.origins.ancestry import Phase, as_records
+from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
-from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
-from fedlm.fl_core.privacy.relevance_spending import plan_relevance
-from fedlm.fl_core.privacy.spending import calibrate_total
+from fedlm.fl_core.privacy.promise.guarantee import account, gaussian_epsilon
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.relevance_spending import plan_relevance
+from fedlm.fl_core.privacy.promise.spending import calibrate_total
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release
 from fedlm.fl_core.privacy.statement import state_plan, state_together, training_in
 
 DELTA = 1e-5

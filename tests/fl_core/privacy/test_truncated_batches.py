@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from fedlm.fl_core.privacy.accounting import account, events_of
-from fedlm.fl_core.privacy.central_plan import central_plan, enough_for_most_batches
-from fedlm.fl_core.privacy.composition import delta_above, epsilon_above
+from fedlm.fl_core.privacy.accounting.composition import delta_above, epsilon_above
+from fedlm.fl_core.privacy.promise.central_plan import central_plan, enough_for_most_batches
+from fedlm.fl_core.privacy.promise.guarantee import account, events_of
 
 
 def released(others, probability, most, size):

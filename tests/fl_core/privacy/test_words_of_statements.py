@@ -6,13 +6,19 @@ import re
 
 import pytest
 
-from fedlm.fl_core.privacy.central_plan import central_plan
+from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
+from fedlm.fl_core.privacy.origins.vocabulary_origin import (
+    GIVEN,
+    ORIGIN_FIELD,
+    UNKNOWN,
+    PrivateVocabulary,
+    VocabularyOrigin,
+)
 from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation, PoissonParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
-from fedlm.fl_core.privacy.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
-from fedlm.fl_core.privacy.relevance_spending import plan_relevance
+from fedlm.fl_core.privacy.promise.central_plan import central_plan
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.relevance_spending import plan_relevance
 from fedlm.fl_core.privacy.statement import state_plan
-from fedlm.fl_core.privacy.vocabulary_origin import GIVEN, ORIGIN_FIELD, UNKNOWN, PrivateVocabulary, VocabularyOrigin
 
 ITEMS = "user: all items of one user, of which the last 8 before those held out are trained on, in all steps"
 PLANS = [

@@ -2,14 +2,14 @@
 
 import pytest
 
-from fedlm.fl_core.round_loop import FederatedOptimization
+from fedlm.fl_core.rounds.round_loop import FederatedOptimization
+from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig, init_server
 from fedlm.fl_core.runs.absurd_steps import AbsurdSteps
 from fedlm.fl_core.runs.driver import Run
 from fedlm.fl_core.runs.federated_training import FederatedTraining
 from fedlm.fl_core.runs.identity import RunIdentity
 from fedlm.fl_core.runs.round_rows import find_divergence
 from fedlm.fl_core.runs.run_folder import RunFolder
-from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server
 from tests.support.liars import FIRST, Everyone, PullingClients, score
 
 SERVER = ServerOptimizerConfig("fedavg")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.errors import CheckpointError, DiskError
+from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig, init_server, server_step
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
-from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server, server_step
 
 PARAMS = {"w": jnp.arange(6.0).reshape(2, 3), "blocks": [{"b": jnp.ones(4)}, {"b": jnp.zeros(4)}]}
 

@@ -6,15 +6,15 @@ import math
 import pytest
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting import gaussian_epsilon
-from fedlm.fl_core.privacy.ancestry import BUDGET_FILE, Phase
-from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE, Phase
+from fedlm.fl_core.privacy.origins.relevance_origin import RelevanceOrigin
+from fedlm.fl_core.privacy.origins.vocabulary_origin import origin_of_import
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
-from fedlm.fl_core.privacy.releases import Releases
-from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
-from fedlm.fl_core.privacy.vocabulary_origin import origin_of_import
-from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
+from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.record.releases import Releases
 from fedlm.fl_core.runs.data_budget import BudgetError, DataBudget, budget_of, reservation_of
 
 DELTA = 1e-6

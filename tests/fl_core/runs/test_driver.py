@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.errors import CheckpointError
-from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.runs.driver import Run, Step
 from fedlm.fl_core.runs.identity import RunIdentity
 from fedlm.fl_core.runs.metrics_log import read_rows

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
-from fedlm.fl_core.privacy.accounting import gaussian_epsilon
-from fedlm.fl_core.privacy.ancestry import Phase
-from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
+from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
+from fedlm.fl_core.privacy.origins.ancestry import Phase
+from fedlm.fl_core.privacy.origins.relevance_origin import RelevanceOrigin
+from fedlm.fl_core.privacy.origins.vocabulary_origin import VocabularyOrigin
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import DOCUMENT_CLIENT, PrivacyPlan
-from fedlm.fl_core.privacy.printed_bounds import rounded_up
-from fedlm.fl_core.privacy.relevance_origin import RelevanceOrigin
-from fedlm.fl_core.privacy.vocabulary_origin import VocabularyOrigin
+from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
+from fedlm.fl_core.privacy.promise.plan import DOCUMENT_CLIENT, PrivacyPlan
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release
 from fedlm.fl_core.runs.cleaning import removable, remove, whole_runs
 from fedlm.fl_core.runs.recorded_runs import find_runs, read_run
 from fedlm.fl_core.runs.run_lock import run_lock

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, PrivateVocabulary, VocabularyOrigin
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.statement import state_plan
-from fedlm.fl_core.privacy.vocabulary_origin import ORIGIN_FIELD, PrivateVocabulary, VocabularyOrigin
 from fedlm.fl_core.runs.publishing import ACCOUNTANT, OPERATOR, PLANNED, WITHHELD, _page
 
 DELTA = 1e-5

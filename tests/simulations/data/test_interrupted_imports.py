@@ -14,9 +14,9 @@ from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.simulations.data import import_stages, importing
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.importing import ImportSettings, import_text
-from fedlm.simulations.data.sources import jsonl
 from fedlm.simulations.data.sources.base import Part, Reading
-from fedlm.simulations.data.sources.jsonl import JsonLines
+from fedlm.simulations.data.sources.tables import jsonl
+from fedlm.simulations.data.sources.tables.jsonl import JsonLines
 from fedlm.simulations.data.store.token_store import TokenStore
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta".split()

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlm.fl_core.client_examples import ClientExamples, padded_sequences
+from fedlm.fl_core.rounds.client_examples import ClientExamples, padded_sequences
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, PAD_ID
 
 ragged = st.lists(st.lists(st.integers(4, 65_535), max_size=12), max_size=8)

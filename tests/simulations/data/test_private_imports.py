@@ -10,14 +10,14 @@ import pytest
 
 from fedlm.commands.data import COMMAND
 from fedlm.fl_core.errors import ConfigurationError, DataError
-from fedlm.fl_core.privacy.accounting import account, gaussian_epsilon
-from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
+from fedlm.fl_core.privacy.origins.private_words import COUNT_NORM, word_weight
+from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
-from fedlm.fl_core.privacy.private_words import COUNT_NORM, word_weight
+from fedlm.fl_core.privacy.promise.guarantee import account, gaussian_epsilon
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release
 from fedlm.fl_core.privacy.statement import state_together
-from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin
-from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
 from fedlm.models.special_tokens import OOV_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.grouping import NUM_GROUPS, write_run

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
-from fedlm.fl_core.privacy.relevance_origin import read_relevance
+from fedlm.fl_core.privacy.origins.relevance_origin import read_relevance
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, PAD_ID
 from fedlm.simulations.data.relevance import count_relevance
 from fedlm.simulations.pretraining.preparing import prepare_pretraining

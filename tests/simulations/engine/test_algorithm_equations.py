@@ -10,8 +10,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
-from fedlm.fl_core.local_sgd import batch_rows, gather_batch
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.local_sgd import batch_rows, gather_batch
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.models.base import Batch, batch_loss
 from tests.deployment import small_deployment as small
 from tests.simulations.engine.test_client_algorithms import DATA, MODEL, SAMPLER, after_rounds, engine_of

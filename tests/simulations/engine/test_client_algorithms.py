@@ -10,9 +10,9 @@ import pytest
 from fedlm.clients.local_training import ClientProgram
 from fedlm.fl_core.client_algorithms.interface import check_private, check_usable, sent_by_client, sent_by_server
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS, make_algorithm
-from fedlm.fl_core.cohorts import UniformSampler
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
-from fedlm.fl_core.round_loop import run_rounds
+from fedlm.fl_core.rounds.cohorts import UniformSampler
+from fedlm.fl_core.rounds.round_loop import run_rounds
 from fedlm.simulations.data.federated_data import InMemoryData
 from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
 from fedlm.simulations.engine.lane_count import copies_beyond_sgd

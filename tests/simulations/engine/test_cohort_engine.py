@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from fedlm.clients.local_training import ClientProgram
-from fedlm.fl_core.aggregation import AggregationRules
-from fedlm.fl_core.compression.registry import make_compressor
 from fedlm.fl_core.exact_sums import SAFETY, as_float64, grid_step, number_of_coordinates
-from fedlm.fl_core.local_sgd import LocalTraining
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.aggregation import AggregationRules
+from fedlm.fl_core.rounds.local_sgd import LocalTraining
+from fedlm.fl_core.rounds.round_loop import RoundPlan
+from fedlm.fl_core.updates.registry import make_compressor
 from fedlm.models.base import Model
-from fedlm.models.dropout import with_dropout
+from fedlm.models.layers.dropout import with_dropout
 from fedlm.models.registry import MODELS
 from fedlm.simulations.data.federated_data import InMemoryData
 from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine

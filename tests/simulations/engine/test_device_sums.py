@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
 
-from fedlm.fl_core.aggregation import empty_aggregate
 from fedlm.fl_core.exact_sums import ExactSum
+from fedlm.fl_core.rounds.aggregation import empty_aggregate
 from fedlm.simulations.engine.device_sums import BY_DEVICE, add_devices, add_in_pairs, rows_of_devices
 
 SIZES = {"first": (3, 5), "second": (7,)}

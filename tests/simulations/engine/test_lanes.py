@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlm.fl_core.local_sgd import LocalTraining, batch_rows, dropout_keys
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.local_sgd import LocalTraining, batch_rows, dropout_keys
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.simulations.data.federated_data import InMemoryData
 from fedlm.simulations.engine.lanes import LaneShape, balance_lanes, lane_chunks
 

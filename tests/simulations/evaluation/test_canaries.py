@@ -4,12 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from fedlm.fl_core.aggregation import AggregationRules
 from fedlm.fl_core.composed_settings import compose
-from fedlm.fl_core.compression.registry import make_compressor
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.local_sgd import LocalTraining
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.aggregation import AggregationRules
+from fedlm.fl_core.rounds.local_sgd import LocalTraining
+from fedlm.fl_core.rounds.round_loop import RoundPlan
+from fedlm.fl_core.updates.registry import make_compressor
 from fedlm.models.registry import create_model
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.federated_data import StoredData

@@ -2,7 +2,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fedlm.fl_core.scores import ClientSums
+from fedlm.fl_core.rounds.scores import ClientSums
 from fedlm.models.losses import ExampleSums
 from fedlm.simulations.evaluation.client_scores import client_columns, describe_clients, spread, write_table
 

@@ -6,7 +6,7 @@ import pytest
 import fedlm
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting import gaussian_epsilon
+from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
 from fedlm.simulations.experiments.comparison import list_cells, run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.experiment import run_experiment

@@ -7,10 +7,10 @@ import pytest
 
 from fedlm.fl_core.composed_settings import compose, settings_as_json
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting import gaussian_epsilon
-from fedlm.fl_core.privacy.ledger import PrivacyLedger, Release
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release
 from fedlm.simulations.experiments.comparison import each_model_early, list_cells, read_result
 from fedlm.simulations.experiments.configuration import Comparison
 

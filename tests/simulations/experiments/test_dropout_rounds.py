@@ -5,8 +5,8 @@ import pytest
 
 import fedlm
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.round_loop import RoundPlan
-from fedlm.models.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec
+from fedlm.fl_core.rounds.round_loop import RoundPlan
+from fedlm.models.families.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec
 from tests.conftest import texts_of_sixty_clients
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -10,8 +10,8 @@ from fedlm.commands import account as account_command
 from fedlm.commands import fleet as fleet_command
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
-from fedlm.fl_core.privacy.accounting import gaussian_epsilon
-from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger, Release
+from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
+from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release
 from fedlm.fl_core.runs.data_budget import BudgetError
 from fedlm.fl_core.runs.initial_parameters import stated_privacy
 from fedlm.simulations.data.store.writer import StoreWriter

@@ -6,17 +6,17 @@ import pytest
 
 import fedlm
 from fedlm.clients.local_training import ClientProgram
-from fedlm.fl_core.aggregation import AggregationRules
-from fedlm.fl_core.compression.registry import make_compressor
-from fedlm.fl_core.deployment.protocol.update_bytes import upload_bytes
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
-from fedlm.fl_core.local_sgd import LocalTraining
-from fedlm.fl_core.privacy.ledger import PrivacyLedger
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
+from fedlm.fl_core.rounds.aggregation import AggregationRules
+from fedlm.fl_core.rounds.local_sgd import LocalTraining
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
+from fedlm.fl_core.updates.registry import make_compressor
+from fedlm.fl_core.updates.update_bytes import upload_bytes
 from fedlm.models.base import given_frozen, parameter_count
-from fedlm.models.lora import LoraConfig, lora_model
-from fedlm.models.transformer import TransformerConfig, transformer
+from fedlm.models.families.transformer import TransformerConfig, transformer
+from fedlm.models.layers.lora import LoraConfig, lora_model
 from fedlm.simulations.data.federated_data import InMemoryData
 from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
 from tests.clients.in_process import InProcessRunner

@@ -12,10 +12,10 @@ import time
 import numpy as np
 import pytest
 
-from fedlm.fl_core.privacy.accounting import account
-from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
-from fedlm.fl_core.privacy.noise_source import noise_from
+from fedlm.fl_core.privacy.noise.noise_source import noise_from
+from fedlm.fl_core.privacy.promise.guarantee import account
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from tests.simulations.experiments import toy_private_run as toy
 

@@ -10,13 +10,13 @@ import pytest
 
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
-from fedlm.fl_core.privacy.accounting import account
-from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger
+from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.mechanisms import blt
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.plan import CLIENT
-from fedlm.fl_core.privacy.printed_bounds import rounded_up
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.privacy.promise.guarantee import account
+from fedlm.fl_core.privacy.promise.plan import CLIENT
+from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.private_releases import BegunRun
 from fedlm.fl_core.runs.run_folder import RunFolder

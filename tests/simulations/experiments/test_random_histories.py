@@ -27,11 +27,11 @@ from hypothesis.stateful import (
 
 from fedlm.fl_core.errors import UserError
 from fedlm.fl_core.privacy import private_rounds, statement
-from fedlm.fl_core.privacy.accounting import account
-from fedlm.fl_core.privacy.ancestry import BUDGET_FILE
-from fedlm.fl_core.privacy.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.mechanisms.strategy import StrategyMechanism
+from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
 from fedlm.fl_core.privacy.participation import PoissonParticipation
+from fedlm.fl_core.privacy.promise.guarantee import account
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.runs import data_budget, initial_parameters
 from fedlm.fl_core.runs.private_releases import PrivateReleases
 from fedlm.fl_core.runs.publishing import STATEMENT_FILE, publish

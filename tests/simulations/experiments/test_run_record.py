@@ -9,10 +9,10 @@ from fedlm.commands import account as account_command
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.composed_settings import compose, settings_as_json
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
-from fedlm.fl_core.privacy.accounting import gaussian_epsilon
-from fedlm.fl_core.privacy.ledger import LedgerError, PrivacyLedger, Release
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.initial_parameters import statement_in
 from fedlm.fl_core.runs.metrics_log import MetricsLog, finite_or_none, read_rows

@@ -8,11 +8,11 @@ import pytest
 
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError
-from fedlm.fl_core.privacy.accounting import account
-from fedlm.fl_core.privacy.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN, VocabularyOrigin, origin_of_import
+from fedlm.fl_core.privacy.promise.guarantee import account
+from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.statement import state
-from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, VocabularyOrigin, origin_of_import
-from fedlm.fl_core.privacy.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.runs.publishing import publish
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer

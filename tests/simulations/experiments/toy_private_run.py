@@ -11,16 +11,16 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from fedlm.fl_core.aggregation import empty_aggregate
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
-from fedlm.fl_core.round_loop import CohortResult, FederatedOptimization
+from fedlm.fl_core.rounds.aggregation import empty_aggregate
+from fedlm.fl_core.rounds.round_loop import CohortResult, FederatedOptimization
+from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig, init_server
 from fedlm.fl_core.runs.driver import Run
 from fedlm.fl_core.runs.federated_training import FederatedTraining
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.private_releases import PrivacyTerms
 from fedlm.fl_core.runs.run_folder import RunFolder
-from fedlm.fl_core.server_optimizers import ServerOptimizerConfig, init_server
 from tests.fl_core.privacy.mechanisms import noise_matrices
 from tests.support.exact_totals import exact_total
 

@@ -11,9 +11,9 @@ import pytest
 from fedlm.commands.cli import main
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting import calibrate
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.noise_table import TABLE_ERROR
+from fedlm.fl_core.privacy.promise.guarantee import calibrate
+from fedlm.fl_core.privacy.promise.noise_table import TABLE_ERROR
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.laws.federated_plan import plan_federated
 from fedlm.simulations.laws.federated_planner import FederatedBudget, FederatedPlanner

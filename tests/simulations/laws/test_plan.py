@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
-from fedlm.fl_core.privacy.accounting import account, calibrate
-from fedlm.fl_core.privacy.central_plan import central_plan
-from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_noise_multiplier
-from fedlm.fl_core.privacy.noise_table import TABLE_ERROR
-from fedlm.fl_core.privacy.vocabulary_origin import UNKNOWN, PrivateVocabulary, origin_of_import
+from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_noise_multiplier
+from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN, PrivateVocabulary, origin_of_import
+from fedlm.fl_core.privacy.promise.central_plan import central_plan
+from fedlm.fl_core.privacy.promise.guarantee import account, calibrate
+from fedlm.fl_core.privacy.promise.noise_table import TABLE_ERROR
 from fedlm.models.base import parameter_count
 from fedlm.models.model_files import read_description
 from fedlm.simulations.laws.architectures import nearest_architecture

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from fedlm.fl_core.privacy.accounting import account
-from fedlm.fl_core.privacy.central_plan import central_plan
-from fedlm.fl_core.privacy.noise_search import Training, least_noise
+from fedlm.fl_core.privacy.accounting.noise_search import Training, least_noise
+from fedlm.fl_core.privacy.promise.central_plan import central_plan
+from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.simulations.laws.figures.saturating import PUBLISHED
 
 TABLE_2 = {(row.examples, row.epsilon): row[2:] for row in PUBLISHED}
@@ -23,7 +23,7 @@ def test_table_2_is_consistent_with_itself(budget):
 
 def ratio_of(budget):
     """The noise-batch ratio of a row: the lower of Poisson batches and batches in order, as the paper says."""
-    from fedlm.fl_core.privacy.gaussian_mechanism import gaussian_noise_multiplier
+    from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_noise_multiplier
 
     _, _, _, steps, batch_size, _ = TABLE_2[budget]
     examples, epsilon = budget

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 
 from fedlm.models.base import Model, language_model
-from fedlm.models.layers import dense, embed, init_dense, init_embedding, logits_from_table
+from fedlm.models.layers.basic import dense, embed, init_dense, init_embedding, logits_from_table
 from fedlm.models.registry import ModelEntry
 from fedlm.models.special_tokens import OWN, SpecialTokens
 

@@ -3,10 +3,10 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from fedlm.fl_core.aggregation import NORM_BINS
 from fedlm.fl_core.clipping.methods import Clipping
+from fedlm.fl_core.rounds.aggregation import NORM_BINS
 from fedlm.models.base import language_model, parameter_count
-from fedlm.models.layers import dense, embed, init_dense, init_embedding, logits_from_table
+from fedlm.models.layers.basic import dense, embed, init_dense, init_embedding, logits_from_table
 from fedlm.simulations.pretraining import device_plan
 from fedlm.simulations.pretraining.device_plan import plan_step
 from fedlm.simulations.pretraining.trainer import MICROBATCHES, BatchTotals, StepRules, Trainer

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from fedlm.fl_core.composed_settings import compose
-from fedlm.fl_core.privacy.ledger import PrivacyLedger
-from fedlm.fl_core.scores import Scores
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
+from fedlm.fl_core.rounds.scores import Scores
 from fedlm.simulations.pretraining import private_steps, run
 from fedlm.simulations.pretraining.preparing import prepare_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining

@@ -15,7 +15,7 @@ from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.frozen_parameters import read_frozen
 from fedlm.fl_core.runs.initial_parameters import read_parameters
 from fedlm.models.base import parameter_count
-from fedlm.models.lora import LORA_A, LORA_B, lora_model
+from fedlm.models.layers.lora import LORA_A, LORA_B, lora_model
 from fedlm.models.registry import create_model
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.evaluation.trained_models import open_model

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlm.fl_core.client_examples import padded_sequences
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError, DataError, DiskError
-from fedlm.fl_core.privacy.accounting import account
+from fedlm.fl_core.privacy.promise.guarantee import account
+from fedlm.fl_core.rounds.client_examples import padded_sequences
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, PAD_ID
 from fedlm.simulations.data.importing import ImportSettings, import_text
-from fedlm.simulations.data.sources.jsonl import JsonLines
+from fedlm.simulations.data.sources.tables.jsonl import JsonLines
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.pretraining.privacy_units import open_units

@@ -8,13 +8,13 @@ import pytest
 
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
-from fedlm.fl_core.privacy.ledger import PrivacyLedger
-from fedlm.fl_core.privacy.relevance_spending import plan_relevance
+from fedlm.fl_core.privacy.promise.relevance_spending import plan_relevance
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.fl_core.reattention import ERRORS_FACT, ERRORS_FILE, read_errors, refuse_reattention
 from fedlm.fl_core.runs.data_budget import DataBudget
 from fedlm.fl_core.runs.publishing import publish
-from fedlm.models.reattention import ReattentionConfig, reattention_transformer
+from fedlm.models.families.reattention import ReattentionConfig, reattention_transformer
 from fedlm.models.registry import ModelEntry, create_model
 from fedlm.simulations.data.relevance import count_relevance
 from fedlm.simulations.data.store.token_store import TokenStore

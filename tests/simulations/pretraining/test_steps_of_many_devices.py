@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from fedlm.fl_core.clipping.methods import Clipping
-from fedlm.models.published_decoder import published_decoder
+from fedlm.models.families.published_decoder import published_decoder
 from fedlm.simulations.pretraining.trainer import StepRules, Trainer
 from tests.models.small_models import EVERY_PART
 

@@ -9,12 +9,12 @@ from scipy import stats
 
 from fedlm.fl_core.clipping.methods import Clipping
 from fedlm.fl_core.exact_sums import as_float64, grid_step
-from fedlm.fl_core.privacy.central_plan import central_plan
 from fedlm.fl_core.privacy.mechanisms.registry import make_noise
+from fedlm.fl_core.privacy.promise.central_plan import central_plan
 from fedlm.models.base import Batch, language_model
-from fedlm.models.bert import BertConfig, bert
-from fedlm.models.layers import dense, embed, init_dense, init_embedding, logits_from_table
-from fedlm.models.masked_language import MaskedBatch
+from fedlm.models.families.bert import BertConfig, bert
+from fedlm.models.families.masked_language import MaskedBatch
+from fedlm.models.layers.basic import dense, embed, init_dense, init_embedding, logits_from_table
 from fedlm.simulations.pretraining.trainer import MICROBATCHES, StepRules, Trainer
 from tests.models.small_models import VOCABULARY
 

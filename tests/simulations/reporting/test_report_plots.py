@@ -2,9 +2,9 @@ from itertools import pairwise
 
 import pytest
 
-from fedlm.simulations.reporting.line_styles import line_styles
-from fedlm.simulations.reporting.plots import LABEL_GAP, TOP_LABEL, perplexity_plot, spread_out
-from fedlm.simulations.reporting.rate_maps import cell_text, rate_map_plot
+from fedlm.simulations.reporting.plots.curves import LABEL_GAP, TOP_LABEL, perplexity_plot, spread_out
+from fedlm.simulations.reporting.plots.line_styles import line_styles
+from fedlm.simulations.reporting.plots.rate_maps import cell_text, rate_map_plot
 from fedlm.simulations.reporting.selection import group_results, model_results
 from tests.simulations.reporting.hand_made_results import make_result
 

@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from fedlm.simulations.reporting.plots.utility_plots import can_draw_utility, utility_plot
 from fedlm.simulations.reporting.privacy_summary import (
     choice_warning,
     privacy_marks,
@@ -16,7 +17,6 @@ from fedlm.simulations.reporting.report import write_report
 from fedlm.simulations.reporting.selection import model_results
 from fedlm.simulations.reporting.summary import summary_sentences
 from fedlm.simulations.reporting.tables import CSV_COLUMNS, results_csv
-from fedlm.simulations.reporting.utility_plots import can_draw_utility, utility_plot
 from tests.simulations.reporting.hand_made_results import make_comparison, make_private_result, make_result
 from tests.simulations.reporting.html_page import Page
 

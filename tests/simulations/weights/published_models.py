@@ -11,7 +11,7 @@ from tokenizers import decoders, models, normalizers
 from benchmarks.simulation.peers.bert_logits import draw as draw_bert
 from benchmarks.simulation.peers.decoder_logits import draw
 from fedlm.models.base import Model
-from fedlm.models.named_states import to_state
+from fedlm.models.hugging_face.named_states import to_state
 from fedlm.simulations.weights.layouts import read_layout
 from fedlm.simulations.weights.tensor_files import write_tensors
 

@@ -14,7 +14,7 @@ import tokenizers
 
 from benchmarks.simulation.peers.decoder_logits import INPUTS
 from fedlm.fl_core.errors import ConfigurationError, DataError, DiskError
-from fedlm.fl_core.privacy.ancestry import OF_A_PUBLISHER
+from fedlm.fl_core.privacy.origins.ancestry import OF_A_PUBLISHER
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.initial_parameters import read_parameters
 from fedlm.fl_core.runs.recorded_runs import find_runs

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedlm.models.named_states import to_state
+from fedlm.models.hugging_face.named_states import to_state
 from fedlm.models.registry import ModelEntry, find_entry
 from fedlm.models.special_tokens import OWN
 from fedlm.simulations.weights.layouts import own_config, own_layout

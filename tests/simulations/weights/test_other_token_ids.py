@@ -12,7 +12,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.models.base import Batch
-from fedlm.models.named_states import from_state
+from fedlm.models.hugging_face.named_states import from_state
 from fedlm.models.special_tokens import EOS_ID, OOV_ID, OWN, PAD_ID
 from fedlm.simulations.data.vocabulary.adopted_tokenizers import TokenIds, adopt_tokenizer
 from fedlm.simulations.weights.exporting import export_model, read_run

@@ -12,10 +12,10 @@ from benchmarks.simulation.peers.decoder_logits import INPUTS, draw
 from benchmarks.simulation.peers.peft_logits import ADAPTED, ALPHA, RANK
 from fedlm.fl_core.composed_settings import compose
 from fedlm.models.base import given_frozen
-from fedlm.models.hugging_face_gemma import config_from_hugging_face, names_in_hugging_face
-from fedlm.models.lora import LoraConfig, lora_model
-from fedlm.models.named_states import from_state, to_state
-from fedlm.models.published_decoder import published_decoder
+from fedlm.models.families.published_decoder import published_decoder
+from fedlm.models.hugging_face.gemma import config_from_hugging_face, names_in_hugging_face
+from fedlm.models.hugging_face.named_states import from_state, to_state
+from fedlm.models.layers.lora import LoraConfig, lora_model
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.in_memory import InMemoryText

@@ -18,7 +18,7 @@ from fedlm.fl_core.deployment.plans.litert.graph import (
 from fedlm.fl_core.deployment.plans.litert.lowering import lower
 from fedlm.fl_core.deployment.plans.programs import Argument, PlanPrograms, Program, read_program
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.local_sgd import TrainingSums
+from fedlm.fl_core.rounds.local_sgd import TrainingSums
 
 # Types at the boundary that LiteRT.js lacks, and those of the same bits that stand for them there.
 _SIGNED = {"uint32": "int32"}

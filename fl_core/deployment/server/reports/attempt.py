@@ -9,7 +9,7 @@ from typing import Protocol
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 
 
 @dataclass

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
-from fedlm.fl_core.compression.compressors import Compressor
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.errors import BrokenUploadError
 from fedlm.fl_core.deployment.protocol.interface import Upload
-from fedlm.fl_core.deployment.protocol.update_bytes import DamagedError, WireError, upload_bytes
 from fedlm.fl_core.deployment.server.reports.attempt import Attempt, Participant, RoundCollection
 from fedlm.fl_core.deployment.server.reports.streaming_sum import Report
 from fedlm.fl_core.deployment.server.reports.transfer_turns import Transfer, Turns
 from fedlm.fl_core.deployment.server.reports.upload_buffers import UploadBuffer, UploadBuffers
-from fedlm.fl_core.local_sgd import LocalTraining, TrainingSums
+from fedlm.fl_core.rounds.local_sgd import LocalTraining, TrainingSums
+from fedlm.fl_core.updates.compressors import Compressor
+from fedlm.fl_core.updates.update_bytes import DamagedError, WireError, upload_bytes
 from fedlm.models.base import Params
 
 _HEADER_SECONDS = 10.0

@@ -18,12 +18,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
-from fedlm.fl_core.compression.compressors import Compressor, decompress_update
-from fedlm.fl_core.deployment.protocol.update_bytes import unpack_update
 from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum, SumSettings
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.local_sgd import TrainingSums
+from fedlm.fl_core.rounds.aggregation import (
+    AggregationRules,
+    CohortAggregate,
+    add_aggregates,
+    contribution,
+    empty_aggregate,
+)
+from fedlm.fl_core.rounds.local_sgd import TrainingSums
+from fedlm.fl_core.updates.compressors import Compressor, decompress_update
+from fedlm.fl_core.updates.update_bytes import unpack_update
 from fedlm.models.base import Params
 
 RobustName = Literal["mean", "median", "trimmed_mean"]

@@ -4,7 +4,7 @@ from fedlm.fl_core.deployment.server.reports.disk_room import DiskRoom
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustRule, RobustSum
 from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum, SumSettings
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 
 
 class RoundSums:

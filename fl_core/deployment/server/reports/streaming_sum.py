@@ -7,17 +7,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedlm.fl_core.aggregation import AggregationRules, CohortAggregate, add_aggregates, contribution, empty_aggregate
-from fedlm.fl_core.compression.compressors import Buffer, Compressor, decompress_update
-from fedlm.fl_core.deployment.protocol.update_bytes import (
+from fedlm.fl_core.exact_sums import like_of
+from fedlm.fl_core.rounds.aggregation import (
+    AggregationRules,
+    CohortAggregate,
+    add_aggregates,
+    contribution,
+    empty_aggregate,
+)
+from fedlm.fl_core.rounds.local_sgd import TrainingSums
+from fedlm.fl_core.updates.compressors import Buffer, Compressor, decompress_update
+from fedlm.fl_core.updates.update_bytes import (
     WireError,
     check_update,
     squared_norm,
     unpack_update,
     upload_bytes,
 )
-from fedlm.fl_core.exact_sums import like_of
-from fedlm.fl_core.local_sgd import TrainingSums
 from fedlm.models.base import Params
 
 
@@ -46,7 +52,7 @@ class StreamingSum:
 
         Args:
           settings: of the run.
-          upload_key: of the round; see `fedlm.fl_core.round_loop.RoundPlan.upload_key`.
+          upload_key: of the round; see `fedlm.fl_core.rounds.round_loop.RoundPlan.upload_key`.
           clip_norm: of this round, in place of the rules'; None for theirs.
         """
         self._compressor, self._rules = settings.compressor, settings.rules

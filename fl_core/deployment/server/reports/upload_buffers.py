@@ -15,8 +15,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from fedlm.fl_core.compression.compressors import Buffer
 from fedlm.fl_core.deployment.server.reports.disk_room import DiskRoom
+from fedlm.fl_core.updates.compressors import Buffer
 
 _ALIGNMENT = 64
 _AT_ONCE_TO_MEMORY, _AT_ONCE_TO_DISK = 1 << 21, 1 << 16

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
 from fedlm.fl_core.errors import DataError
-from fedlm.simulations.data.sources.byte_parts import unreadable
 from fedlm.simulations.data.sources.stackexchange.seven_zip import list_members
+from fedlm.simulations.data.sources.tables.byte_parts import unreadable
 
 Kind = Literal["posts", "comments"]
 """What a file holds, which is also the name of its outermost element."""

@@ -12,8 +12,8 @@ from xml.parsers import expat
 
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import SkippedCounts
-from fedlm.simulations.data.sources.byte_parts import BytePart
-from fedlm.simulations.data.sources.user_rows import NOT_UTF8
+from fedlm.simulations.data.sources.tables.byte_parts import BytePart
+from fedlm.simulations.data.sources.tables.user_rows import NOT_UTF8
 
 _ROW = re.compile(rb"<row[\s/>]")
 _AFTER_ROW = (b" ", b"\t", b"\r", b"\n", b"/", b">")

@@ -12,7 +12,7 @@ import py7zr
 from py7zr.exceptions import CrcError, PasswordRequired, UnsupportedCompressionMethodError
 
 from fedlm.fl_core.errors import DataError
-from fedlm.simulations.data.sources.byte_parts import unreadable
+from fedlm.simulations.data.sources.tables.byte_parts import unreadable
 
 _PIECE_BYTES = 1 << 20
 _PIECES_AHEAD = 8

@@ -15,11 +15,11 @@ from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.text_examples import split_sentences
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.base import PART_BYTES, Part, Progress, Reading
-from fedlm.simulations.data.sources.byte_parts import BytePart, byte_parts, stream_parts
 from fedlm.simulations.data.sources.stackexchange.files import Dump, Kind, find_dumps
 from fedlm.simulations.data.sources.stackexchange.html_text import comment_paragraphs, html_paragraphs
 from fedlm.simulations.data.sources.stackexchange.rows import last_row_start, read_rows
 from fedlm.simulations.data.sources.stackexchange.seven_zip import open_members
+from fedlm.simulations.data.sources.tables.byte_parts import BytePart, byte_parts, stream_parts
 
 _QUESTION_OR_ANSWER = ("1", "2")
 _COMMUNITY_USER = "-1"  # the site itself, which owns what many have written

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedlm.fl_core.errors import DataError
-from fedlm.simulations.data.sources.byte_parts import damage_errors
+from fedlm.simulations.data.sources.tables.byte_parts import damage_errors
 
 SQLITE_SIGNATURE = b"SQLite format 3\x00"
 

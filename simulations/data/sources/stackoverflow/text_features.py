@@ -10,7 +10,7 @@ import tyro
 
 from fedlm.fl_core.errors import DataError, setting
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
-from fedlm.simulations.data.sources.user_rows import NOT_UTF8, existing_files
+from fedlm.simulations.data.sources.tables.user_rows import NOT_UTF8, existing_files
 
 TOKENS = "tokens"
 """The feature of Stack Overflow: words with spaces between them."""

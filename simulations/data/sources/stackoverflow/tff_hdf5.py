@@ -10,7 +10,6 @@ import h5py
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.base import Part
-from fedlm.simulations.data.sources.byte_parts import damage_errors
 from fedlm.simulations.data.sources.stackoverflow.text_features import (
     check_feature,
     choose_feature,
@@ -18,6 +17,7 @@ from fedlm.simulations.data.sources.stackoverflow.text_features import (
     no_text,
     splits_in_names,
 )
+from fedlm.simulations.data.sources.tables.byte_parts import damage_errors
 
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 PART_CLIENTS = 100

@@ -9,10 +9,10 @@ from typing import IO, Literal
 
 from fedlm.fl_core.errors import DataError, setting
 from fedlm.simulations.data.sources.base import Progress, Reading
-from fedlm.simulations.data.sources.byte_parts import unreadable
 from fedlm.simulations.data.sources.stackoverflow import tff_hdf5, tff_tables
 from fedlm.simulations.data.sources.stackoverflow.sqlite_files import SQLITE_SIGNATURE, Database
 from fedlm.simulations.data.sources.stackoverflow.text_features import TEXT_FEATURES, FeatureFiles
+from fedlm.simulations.data.sources.tables.byte_parts import unreadable
 
 BLOCK_BYTES = 4 << 20
 SEARCHED_BYTES = 64 << 20

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedlm.fl_core.aggregation import empty_aggregate
 from fedlm.fl_core.deployment.aggregators.partial_sums import pack_aggregate, unpack_aggregate
-from fedlm.fl_core.deployment.protocol.update_bytes import WireError
 from fedlm.fl_core.exact_sums import grid_step, on_grid
+from fedlm.fl_core.rounds.aggregation import empty_aggregate
+from fedlm.fl_core.updates.update_bytes import WireError
 from tests.support.exact_totals import exact_total
 
 LIKE = {"a": np.zeros((3, 2), np.float32), "b": np.zeros(5, np.float32)}

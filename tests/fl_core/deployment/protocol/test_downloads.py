@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedlm.fl_core.deployment.protocol.update_bytes import WireError, download_bytes, pack_parameters, unpack_parameters
+from fedlm.fl_core.updates.update_bytes import WireError, download_bytes, pack_parameters, unpack_parameters
 
 RNG = np.random.default_rng(0)
 PARAMS = {

@@ -11,17 +11,17 @@ from fedlm.clients.server_instructions import program_of
 from fedlm.clients.settings import ClientLimits
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
 from fedlm.fl_core.client_algorithms.sgd import PLAIN_SGD
-from fedlm.fl_core.compression.compressors import Scheme, shapes_of
-from fedlm.fl_core.compression.registry import COMPRESSIONS, ROTATED
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.training_program import (
     read_compressor,
     read_local_training,
     write_training_program,
 )
-from fedlm.fl_core.deployment.protocol.update_bytes import WireError, plan_digest
 from fedlm.fl_core.deployment.roles import agreement
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.updates.compressors import Scheme, shapes_of
+from fedlm.fl_core.updates.registry import COMPRESSIONS, ROTATED
+from fedlm.fl_core.updates.update_bytes import WireError, plan_digest
 from fedlm.models.base import Batch
 from fedlm.models.registry import create_model
 from tests.deployment import small_deployment as small

@@ -11,19 +11,19 @@ import pytest
 
 from fedlm.fl_core.client_algorithms.interface import LocalGradient, sent_by_server
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS, make_algorithm
-from fedlm.fl_core.compression.compressors import Scheme, decompress_update
-from fedlm.fl_core.compression.registry import COMPRESSIONS, compressor_of
 from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly, ServedArtifact
-from fedlm.fl_core.deployment.protocol.update_bytes import (
+from fedlm.fl_core.rounds.local_sgd import global_norm
+from fedlm.fl_core.rounds.round_loop import RoundPlan
+from fedlm.fl_core.updates.compressors import Scheme, decompress_update
+from fedlm.fl_core.updates.registry import COMPRESSIONS, compressor_of
+from fedlm.fl_core.updates.update_bytes import (
     check_update,
     pack_update,
     plan_digest,
     unpack_parameters,
     unpack_update,
 )
-from fedlm.fl_core.local_sgd import global_norm
-from fedlm.fl_core.round_loop import RoundPlan
 from tests.fl_core.deployment.protocol import another_language
 
 DOCUMENT = (Path(__file__).parents[4] / "docs" / "protocol.md").read_text()

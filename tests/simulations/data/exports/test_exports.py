@@ -9,16 +9,16 @@ import pytest
 
 from fedlm.commands import data_export
 from fedlm.commands.cli import main
-from fedlm.fl_core.client_examples import padded_sequences
 from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.rounds.client_examples import padded_sequences
 from fedlm.simulations.data.exports import base, parquet
 from fedlm.simulations.data.exports.base import ExportSettings
 from fedlm.simulations.data.exports.exporting import export_store
 from fedlm.simulations.data.exports.registry import EXPORTS, describe_export
 from fedlm.simulations.data.importing import ImportSettings, import_text
-from fedlm.simulations.data.sources.parquet import ParquetTables
 from fedlm.simulations.data.sources.stackoverflow.fedjax_source import StackOverflowFedjax
 from fedlm.simulations.data.sources.stackoverflow.tff_source import StackOverflowTff
+from fedlm.simulations.data.sources.tables.parquet import ParquetTables
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.store.writer import StoreWriter

@@ -8,7 +8,7 @@ import pytest
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.models.special_tokens import BOS_ID, OOV_ID, PAD_ID
 from fedlm.simulations.data.federated_data import StoredData, evaluation_batches, evaluation_order, evaluation_owners

@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 
 from fedlm.simulations.data.client_text import SkippedCounts
-from fedlm.simulations.data.sources.byte_parts import stream_parts
+from fedlm.simulations.data.sources.tables.byte_parts import stream_parts
 
 
 def no_progress(phase, done, total, unit):

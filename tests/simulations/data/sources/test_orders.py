@@ -13,8 +13,8 @@ from fedlm.simulations.data.grouping import NUM_GROUPS, read_clients, write_run
 from fedlm.simulations.data.importing import import_text
 from fedlm.simulations.data.recommendation.importing import RecommendationSettings, import_recommendation
 from fedlm.simulations.data.sources.interactions import Interactions
-from fedlm.simulations.data.sources.jsonl import JsonLines
-from fedlm.simulations.data.sources.parquet import ParquetTables
+from fedlm.simulations.data.sources.tables.jsonl import JsonLines
+from fedlm.simulations.data.sources.tables.parquet import ParquetTables
 from fedlm.simulations.data.store.token_store import TokenStore
 
 SECOND = 10**9

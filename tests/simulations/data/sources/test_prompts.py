@@ -10,10 +10,10 @@ from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.chat_templates import load_template
-from fedlm.simulations.data.sources.csv_tables import CsvTables
-from fedlm.simulations.data.sources.jsonl import JsonLines
-from fedlm.simulations.data.sources.parquet import ParquetTables
-from fedlm.simulations.data.sources.user_rows import document_id
+from fedlm.simulations.data.sources.tables.csv_tables import CsvTables
+from fedlm.simulations.data.sources.tables.jsonl import JsonLines
+from fedlm.simulations.data.sources.tables.parquet import ParquetTables
+from fedlm.simulations.data.sources.tables.user_rows import document_id
 from fedlm.simulations.data.store.token_store import TokenStore
 from tests.simulations.data.sources.source_reading import read
 

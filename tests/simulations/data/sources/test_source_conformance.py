@@ -18,18 +18,18 @@ from fedlm.simulations.data.formats import fedjax, tensorflow_federated
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources import standard_library as stdlib
 from fedlm.simulations.data.sources import text_files
-from fedlm.simulations.data.sources.csv_tables import CsvTables
-from fedlm.simulations.data.sources.huggingface import HuggingFaceDataset
-from fedlm.simulations.data.sources.jsonl import JsonLines
-from fedlm.simulations.data.sources.parquet import ParquetTables
 from fedlm.simulations.data.sources.registry import SOURCES
 from fedlm.simulations.data.sources.stackexchange.source import StackExchange
 from fedlm.simulations.data.sources.stackoverflow import tff_tables
 from fedlm.simulations.data.sources.stackoverflow.fedjax_source import StackOverflowFedjax
 from fedlm.simulations.data.sources.stackoverflow.tff_source import StackOverflowTff
 from fedlm.simulations.data.sources.standard_library import StandardLibrary
+from fedlm.simulations.data.sources.tables.csv_tables import CsvTables
+from fedlm.simulations.data.sources.tables.huggingface import HuggingFaceDataset
+from fedlm.simulations.data.sources.tables.jsonl import JsonLines
+from fedlm.simulations.data.sources.tables.parquet import ParquetTables
+from fedlm.simulations.data.sources.tables.user_rows import document_id
 from fedlm.simulations.data.sources.text_files import TextFiles
-from fedlm.simulations.data.sources.user_rows import document_id
 from fedlm.simulations.worker_processes import WorkerPool
 from tests.simulations.data.sources.hugging_face_files import save_dataset
 from tests.simulations.data.sources.source_reading import no_progress, read

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
-from fedlm.simulations.data.sources import byte_parts
 from fedlm.simulations.data.sources.stackexchange.files import Dump, find_dumps, site_name
 from fedlm.simulations.data.sources.stackexchange.source import StackExchange, dump_parts, read_text
+from fedlm.simulations.data.sources.tables import byte_parts
 from tests.simulations.data.sources.stackexchange_dumps import (
     DAY,
     archive,

@@ -10,9 +10,9 @@ from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data import importing
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.importing import ImportSettings, import_text
-from fedlm.simulations.data.sources.byte_parts import BytePart
+from fedlm.simulations.data.sources.tables.byte_parts import BytePart
+from fedlm.simulations.data.sources.tables.user_rows import document_id
 from fedlm.simulations.data.sources.text_files import TextFiles, find_end, read_documents
-from fedlm.simulations.data.sources.user_rows import document_id
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from tests.simulations.data.made_up_store import import_made_up

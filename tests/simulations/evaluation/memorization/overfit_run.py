@@ -7,8 +7,8 @@ import optax
 
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.models.base import Batch, batch_loss
+from fedlm.models.families.transformer import TransformerConfig, transformer
 from fedlm.models.registry import ModelEntry, create_model
-from fedlm.models.transformer import TransformerConfig, transformer
 from fedlm.simulations.pretraining.inserted_canaries import canaries_of, with_canaries
 from fedlm.simulations.pretraining.privacy_units import open_units
 

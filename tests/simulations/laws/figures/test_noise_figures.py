@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedlm.fl_core.privacy.accounting import account, calibrate, privacy_profile
-from fedlm.fl_core.privacy.central_plan import central_plan
+from fedlm.fl_core.privacy.promise.central_plan import central_plan
+from fedlm.fl_core.privacy.promise.guarantee import account, calibrate, privacy_profile
 from fedlm.simulations.laws.figures.advantage_by_batch import PUBLISHED, advantage_table, trainings_of
 from fedlm.simulations.laws.figures.baselines import PUBLISHED as BASELINES
 from fedlm.simulations.laws.figures.baselines import fixed_batch_size

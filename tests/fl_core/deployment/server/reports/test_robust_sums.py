@@ -11,11 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedlm.fl_core.aggregation import AggregationRules, mean_delta
 from fedlm.fl_core.composed_settings import compose
-from fedlm.fl_core.compression.compressors import compress_update
-from fedlm.fl_core.compression.registry import make_compressor
-from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
 from fedlm.fl_core.deployment.server.reports import disk_room
 from fedlm.fl_core.deployment.server.reports.disk_room import DiskRoom
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustRule, RobustSum, robust_mean
@@ -23,8 +19,12 @@ from fedlm.fl_core.deployment.server.reports.round_sums import RoundSums
 from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum, SumSettings
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.local_sgd import TrainingSums
-from fedlm.fl_core.round_loop import RoundPlan
+from fedlm.fl_core.rounds.aggregation import AggregationRules, mean_delta
+from fedlm.fl_core.rounds.local_sgd import TrainingSums
+from fedlm.fl_core.rounds.round_loop import RoundPlan
+from fedlm.fl_core.updates.compressors import compress_update
+from fedlm.fl_core.updates.registry import make_compressor
+from fedlm.fl_core.updates.update_bytes import pack_update
 
 SHAPES = {"a": np.zeros((3, 4), np.float32), "b": np.zeros(5, np.float32)}
 MEDIAN, TRIMMED = RobustRule("median"), RobustRule("trimmed_mean", 0.25)

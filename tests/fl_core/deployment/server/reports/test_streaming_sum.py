@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedlm.fl_core.aggregation import AggregationRules
-from fedlm.fl_core.compression.quantization import QuantizedTensor, UniformQuantization
-from fedlm.fl_core.compression.rotation import rotated_size
-from fedlm.fl_core.deployment.protocol.update_bytes import pack_update
 from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum, SumSettings
-from fedlm.fl_core.local_sgd import TrainingSums, global_norm
+from fedlm.fl_core.rounds.aggregation import AggregationRules
+from fedlm.fl_core.rounds.local_sgd import TrainingSums, global_norm
+from fedlm.fl_core.updates.quantization import QuantizedTensor, UniformQuantization
+from fedlm.fl_core.updates.rotation import rotated_size
+from fedlm.fl_core.updates.update_bytes import pack_update
 
 CLIP_NORM = 0.5
 SHAPES = [(4096,), (256, 64), (768,), (64, 300), (50, 3), ()]

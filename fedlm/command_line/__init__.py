@@ -1,0 +1,1 @@
+"""What all commands share: options, help, progress and how they end."""

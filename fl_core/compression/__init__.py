@@ -1,1 +1,0 @@
-"""How updates are made small before they travel."""

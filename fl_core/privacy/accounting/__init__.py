@@ -1,0 +1,1 @@
+"""Privacy losses and their sums: epsilon and delta of any composition, between bounds."""

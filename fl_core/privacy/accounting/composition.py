@@ -1,0 +1,371 @@
+"""Epsilon of many releases together, whichever plans they were made under: one accountant over all of them."""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import scipy
+
+from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.privacy.accounting import joint_convexity
+from fedlm.fl_core.privacy.accounting.delta import check_delta
+from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above
+from fedlm.fl_core.privacy.accounting.joint_convexity import Releases
+from fedlm.fl_core.privacy.accounting.loss_pairs import (
+    DIRECTIONS,
+    Direction,
+    MixedLoss,
+    sampled_gaussian,
+    stated_loss,
+    truncation,
+)
+from fedlm.fl_core.privacy.accounting.loss_sums import lower_epsilon, upper_delta, upper_epsilon
+from fedlm.fl_core.privacy.accounting.loss_windows import Losses, chernoff_delta
+
+_WITHIN = 0.01
+"""How far the two bounds on epsilon may be apart, of the upper, before finer grids are taken."""
+_FINER = (0, 1, 3, 4, 6)  # doublings of the grids' points that are tried
+
+_SMALL_SHIFT = 0.01
+_MOST_STATED = 1e4
+_LEAST_NOISE, _MOST_NOISE = 1e-8, 1e10
+"""Beyond these, float64 does not tell one loss from another."""
+
+LITTLE_NOISE = 0.02
+"""Sampled releases with a multiplier below this have losses of thousands, which closed forms bound."""
+
+
+@dataclass(frozen=True)
+class GaussianEvent:
+    """Releases of sums with independent Gaussian noise, each sum with or without the person by Poisson sampling.
+
+    All correlated noise of one run is a single release, whose multiplier is `noise_multiplier / sensitivity`.
+
+    Attributes:
+      noise_multiplier: standard deviation of the noise, in units of what one person changes the sum by at most.
+      count: how many such releases there are.
+      sampling_probability: with which the person takes part in each, independently and in secret; 1 for always.
+      population: how many there are to sample from, the person among them, where rounds are truncated; else None.
+      most: that a round keeps, a uniformly random part of those sampled, where rounds are truncated; else None.
+      one_more: whether the person may also be one more than these, so that there are more to take the place of.
+    """
+
+    noise_multiplier: float
+    count: int = 1
+    sampling_probability: float = 1.0
+    population: int | None = None
+    most: int | None = None
+    one_more: bool = False
+
+    def loss(self, direction: Direction) -> MixedLoss:
+        """Describe the privacy loss of one of the releases."""
+        return sampled_gaussian(self.noise_multiplier, self.sampling_probability, direction, *self._truncation())
+
+    def releases(self) -> Releases:
+        """Describe the releases without their losses."""
+        return Releases(self.count, self.sampling_probability, 1 / self.noise_multiplier, *self._truncation())
+
+    def of_neighbours(self) -> tuple["GaussianEvent", "GaussianEvent"]:
+        """Describe the releases for a person who is removed, and for one who is added."""
+        if not self.one_more or self.population is None:
+            return self, self
+        removed = replace(self, one_more=False)
+        return removed, replace(removed, population=self.population + 1)
+
+    def check(self) -> None:
+        """Refuse numbers that make no sense.
+
+        Raises:
+          ConfigurationError: one does not.
+        """
+        if not _LEAST_NOISE <= self.noise_multiplier <= _MOST_NOISE:
+            raise ConfigurationError(
+                f"{setting('noise_multiplier')} is {self.noise_multiplier}, but must lie between {_LEAST_NOISE:g} and "
+                f"{_MOST_NOISE:g}"
+            )
+        if not 0 <= self.sampling_probability <= 1:
+            raise ConfigurationError(
+                f"{setting('sampling_probability')} is {self.sampling_probability}, but must lie between 0 and 1"
+            )
+        _check_count(self.count)
+
+    def _truncation(self) -> tuple[float, float]:
+        if self.population is None or self.most is None:
+            return 0.0, 0.0
+        return truncation(self.sampling_probability, self.population, self.most)
+
+
+@dataclass(frozen=True)
+class StatedEvent:
+    """Releases of which nothing is known but that each is (epsilon, delta)-differentially private.
+
+    Attributes:
+      epsilon: of each.
+      delta: of each.
+      count: how many such releases there are.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    count: int = 1
+
+    def loss(self, direction: Direction) -> MixedLoss:
+        """Describe the privacy loss of one of the releases."""
+        return stated_loss(self.epsilon, self.delta)
+
+    def check(self) -> None:
+        """Refuse numbers that make no sense.
+
+        Raises:
+          ConfigurationError: one does not.
+        """
+        if not 0 <= self.epsilon <= _MOST_STATED:
+            raise ConfigurationError(
+                f"the epsilon of an event is {self.epsilon}, but must lie between 0 and {_MOST_STATED:g}"
+            )
+        if not 0 <= self.delta < 1:
+            raise ConfigurationError(f"the delta of an event is {self.delta}, but must be at least 0 and below 1")
+        _check_count(self.count)
+
+
+def _check_count(count: int) -> None:
+    if count < 0:
+        raise ConfigurationError(f"the count of an event is {count}, but must be 0 at least")
+
+
+Event = GaussianEvent | StatedEvent
+
+
+class EpsilonBounds(NamedTuple):
+    """Between which the epsilon of the events lies, were each of them the worst that its description allows.
+
+    Attributes:
+      upper: what may be promised.
+      lower: below which no analysis of the same description can come.
+    """
+
+    upper: float
+    lower: float
+
+
+def epsilon_bounds(events: Sequence[Event], delta: float) -> EpsilonBounds:
+    """Compose events, all about the same person, into one epsilon at delta, between bounds.
+
+    The bounds are less than 1 % apart, but where a release has a noise multiplier below `LITTLE_NOISE`, beside sampled
+    ones, so that closed forms are taken; and where delta is so close to the total variation that epsilon is as good as
+    0, a small part of what the losses are.
+
+    It holds under zero-out, and under add-or-remove where each of the events alone holds under it; later releases may
+    depend on earlier ones in any way.
+
+    Raises:
+      ConfigurationError: delta, or a number of an event, is out of range.
+      AccountingError: two bounds contradict each other, which is a defect of the accountant.
+    """
+    check_delta(delta)
+    found = [_checked_bounds(_merged(case), delta) for case in _neighbours(events)]
+    return EpsilonBounds(*map(max, zip(*found, strict=True)))
+
+
+def epsilon_above(events: Sequence[Event], delta: float) -> float:
+    """Bound epsilon from above alone, in half the time; `epsilon_bounds` gives no more than this.
+
+    Raises:
+      ConfigurationError: delta, or a number of an event, is out of range.
+    """
+    check_delta(delta)
+    return epsilon_of_others(events, delta)
+
+
+def epsilon_of_others(events: Sequence[Event], delta: float) -> float:
+    """Bound epsilon of a part of all events from above, at a part of delta, which may be less than may be asked for."""
+    return max(_epsilon_above(_merged(case), delta) for case in _neighbours(events))
+
+
+def delta_above(events: Sequence[Event], epsilon: float) -> float:
+    """Bound delta at epsilon from above.
+
+    Raises:
+      ConfigurationError: a number of an event is out of range.
+    """
+    if epsilon < 0:
+        # What one of the two data sets is to the other, the other is to it in the opposite direction.
+        return -math.expm1(epsilon) + math.exp(epsilon) * delta_above(events, -epsilon)
+    return max(_delta_above(_merged(case), epsilon) for case in _neighbours(events))
+
+
+def _delta_above(events: tuple[Event, ...], epsilon: float) -> float:
+    if not events:
+        return 0.0
+    gaussian = _only_gaussian(events)
+    if gaussian is not None:
+        return gaussian_delta(gaussian, epsilon) * (1 + 1e-9)
+    if _has_little_noise(events):
+        return _delta_of_little_noise(events, epsilon)
+    return max(upper_delta(_losses(events, direction), epsilon) for direction in DIRECTIONS)
+
+
+def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
+    """Compute delta of the Gaussian mechanism, exactly (Balle and Wang 2018)."""
+    shift = 1 / noise_multiplier
+    if shift > _SMALL_SHIFT:
+        high = scipy.special.log_ndtr(shift / 2 - epsilon / shift)
+        low = epsilon + scipy.special.log_ndtr(-shift / 2 - epsilon / shift)
+        return float(math.exp(high) * -math.expm1(min(low - high, 0.0)))
+    # The two agree in too many digits: the integral of their difference, over outcomes above where the loss is epsilon.
+    least = epsilon / shift - shift / 2
+    width = 1 / (1 + least)
+
+    def part(place: float) -> float:
+        outcome = place * width
+        return math.exp(-outcome * (least + outcome / 2)) * -math.expm1(-shift * outcome)
+
+    found, _ = scipy.integrate.quad(part, 0.0, 60.0, epsabs=0.0, epsrel=1e-12)
+    return float(found) * width * math.exp(-(least**2) / 2) / math.sqrt(2 * math.pi)
+
+
+@functools.lru_cache(maxsize=256)
+def _epsilon_above(events: tuple[Event, ...], delta: float) -> float:
+    if not events:
+        return 0.0
+    gaussian = _only_gaussian(events)
+    if gaussian is not None:
+        return gaussian_epsilon_above(gaussian, delta)
+    if _has_little_noise(events):
+        return _bounds_of_little_noise(events, delta).upper
+    upper = 0.0
+    for losses in _both_directions(events):
+        # Mostly one direction spends far less than the other.
+        if not upper or chernoff_delta(losses, upper) > delta * 0.999:
+            upper = max(upper, upper_epsilon(losses, delta))
+    return upper
+
+
+class AccountingError(Exception):
+    """The accountant contradicts itself, so that nothing it says is to be trusted. This is a defect of ours."""
+
+
+def _checked_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
+    """Bound epsilon, no lower than that of any of the events alone."""
+    together = _epsilon_bounds(events, delta)
+    if len(events) < 2:
+        return together
+    alone = [_epsilon_bounds((event,), delta) for event in events]
+    for event, one in zip(events, alone, strict=True):
+        if together.upper < one.lower:
+            raise AccountingError(
+                f"epsilon of {events} at delta {delta} is at most {together.upper}, but that of {event} alone is at "
+                f"least {one.lower}"
+            )
+    return EpsilonBounds(*map(max, zip(together, *alone, strict=True)))
+
+
+@functools.lru_cache(maxsize=256)
+def _epsilon_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
+    is_exact = not events or _only_gaussian(events) is not None
+    if _has_little_noise(events) and not is_exact:
+        return not_crossed(_bounds_of_little_noise(events, delta), events, delta)
+    upper = _epsilon_above(events, delta)
+    if is_exact:
+        return EpsilonBounds(upper, upper)
+    lower = 0.0
+    directions = _both_directions(events)
+    for finer in _FINER:
+        if finer:
+            upper = min(upper, max(upper_epsilon(losses, delta, finer) for losses in directions))
+        for losses in directions:
+            lower = max(lower, lower_epsilon(losses, delta, finer, near=upper))
+            if lower >= upper * (1 - _WITHIN):
+                return not_crossed(EpsilonBounds(upper, lower), events, delta)
+    return not_crossed(EpsilonBounds(upper, lower), events, delta)
+
+
+def not_crossed(bounds: EpsilonBounds, events: object, delta: float) -> EpsilonBounds:
+    """Give the bounds back.
+
+    Raises:
+      AccountingError: the lower one is above the upper.
+    """
+    if bounds.lower > bounds.upper:
+        raise AccountingError(
+            f"epsilon of {events} at delta {delta} is at most {bounds.upper} and at least {bounds.lower}"
+        )
+    return bounds
+
+
+def _neighbours(events: Sequence[Event]) -> list[tuple[Event, ...]]:
+    """Tell apart a person who is removed, and one who is added: of truncated rounds neither is the worse for all
+    numbers."""
+    cases = [event.of_neighbours() if isinstance(event, GaussianEvent) else (event, event) for event in events]
+    removed, added = zip(*cases, strict=True) if cases else ((), ())
+    return [removed] if removed == added else [removed, added]
+
+
+def _merged(events: Sequence[Event]) -> tuple[Event, ...]:
+    """Events of one kind as one, and noise that hides everybody equally as a single release of less noise."""
+    counts: dict[Event, int] = {}
+    precision = 0.0
+    for event in events:
+        event.check()
+        if isinstance(event, GaussianEvent) and event.sampling_probability == 0:
+            continue
+        if isinstance(event, GaussianEvent) and event.sampling_probability == 1 and event.most is None:
+            precision += event.count / event.noise_multiplier**2
+        else:
+            kind = _with_count(event, 1)
+            counts[kind] = counts.get(kind, 0) + event.count
+    merged = [_with_count(event, count) for event, count in counts.items() if count]
+    return (*merged, *([GaussianEvent(precision**-0.5)] if precision else []))
+
+
+def _with_count(event: Event, count: int) -> Event:
+    return replace(event, count=count)
+
+
+def _only_gaussian(events: Sequence[Event]) -> float | None:
+    """The noise multiplier of events that are a single Gaussian mechanism."""
+    if len(events) != 1:
+        return None
+    (event,) = events
+    whole = isinstance(event, GaussianEvent) and event.sampling_probability == 1 and event.most is None
+    return event.noise_multiplier if isinstance(event, GaussianEvent) and whole else None
+
+
+def _has_little_noise(events: Sequence[Event]) -> bool:
+    return any(isinstance(event, GaussianEvent) and event.noise_multiplier < LITTLE_NOISE for event in events)
+
+
+def _bounds_of_little_noise(events: Sequence[Event], delta: float) -> EpsilonBounds:
+    """Compose by closed forms; stated events by adding up."""
+    stated = [event for event in events if isinstance(event, StatedEvent)]
+    gaussian = [event.releases() for event in events if isinstance(event, GaussianEvent)]
+    left = delta - math.fsum(event.count * event.delta for event in stated)
+    lower = joint_convexity.lower_epsilon(gaussian, delta)
+    if left <= 0:
+        return EpsilonBounds(math.inf, lower)
+    upper = joint_convexity.upper_epsilon(gaussian, left) + math.fsum(event.count * event.epsilon for event in stated)
+    return EpsilonBounds(upper, lower)
+
+
+def _delta_of_little_noise(events: Sequence[Event], epsilon: float) -> float:
+    low, high = math.log(1e-300), 0.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        enough = _bounds_of_little_noise(events, math.exp(middle)).upper <= epsilon
+        low, high = (low, middle) if enough else (middle, high)
+    return math.exp(high)
+
+
+def _both_directions(events: Sequence[Event]) -> list[Losses]:
+    found: list[Losses] = []
+    for direction in DIRECTIONS:
+        losses = _losses(events, direction)
+        if losses not in found:
+            found.append(losses)
+    return found
+
+
+def _losses(events: Sequence[Event], direction: Direction) -> Losses:
+    return [(event.count, event.loss(direction)) for event in events]

@@ -1,0 +1,1 @@
+"""Where noise comes from, and how it is added to sums."""

@@ -1,0 +1,1 @@
+"""Where parameters, vocabularies and relevances come from, and what they tell of people."""

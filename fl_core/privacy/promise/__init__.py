@@ -1,0 +1,1 @@
+"""What a private run promises: its plan, how often a client takes part, and the epsilon that follows."""

@@ -1,0 +1,368 @@
+"""From a plan, and the rounds that ran, to what can be promised.
+
+Every mechanism but Poisson-sampled Gaussian noise is one Gaussian mechanism on the vector of all releases: its noise
+has standard deviation sigma in units of the clip norm, and one client changes the vector that the noise is added to by
+at most `sensitivity` clip norms, however later updates depend on earlier releases (Denisov et al. 2022, "Improved
+differential privacy for SGD via optimal private linear operators on adaptive streams"). So `rho = sensitivity^2 /
+(2 sigma^2)`, and epsilon is that of the Gaussian mechanism itself, which is tighter than by way of rho. Of sampled
+rounds those that one client may be drawn in are composed by `composition`, whose epsilon is an upper bound at any
+delta, with a lower bound beside it.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import scipy
+
+from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.privacy.accounting.accounting_library import accounting_library
+from fedlm.fl_core.privacy.accounting.composition import (
+    Event,
+    GaussianEvent,
+    delta_above,
+    epsilon_above,
+    epsilon_bounds,
+)
+from fedlm.fl_core.privacy.accounting.delta import check_delta
+from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above, gaussian_noise_multiplier
+from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
+from fedlm.fl_core.privacy.mechanisms.interface import Generations
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
+from fedlm.fl_core.privacy.participation import (
+    BoundedParticipation,
+    EpochParticipation,
+    PoissonParticipation,
+    TruncatedPoissonParticipation,
+)
+from fedlm.fl_core.privacy.promise.plan import ONE_DOCUMENT, PrivacyPlan
+from fedlm.models.arguments import checked_arguments
+
+_LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
+MOST_LOSS = 1e6
+"""Epsilon, or rho, that noise is found for at most."""
+
+_RELATIONS = {"add_or_remove": "ADD_OR_REMOVE_ONE", "zero_out": "REPLACE_SPECIAL"}  # as dp-accounting names them
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What a person can publish.
+
+    Attributes:
+      mechanism: its name.
+      epsilon: at `delta`, an upper bound.
+      delta: the probability-like slack.
+      rho: of zero-concentrated differential privacy; None where the accounting knows none.
+      sensitivity: L2 sensitivity in clip norms of all releases together; None where rounds are amplified by sampling.
+      noise_multiplier: standard deviation of one draw of noise in clip norms.
+      rounds: the releases that are accounted.
+      unit: whose presence is hidden.
+      adjacency: which data sets are neighbours.
+      assumptions: what must hold for this to be true.
+      epsilon_lower: below which the epsilon of these assumptions cannot lie; what `epsilon` exceeds it by is the error
+        of computing. That of closed forms is 0.
+      epsilon_by_rdp: the looser epsilon of Renyi accounting, for comparison; None where sampling is not Poisson.
+
+    Example:
+      >>> from fedlm.fl_core.privacy.participation import BoundedParticipation
+      >>> bound = BoundedParticipation(max_participations=4)
+      >>> plan = PrivacyPlan(mechanism="gaussian", rounds=100, noise_multiplier=4.0, participation=bound)
+      >>> guarantee = account(plan, delta=1e-6)
+      >>> guarantee.rounds, guarantee.unit
+      (100, 'client: all examples of one client, in all rounds')
+      >>> guarantee.adjacency.partition(':')[0]
+      'zero-out'
+    """
+
+    mechanism: str
+    epsilon: float
+    delta: float
+    rho: float | None
+    sensitivity: float | None
+    noise_multiplier: float
+    rounds: int
+    unit: str
+    adjacency: str
+    assumptions: tuple[str, ...]
+    epsilon_lower: float
+    epsilon_by_rdp: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Make a JSON-able dictionary; an infinite epsilon is None."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        for name in ("epsilon", "epsilon_lower"):
+            values[name] = values[name] if math.isfinite(values[name]) else None
+        return values | {"assumptions": list(self.assumptions)}
+
+    def sentence(self) -> str:
+        """Say it in one sentence."""
+        rho = "" if self.rho is None else f", rho-zCDP with rho = {rounded_up(self.rho)}"
+        return (
+            f"(epsilon = {rounded_up(self.epsilon)}, delta = {rounded_up(self.delta)})-differential privacy{rho}; "
+            f"unit: {self.unit}; adjacency: {self.adjacency}; assumptions: as `fedlm account ledger` lists them; "
+            f"{self.rounds} {_names(self.unit)[1]}s of {self.mechanism} noise, multiplier {self.noise_multiplier:.6g}"
+        )
+
+
+@checked_arguments
+def account(plan: PrivacyPlan, delta: float, generations: Generations | None = None) -> Guarantee:
+    """Account what the rounds of some generations have spent; what the whole plan promises where there are None.
+
+    Raises:
+      ConfigurationError: delta is out of range.
+
+    Example:
+      >>> from fedlm.fl_core.privacy.participation import BoundedParticipation
+      >>> bound = BoundedParticipation(max_participations=4)
+      >>> plan = PrivacyPlan(mechanism="gaussian", rounds=100, noise_multiplier=4.0, participation=bound)
+      >>> round(account(plan, delta=1e-6).epsilon, 2)
+      2.25
+    """
+    check_delta(delta)
+    generations = [(0, plan.rounds)] if generations is None else list(generations)
+    rounds = sum(end - first for first, end in generations)
+    common: dict[str, Any] = {
+        "mechanism": plan.mechanism,
+        "delta": delta,
+        "noise_multiplier": plan.noise_multiplier,
+        "rounds": rounds,
+    }
+    common |= {"unit": plan.unit, "adjacency": _adjacency(plan), "assumptions": assumptions(plan)}
+    if isinstance(plan.participation, PoissonParticipation):
+        epsilon, lower = epsilon_bounds(events_of(plan, generations), delta)
+        looser = _epsilon_by_rdp(plan, generations, delta)
+        return Guarantee(
+            epsilon=epsilon, epsilon_lower=lower, rho=None, sensitivity=None, epsilon_by_rdp=looser, **common
+        )
+    squared = sensitivity_squared(plan, generations)
+    epsilon = gaussian_epsilon(plan.noise_multiplier, math.sqrt(squared), delta)
+    return Guarantee(
+        epsilon=epsilon,
+        epsilon_lower=epsilon,
+        rho=squared / (2 * plan.noise_multiplier**2),
+        sensitivity=math.sqrt(squared),
+        **common,
+    )
+
+
+def events_of(plan: PrivacyPlan, generations: Generations | None = None) -> list[Event]:
+    """Describe what the rounds of some generations have released, to be composed with other runs' releases.
+
+    The whole plan's where there are no generations; empty where nothing was released.
+    """
+    generations = [(0, plan.rounds)] if generations is None else list(generations)
+    rounds = sum(end - first for first, end in generations)
+    sampling = plan.participation
+    if not rounds:
+        return []
+    if isinstance(sampling, PoissonParticipation):
+        # Where a unit may be drawn again, all that its last round was spread over has ended: each is a sampled Gaussian
+        # mechanism of its own, on the outputs between (Choquette-Choo et al. 2023, "(Amplified) banded matrix
+        # factorization: A unified approach to private training", theorem 4).
+        noise = plan.noise_multiplier / math.sqrt(_squared_sensitivity_to_one_round(plan))
+        cut = sampling if isinstance(sampling, TruncatedPoissonParticipation) else None
+        return [
+            GaussianEvent(
+                noise,
+                sampling.most_eligible(generations),
+                sampling.sampling_probability,
+                population=cut.population if cut else None,
+                most=cut.most if cut else None,
+                one_more=cut is not None and plan.adjacency == "add_or_remove",
+            )
+        ]
+    squared = sensitivity_squared(plan, generations)
+    return [GaussianEvent(plan.noise_multiplier / math.sqrt(squared))] if squared else []
+
+
+def sensitivity_squared(plan: PrivacyPlan, generations: Generations) -> float:
+    """Bound the squared L2 sensitivity of all releases of these rounds to one client, for updates of norm 1.
+
+    Raises:
+      ConfigurationError: participation is not bounded.
+    """
+    return MECHANISMS[plan.mechanism].sensitivity_squared(plan, generations)
+
+
+def _squared_sensitivity_to_one_round(plan: PrivacyPlan) -> float:
+    """Bound what one round's sum moves all releases by, squared."""
+    once = dataclasses.replace(plan, participation=BoundedParticipation(1), adjacency="zero_out")
+    return sensitivity_squared(once, [(0, plan.rounds)])
+
+
+def gaussian_epsilon(noise_multiplier: float, sensitivity: float, delta: float) -> float:
+    """Compute epsilon of the Gaussian mechanism; see `gaussian_epsilon_above`."""
+    return gaussian_epsilon_above(noise_multiplier / sensitivity, delta) if sensitivity else 0.0
+
+
+def _epsilon_by_rdp(plan: PrivacyPlan, generations: Generations, delta: float) -> float | None:
+    events = events_of(plan, generations)
+    if isinstance(plan.participation, TruncatedPoissonParticipation) or not events:
+        return None
+    dp_accounting = accounting_library()
+
+    (event,) = events
+    assert isinstance(event, GaussianEvent)
+    relation = dp_accounting.NeighboringRelation[_RELATIONS[str(plan.adjacency)]]
+    accountant = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
+    noise = dp_accounting.GaussianDpEvent(event.noise_multiplier)
+    step = dp_accounting.PoissonSampledDpEvent(event.sampling_probability, noise)
+    return float(accountant.compose(dp_accounting.SelfComposedDpEvent(step, event.count)).get_epsilon(delta))
+
+
+def privacy_profile(plan: PrivacyPlan, epsilons: Sequence[float]) -> list[float]:
+    """Compute the smallest delta at each epsilon: all that there is to know about the plan's privacy."""
+    events = events_of(plan)
+    return [delta_above(events, float(epsilon)) for epsilon in epsilons]
+
+
+@checked_arguments
+def calibrate(
+    with_noise: Callable[[float], PrivacyPlan],
+    delta: float,
+    epsilon: float | None = None,
+    rho: float | None = None,
+) -> PrivacyPlan:
+    """Find the least noise, and its plan, for an epsilon at delta, or for zCDP's rho.
+
+    Raises:
+      ConfigurationError: the target is not positive, not one was given, or there is no rho for the plan.
+
+    Example:
+      >>> from fedlm.fl_core.privacy.participation import BoundedParticipation
+      >>> bound = BoundedParticipation(max_participations=4)
+      >>> plan = calibrate(lambda noise: PrivacyPlan("gaussian", 100, noise, bound), delta=1e-6, epsilon=2.0)
+      >>> account(plan, delta=1e-6).epsilon <= 2.0
+      True
+    """
+    if (epsilon is None) == (rho is None):
+        raise ConfigurationError("give either epsilon or rho to calibrate the noise to")
+    target = epsilon if rho is None else rho
+    if target is None or not 0 < target <= MOST_LOSS:
+        raise ConfigurationError(f"the target is {target}, but must be positive and finite, {MOST_LOSS:g} at most")
+    check_delta(delta)
+    plan = with_noise(1.0)
+    if not isinstance(plan.participation, PoissonParticipation):
+        sensitivity = math.sqrt(sensitivity_squared(plan, [(0, plan.rounds)]))
+        unit = 1 / math.sqrt(2 * rho) if rho else gaussian_noise_multiplier(target, delta)
+        noise = _rounded_up(sensitivity * unit)
+        while epsilon is not None and gaussian_epsilon(noise, sensitivity, delta) > epsilon:
+            noise = _rounded_up(noise * (1 + 1e-7))
+        return with_noise(noise)
+    if rho is not None:
+        raise ConfigurationError(
+            f"Poisson sampling amplifies privacy in a way that rho does not express; give {setting('epsilon')}"
+        )
+    return with_noise(least_noise(lambda noise: epsilon_above(events_of(with_noise(noise)), delta), target))
+
+
+def least_noise(epsilon_of: Callable[[float], float], target: float) -> float:
+    """Find the least noise multiplier that keeps an epsilon, rounded up at four digits.
+
+    `epsilon_of` falls as noise grows, and may take long to compute.
+
+    Raises:
+      ConfigurationError: no multiplier between a thousandth and a million reaches the target.
+    """
+    known = functools.lru_cache(maxsize=None)(epsilon_of)
+    low = high = 1.0
+    while known(high) > target:
+        low, high = high, 2 * high
+        if high > _MOST_NOISE:
+            raise ConfigurationError(
+                f"no noise multiplier up to {_MOST_NOISE:g} reaches {target:g}; ask for a larger one"
+            )
+    while known(low) <= target and low > _LEAST_NOISE:
+        low, high = low / 2, low
+    if low < high and known(low) > target:
+        # Epsilon is about a power of the noise, so that a few steps on logarithms do.
+        high = scipy.optimize.brentq(
+            lambda noise: math.log(max(known(noise), 1e-9) / target), low, high, rtol=1e-4, xtol=1e-9
+        )
+    while known(high) > target:
+        high *= 1 + 5e-5
+    return _rounded_up(high)
+
+
+def _rounded_up(value: float) -> float:
+    """Keep seven digits, never fewer noise than was asked for."""
+    digits = 10.0 ** (6 - math.floor(math.log10(value)))
+    return math.ceil(value * digits) / digits
+
+
+_ANSWERS = "whether and when a client answers, and who takes part in its place, does not depend on its data"
+_ONE_CLIENT = "one person is one client, and no other client has that person's data"
+
+
+def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
+    """List what must hold for a plan's guarantee to be true, one sentence each."""
+    unit, time = _names(plan.unit)
+    match plan.participation:
+        case PoissonParticipation(probability):
+            often = f"each {time}"
+            if (cycle := plan.participation.cycle) > 1:
+                often = (
+                    f"no {time}s but those of its part, one of {cycle} that take turns, drawn whatever the data, "
+                    "and in each of these"
+                )
+            who = f"each {unit} takes part in {often} independently with probability {probability:.6g}, in secret"
+            if isinstance(plan.participation, TruncatedPoissonParticipation):
+                who += f"; of more than {plan.participation.most} a uniformly random part is left out"
+        case BoundedParticipation(most, apart):
+            often = "as often as that allows" if most is None else f"in at most {most} rounds"
+            who = f"a client takes part {often}, rounds of one client being at least {apart} apart (y - x >= {apart})"
+        case EpochParticipation(rounds):
+            who = f"a client takes part in at most one of every {rounds} consecutive rounds that make up an epoch"
+    if unit == "client":
+        clipped = "each client's update is clipped on the server, all clients weigh the same, and the sum"
+    else:
+        clipped = f"the gradient of each {unit} is clipped, and the noised sum"
+    rounding = (
+        "rounding in 32-bit floating point moves a sum of gradients by no more than 2^-12 of the clip norm, for which "
+        "room is left"
+    )
+    answering = unit == "client" and not isinstance(plan.participation, PoissonParticipation)
+    return (
+        who,
+        *((_ANSWERS,) if answering else ()),
+        f"{clipped} is divided by a number fixed beforehand",
+        f"only models made of noised sums are published; measurements of single {time}s are not",
+        f"{_generators(plan)}; noise is computed in 64-bit floating point, and rounded with the sum, which is exact, "
+        "to a grid",
+        *(() if unit == "client" else (rounding,)),
+        *((_ONE_CLIENT,) if unit == "client" and not plan.unit.startswith(ONE_DOCUMENT) else ()),
+        "the run goes on in one place alone, and no older copy of its folder is put back, whole or in parts",
+        "its settings, and when it ended, were chosen without looking at the data or at what was measured on it; "
+        "choosing them by other runs on it is not accounted",
+    )
+
+
+def _generators(plan: PrivacyPlan) -> str:
+    if not isinstance(plan.participation, PoissonParticipation):
+        return "the seed of the noise stays secret, and its generator (ChaCha20) cannot be told from chance"
+    others = "Philox for who takes part" + (
+        "" if _names(plan.unit)[0] == "client" else ", SplitMix64 for masks and dropout"
+    )
+    return (
+        "the seed of the noise and of who takes part stays secret, and its generators (ChaCha20 for noise, "
+        f"{others}) cannot be told from chance"
+    )
+
+
+def _adjacency(plan: PrivacyPlan) -> str:
+    unit, _ = _names(plan.unit)
+    if plan.adjacency == "add_or_remove":
+        return f"add-or-remove: one {unit} is added to the {unit}s, or removed from them"
+    if unit == "client":
+        return "zero-out: one client adds zero to every sum and to every count, everything else stays"
+    return f"zero-out: one {unit}'s gradient is replaced by zero, everything else stays"
+
+
+def _names(unit: str) -> tuple[str, str]:
+    """The unit's noun, and what its updates are summed over at once."""
+    noun = unit.split(":")[0]
+    return noun, "round" if noun == "client" else "step"

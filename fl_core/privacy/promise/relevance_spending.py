@@ -1,0 +1,55 @@
+"""How much noise makes the relevances of tokens private, and what they add to all that is released about their people.
+
+The release is one Gaussian mechanism: what a client adds to all counts has L2 norm 1, in units of `COUNT_NORM`, at
+most, so that a client more, or one whose contribution is nothing, moves their sum by 1 at most.
+"""
+
+import math
+from collections.abc import Iterable
+
+from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.privacy.accounting.composition import Event, GaussianEvent
+from fedlm.fl_core.privacy.accounting.delta import check_delta
+from fedlm.fl_core.privacy.origins.private_words import COUNT_NORM
+from fedlm.fl_core.privacy.origins.relevance_origin import PrivateRelevance, RelevanceOrigin
+from fedlm.fl_core.privacy.origins.vocabulary_origin import PACKED, may_be_of_several
+from fedlm.fl_core.privacy.promise.vocabulary_spending import is_whole_client, least_deviation
+
+_MOST_EPSILON = 100.0
+_OF_SEVERAL = (
+    f"the relevances of tokens were counted with privacy for each client, and {PACKED} may hold data of several; give "
+    "packing none or unit user"
+)
+
+
+def plan_relevance(epsilon: float, delta: float, tokens_per_unit: int) -> PrivateRelevance:
+    """Find the least noise for a guarantee.
+
+    Raises:
+      ConfigurationError: a number is out of range.
+    """
+    if not 0 < epsilon <= _MOST_EPSILON:
+        raise ConfigurationError(
+            f"{setting('epsilon')} is {epsilon}, but must be positive, and {_MOST_EPSILON:g} at most"
+        )
+    check_delta(delta)
+    if tokens_per_unit < 1:
+        raise ConfigurationError(f"{setting('tokens_per_unit')} is {tokens_per_unit}, but must be at least 1")
+    return PrivateRelevance(epsilon, delta, least_deviation(epsilon, delta) / COUNT_NORM, tokens_per_unit)
+
+
+def not_hidden(origins: Iterable[RelevanceOrigin | None], unit: str) -> list[str]:
+    """Say why relevances that are private for each client are not so for a unit of privacy; nothing where they are."""
+    counted = any(origin is not None and origin.private is not None for origin in origins)
+    return [_OF_SEVERAL] if counted and may_be_of_several(unit) else []
+
+
+def relevance_events(origins: Iterable[RelevanceOrigin | None], unit: str) -> list[Event]:
+    """List what relevances add to all other releases about a unit of privacy, whichever the adjacency; each count once.
+
+    Where the unit is a part of a client's text, its client's shares are others without it: two vectors without negative
+    entries, each of norm 1 at most, are sqrt(2) apart at most.
+    """
+    counts = {origin.sha256: origin.private for origin in origins if origin is not None and origin.private is not None}
+    sensitivity = 1.0 if is_whole_client(unit) else math.sqrt(2)
+    return [GaussianEvent(private.noise_multiplier / sensitivity) for private in counts.values()]

@@ -1,0 +1,280 @@
+"""What becomes of a private run's models: each is on disk, and in the ledger, before anybody sees it.
+
+The order of writing is `intent` (ledger, synced), checkpoint (synced), `release` (ledger, synced); only then may
+anything that was made of the model leave the process. After an interruption
+
+- an intent whose checkpoint is whole becomes a release: the same model is handed out again;
+- an intent without its checkpoint counts as released, since parts of the file may have been seen. Its rounds are over,
+  the run goes on from the checkpoint before, and a fresh secret begins fresh noise;
+- rounds after the last intent never left the process, and are run again.
+
+Where noise follows from a public seed there is nothing to keep, and a simulation must be repeatable: an intent without
+its checkpoint is carried out again, with the same noise. The rounds of a deployment cannot be repeated, so there it
+counts as released too.
+
+So no two outputs that anyone could have seen carry the same noise over different sums.
+"""
+
+import hmac
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from fedlm.fl_core.atomic_files import append_whole, disk_errors, sync_to_disk
+from fedlm.fl_core.errors import CheckpointError, setting
+from fedlm.fl_core.privacy.noise.noise_source import NOISE_FORMAT, SECRET_BYTES, commitment, fresh_secret
+from fedlm.fl_core.privacy.participation import PoissonParticipation
+from fedlm.fl_core.privacy.promise.guarantee import sensitivity_squared
+from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE, PrivacyPlan
+from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release
+
+
+class StoredCheckpoints(Protocol):
+    """What `Releases` needs to know of the checkpoints beside the ledger."""
+
+    def latest_round(self) -> int:
+        """The newest whole checkpoint's number of rounds, 0 where there is none."""
+        ...
+
+    def digest(self, rounds: int) -> str | None:
+        """The digest of a checkpoint's content, None where there is no such checkpoint."""
+        ...
+
+
+class Budget(Protocol):
+    """What a run that reserves from a budget asks of it, by the commitment to its first secret."""
+
+    def reserve(self, commitment: str) -> None:
+        """Reserve all that the run may spend; raises where that is too much."""
+        ...
+
+    def begun(self, commitment: str) -> None:
+        """Learn that the run has a ledger."""
+        ...
+
+    def void(self, commitment: str) -> None:
+        """Learn that the run never had one, and that its secret is gone."""
+        ...
+
+
+class Resumed(NamedTuple):
+    """Where a private run stands.
+
+    Attributes:
+      checkpoint: rounds that the checkpoint to start from has seen; 0 to start from the first parameters.
+      next_round: the number of the round that runs next.
+      first: the round with which the current generation of noise began.
+      end: one more than the last round that may run.
+      secret: of the current generation.
+    """
+
+    checkpoint: int
+    next_round: int
+    first: int
+    end: int
+    secret: bytes
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether rounds are left."""
+        return self.next_round < self.end
+
+    @property
+    def fresh_noise(self) -> bool:
+        """Whether noise begins anew, so that the checkpoint's state of it is not to be used."""
+        return self.next_round == self.first
+
+
+class Releases:
+    """The ledger of a run, and the secrets of its noise, in a folder of their own."""
+
+    def __init__(
+        self,
+        directory: Path,
+        new_secret: Callable[[int], bytes] | None = None,
+        repeatable: bool = True,
+        budget: Budget | None = None,
+    ):
+        """Open the folder; it is made where absent.
+
+        Args:
+          directory: only for this, and only readable by whom may know the noise.
+          new_secret: makes the secret of a generation, counted from 0, for noise that is repeatable and hides nothing;
+            secrets come from the operating system's entropy where None.
+          repeatable: whether rounds that are run again with the same noise come to the same sums.
+          budget: from which the run reserves what it may spend, before it begins; None where there is none.
+        """
+        self._budget = budget
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._directory = directory
+        self._new_secret = new_secret or (lambda generation: fresh_secret())
+        self._repeatable = repeatable and new_secret is not None
+        self.ledger = PrivacyLedger(directory / LEDGER_FILE)
+
+    def resume(self, plan: PrivacyPlan, delta: float, about: dict[str, Any], checkpoints: StoredCheckpoints) -> Resumed:
+        """Begin a run, or find out where an interrupted one stands.
+
+        `about` are facts that tell whose ledger it is.
+
+        Raises:
+          LedgerError: ledger, secret and checkpoints do not belong together.
+        """
+        if not self.ledger.records:
+            if checkpoints.latest_round():
+                raise LedgerError(
+                    f"{self._directory}: there is no ledger, but there are checkpoints of {checkpoints.latest_round()} "
+                    f"rounds; put the ledger back, or give another {setting('out')} to begin a new run"
+                )
+            if self._budget is not None and self._secret_path(0).exists():
+                # It was made, and perhaps reserved for, but no ledger says that it was used.
+                self._budget.void(commitment(self._secret_path(0).read_bytes()))
+            secret = commitment(self._make_secret(0))
+            if self._budget is not None:
+                self._budget.reserve(secret)
+            self.ledger.begin(plan, delta, secret, about)
+        if self._budget is not None:
+            self._budget.begun(self.ledger.records[0]["secret"])
+        begun = self.ledger.plan
+        if begun.rounds != plan.rounds and (begun.mechanism, self.ledger.delta) == (plan.mechanism, delta):
+            raise LedgerError(
+                f"{self._directory / LEDGER_FILE}: the run was begun with another privacy plan (rounds was "
+                f"{begun.rounds} and is now {plan.rounds}), and what it promised is for those rounds. Give rounds "
+                f"{begun.rounds}; or for more rounds begin another run with the parameters of this one, by "
+                f"{setting('init_from')} {self._directory.parent} and another {setting('out')}: it has a plan of its "
+                "own, and its statement composes both"
+            )
+        if begun != plan or self.ledger.delta != delta:
+            raise LedgerError(
+                f"{self._directory / LEDGER_FILE}: the run was begun with another privacy plan "
+                f"({_differences(begun, plan)}); give the same settings, or another {setting('out')}"
+            )
+        if self.ledger.noise_format != NOISE_FORMAT and self._resumed(plan).goes_on:
+            raise LedgerError(
+                f"{self._directory / LEDGER_FILE}: the run was begun by another version of fedlm, with noise that "
+                f"this one does not draw any more; begin a new run with another {setting('out')}"
+            )
+        self._settle(checkpoints)
+        return self._resumed(plan)
+
+    def _settle(self, checkpoints: StoredCheckpoints) -> None:
+        """Make the ledger and the checkpoints agree on what was released."""
+        intent, last = self.ledger.open_intent, self.ledger.last_release
+        newest = checkpoints.latest_round()
+        known = max(release.rounds for release in (intent, last, Release(0, "")) if release)
+        if newest > known:
+            raise LedgerError(
+                f"{self._directory / LEDGER_FILE}: it ends with {known} rounds, but there is a checkpoint of {newest}: "
+                "the ledger was cut off, or is an older copy; put back the one that belongs to the checkpoints"
+            )
+        if last is not None and checkpoints.digest(last.rounds) != last.digest:
+            raise CheckpointError(
+                f"{self._directory / LEDGER_FILE}: the checkpoint of {last.rounds} rounds that it names is missing, "
+                f"damaged or another; put that checkpoint back, or give another {setting('out')} to begin a new run"
+            )
+        if intent is None:
+            return
+        found = checkpoints.digest(intent.rounds)
+        if found == intent.digest:
+            self.ledger.confirm()
+        elif found is None and not self._repeatable:
+            self.ledger.restart(commitment(self._make_secret(len(self.ledger.generations))))
+        elif found is not None:
+            raise CheckpointError(
+                f"{self._directory / LEDGER_FILE}: the checkpoint of {intent.rounds} rounds is not the one that it "
+                "names; remove that checkpoint to go on from the one before it: its rounds then count as released"
+            )
+
+    def _resumed(self, plan: PrivacyPlan) -> Resumed:
+        last = self.ledger.last_release
+        generations = self.ledger.generations
+        first, seen = generations[-1]
+        checkpoint = last.rounds if last else 0
+        # An intent that is still open is of repeatable noise, and its rounds are run again.
+        return Resumed(
+            checkpoint=checkpoint,
+            next_round=checkpoint if self.ledger.open_intent else max(first, seen),
+            first=first,
+            end=_last_affordable(plan, generations),
+            secret=self._read_secret(len(generations) - 1),
+        )
+
+    def cohort_secret(self) -> bytes:
+        """Make the secret of 32 bytes that cohorts are drawn by, the same in all generations. Raises LedgerError where
+        the first secret, which it follows from, is not the one that the run was begun with."""
+        return hmac.digest(self._read_secret(0), b"cohorts", "sha256")
+
+    def save(self, rounds: int, digest: str, write: Callable[[], None], parameters: str = "") -> None:
+        """Make a model durable; when this returns, it may be shown.
+
+        Args:
+          rounds: how many rounds it has seen.
+          digest: of the checkpoint's content.
+          write: writes the checkpoint; when it returns, the checkpoint is on disk.
+          parameters: digest of the model's parameters alone.
+
+        Raises:
+          LedgerError: a run that should repeat what was interrupted came to something else.
+        """
+        release, intent = Release(rounds, digest, parameters), self.ledger.open_intent
+        if intent is None:
+            self.ledger.intend(release)
+        elif intent[:2] != release[:2]:
+            raise LedgerError(
+                f"{self._directory / LEDGER_FILE}: {rounds} rounds that were run again after an interruption gave "
+                f"another model: go on with the devices that it was begun with, or give another {setting('out')} to "
+                "begin a new run"
+            )
+        write()
+        self.ledger.confirm()
+
+    def _secret_path(self, generation: int) -> Path:
+        return self._directory / f"noise-secret-{generation}"
+
+    def _make_secret(self, generation: int) -> bytes:
+        """Write a secret before the ledger mentions it. One that was written, but not mentioned, has made no noise."""
+        secret, path = self._new_secret(generation), self._secret_path(generation)
+        with disk_errors(path):
+            path.unlink(missing_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                append_whole(descriptor, secret, 0)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            sync_to_disk(self._directory)
+        return secret
+
+    def _read_secret(self, generation: int) -> bytes:
+        path = self._secret_path(generation)
+        secret = path.read_bytes() if path.exists() else b""
+        named = self.ledger.commitments[generation]
+        if len(secret) != SECRET_BYTES or not hmac.compare_digest(commitment(secret), named):
+            raise LedgerError(
+                f"{path}: the secret of the noise is missing, or is not the one that the ledger names; put it back, or "
+                f"give another {setting('out')} to begin a new run"
+            )
+        return secret
+
+
+def _last_affordable(plan: PrivacyPlan, generations: list[tuple[int, int]]) -> int:
+    """The latest end of the run with which it spends no more than planned.
+
+    Noise that began anew is correlated with less of what was before, so that as many rounds may cost a little more.
+    """
+    if isinstance(plan.participation, PoissonParticipation) or len(generations) == 1:
+        return plan.rounds
+    planned = sensitivity_squared(plan, [(0, plan.rounds)])
+    over, (first, seen) = [part for part in generations[:-1] if part[1] > part[0]], generations[-1]
+    low, high = seen, plan.rounds
+    while low < high:
+        middle = (low + high + 1) // 2
+        affordable = sensitivity_squared(plan, [*over, (first, middle)]) <= planned * (1 + 1e-9)
+        low, high = (middle, high) if affordable else (low, middle - 1)
+    return low
+
+
+def _differences(old: PrivacyPlan, new: PrivacyPlan) -> str:
+    before, after = old.as_json(), new.as_json()
+    changed = [f"{name} was {before[name]} and is now {after[name]}" for name in after if before[name] != after[name]]
+    return "; ".join(changed) or "another delta"

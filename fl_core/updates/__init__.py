@@ -1,0 +1,1 @@
+"""Updates on their way: compression, and the bytes of a message."""

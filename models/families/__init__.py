@@ -1,0 +1,1 @@
+"""Families of models: CIFG, Transformers, recommenders and published decoders."""

@@ -1,0 +1,1 @@
+"""Parameters and configurations as Hugging Face's transformers has them."""

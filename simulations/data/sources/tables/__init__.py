@@ -1,0 +1,1 @@
+"""Tables of texts and their users: CSV, Parquet, JSON Lines, Arrow and Hugging Face."""

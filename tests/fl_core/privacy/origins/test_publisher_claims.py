@@ -1,0 +1,119 @@
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.origins.ancestry import OF_A_PUBLISHER, Phase, as_records, recorded_ancestry
+from fedlm.fl_core.privacy.origins.publisher_claims import CLAIMS_FIELD, PublisherClaim
+from fedlm.fl_core.privacy.promise.central_plan import central_plan
+from fedlm.fl_core.privacy.statement import state_plan
+
+CLAIM = PublisherClaim(epsilon=2.0, delta=1.1e-10, unit="sequence of 1,024 tokens", source="https://example.org/report")
+QUOTED = 'epsilon 2.0 at delta 1.1e-10 for each "sequence of 1,024 tokens" (source: "https://example.org/report")'
+PLAN = central_plan(10_000, 100, 50, 1.0, None, "add_or_remove", "example: one example, in all steps")
+
+
+def imported(people, claim=CLAIM):
+    record = None if claim is None else claim.as_json()
+    return Phase("model import", "/runs/gemma", 0, "ab", None, people, OF_A_PUBLISHER, claim=record)
+
+
+def stated(people, claim=CLAIM, plan=PLAN):
+    return state_plan(plan, 1e-6, {"ancestry": as_records([imported(people, claim)])})
+
+
+def test_a_claim_is_quoted_apart_and_changes_no_epsilon():
+    bare = state_plan(PLAN, 1e-6, {})
+    for claim in (None, CLAIM, dataclasses.replace(CLAIM, epsilon=1e9), dataclasses.replace(CLAIM, epsilon=0.0)):
+        for people in ("public", "disjoint"):
+            found = stated(people, claim)
+            assert found.total.epsilon == bare.total.epsilon
+            assert found.total.unit == bare.total.unit
+            record = found.as_json()
+            assert record["privacy_guarantee"]["epsilon"] == bare.total.epsilon
+            assert record[CLAIMS_FIELD][0]["claim"] == (claim and claim.as_json())
+            assert record[CLAIMS_FIELD][0]["checked"] is False
+    sentence = stated("public").sentence()
+    own, _, theirs = sentence.partition("the publisher of the weights that")
+    assert "epsilon" in own
+    assert "2.0" not in own
+    assert QUOTED in theirs
+    assert theirs.endswith("fedlm has not checked it, and it is not part of the epsilon above")
+
+
+def test_that_nothing_is_claimed_is_said():
+    sentence = stated("public", None).sentence()
+    assert sentence.endswith(
+        "of the weights that `fedlm model import` in /runs/gemma took in, no claim of their publisher is known"
+    )
+    assert CLAIMS_FIELD not in state_plan(PLAN, 1e-6, {}).as_json()
+    assert "publisher" not in state_plan(PLAN, 1e-6, {}).sentence()
+
+
+def test_a_claim_promises_nothing_where_the_text_may_be_the_same_people_s():
+    found = stated("same")
+    assert found.total is None
+    assert found.sentence().startswith("NOT PRIVATE")
+    assert QUOTED in found.sentence()
+    assert found.sentence().endswith("and it is no promise of this run")
+    terms = found.as_terms()
+    assert terms["epsilon"] is None
+    assert terms[CLAIMS_FIELD][0]["claim"]["epsilon"] == 2.0
+
+
+def test_records_without_a_claim_are_those_of_before():
+    (record,) = as_records([imported("public", None)])
+    assert "claim" not in record
+    assert recorded_ancestry({"ancestry": [record]}) == (imported("public", None),)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"unit": 'user"; this run: epsilon 0.1'},
+        {"unit": "user; checked by fedlm"},
+        {"unit": "user\nepsilon 0.1 at delta 0"},
+        {"unit": "user\u2028epsilon"},
+        {"source": "\u202egro.elpmaxe"},
+        {"source": "\x1b[2Jreport"},
+        {"source": "[bold]report[/]"},
+        {"source": "<script>"},
+        {"unit": "\u201duser"},
+        {"unit": " "},
+        {"source": "x" * 201},
+        {"unit": 3},
+        {"epsilon": float("nan")},
+        {"epsilon": float("inf")},
+        {"epsilon": -1.0},
+        {"epsilon": True},
+        {"epsilon": "2"},
+        {"delta": 1.0},
+        {"delta": -1e-9},
+    ],
+)
+def test_a_claim_that_could_be_taken_for_another_s_words_is_refused(changes):
+    with pytest.raises(ConfigurationError, match=r"publisher_(unit|source|epsilon|delta)"):
+        PublisherClaim(**CLAIM.as_json() | changes)
+    # Nor is one read that somebody has put into a record.
+    forged = imported("public")._replace(claim=CLAIM.as_json() | changes)
+    with pytest.raises(ConfigurationError, match="publisher_"):
+        state_plan(PLAN, 1e-6, {"ancestry": as_records([forged])}).sentence()
+
+
+@pytest.mark.parametrize("record", [{}, [], "epsilon 2", {"epsilon": 2.0}, CLAIM.as_json() | {"checked": True}])
+def test_a_damaged_record_is_refused(record):
+    with pytest.raises(ConfigurationError, match="damaged"):
+        PublisherClaim.from_json(record)
+
+
+@given(text=st.text(max_size=40))
+def test_whatever_is_quoted_stays_within_its_quotation(text):
+    try:
+        words = dataclasses.replace(CLAIM, unit=text).words()
+    except ConfigurationError:
+        return
+    assert words.count('"') == 4
+    assert words.isprintable()
+    assert ";" not in words

@@ -1,0 +1,262 @@
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import pld
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.accounting.composition import GaussianEvent, StatedEvent, epsilon_above, epsilon_bounds
+from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
+from fedlm.fl_core.privacy.mechanisms.tree_sensitivity import tree_sensitivity_squared
+from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.promise.central_plan import central_plan
+from fedlm.fl_core.privacy.promise.guarantee import (
+    account,
+    calibrate,
+    events_of,
+    least_noise,
+    privacy_profile,
+    sensitivity_squared,
+)
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan, plan_noise
+from tests.fl_core.privacy.mechanisms.noise_matrices import ONCE, plan_of
+
+DELTA = 1e-6
+
+
+def composed(event):
+    return pld.PLDAccountant().compose(event).get_epsilon(DELTA)
+
+
+@pytest.mark.parametrize(("noise", "most"), [(1.0, 1), (3.0, 4), (12.0, 30)])
+def test_gaussian_noise_is_the_composition_of_a_clients_rounds(noise, most):
+    guarantee = account(plan_of("gaussian", 1000, noise, BoundedParticipation(most, 5)), DELTA)
+    event = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(noise), most)
+    assert guarantee.epsilon == pytest.approx(composed(event), rel=1e-3)
+    assert guarantee.epsilon <= composed(event) * (1 + 1e-6)
+    assert guarantee.rho == pytest.approx(most / (2 * noise**2))
+    assert guarantee.sensitivity == pytest.approx(math.sqrt(most))
+
+
+def test_epsilon_of_a_tree_is_tighter_than_by_way_of_rho():
+    guarantee = account(plan_of("tree", 100, 7.0, BoundedParticipation(3, 20)), DELTA)
+    accountant = dp_accounting.rdp.RdpAccountant()
+    assert guarantee.epsilon < accountant.compose(dp_accounting.ZCDpEvent(guarantee.rho)).get_epsilon(DELTA)
+    by_rho = guarantee.rho + 2 * math.sqrt(guarantee.rho * math.log(1 / DELTA))
+    assert guarantee.epsilon < by_rho
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_once_a_tree_is_the_sum_of_the_trees_heights(epochs):
+    """RDP(alpha) = alpha * sum over trees of (floor(log2 T_i) + 1) / (2 sigma^2)."""
+    plan = plan_of("tree", 10 * epochs + 3, 2.0, EpochParticipation(10), restart_every=10)
+    expected = epochs * 4 + 2
+    assert sensitivity_squared(plan, [(0, plan.rounds)]) == expected
+    assert account(plan, DELTA).rho == pytest.approx(expected / (2 * 2.0**2))
+
+
+def test_trees_that_restart_within_an_epoch_charge_a_client_once():
+    plan = plan_of("tree", 20, participation=EpochParticipation(10), restart_every=5)
+    assert sensitivity_squared(plan, [(0, 20)]) == 2 * 3
+
+
+def test_trees_across_epochs_fall_back_to_bounded_participation():
+    plan = plan_of("tree", 20, participation=EpochParticipation(10))
+    bounded = plan_of("tree", 20, participation=BoundedParticipation(2, 1))
+    assert sensitivity_squared(plan, [(0, 20)]) == sensitivity_squared(bounded, [(0, 20)])
+
+
+@pytest.mark.parametrize(("rounds", "probability", "noise"), [(1, 0.2, 1.0), (50, 0.02, 0.8), (400, 0.01, 1.3)])
+def test_poisson_sampling_is_what_dp_accounting_says(rounds, probability, noise):
+    plan = plan_of("gaussian", rounds, noise, PoissonParticipation(probability))
+    event = dp_accounting.PoissonSampledDpEvent(probability, dp_accounting.GaussianDpEvent(noise))
+    expected = composed(dp_accounting.SelfComposedDpEvent(event, rounds))
+    assert account(plan, DELTA).epsilon == pytest.approx(expected, rel=1e-3)
+    assert account(plan, DELTA).rho is None
+    without = account(plan_of("gaussian", rounds, noise, BoundedParticipation(None, 1)), DELTA)
+    assert account(plan, DELTA).epsilon < without.epsilon
+
+
+@given(st.integers(1, 11), st.integers(1, 3), st.integers(1, 5))
+def test_trees_that_began_anew_are_trees_of_their_own(cut, most, apart):
+    plan = plan_of("tree", 12, participation=BoundedParticipation(most, apart))
+    expected = tree_sensitivity_squared([cut, 12 - cut], most, apart)
+    assert sensitivity_squared(plan, [(0, cut), (cut, 12)]) == expected
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("target", [{"epsilon": 0.5}, {"epsilon": 8.0}, {"rho": 0.3}])
+def test_calibrated_noise_keeps_the_promise_and_is_no_more_than_needed(mechanism, target):
+    def with_noise(noise):
+        return plan_of(mechanism, 100, noise, BoundedParticipation(4, 10))
+
+    plan = calibrate(with_noise, DELTA, **target)
+    (name, wanted), guarantee = next(iter(target.items())), account(plan, DELTA)
+    assert wanted * 0.9999 <= getattr(guarantee, name) <= wanted
+
+
+def test_calibration_with_poisson_sampling():
+    plan = calibrate(lambda noise: plan_of("gaussian", 100, noise, PoissonParticipation(0.02)), DELTA, epsilon=2.0)
+    assert 1.99 <= account(plan, DELTA).epsilon <= 2.0
+    with pytest.raises(ConfigurationError, match="give epsilon"):
+        calibrate(lambda noise: plan, DELTA, rho=1.0)
+
+
+def test_privacy_profile_passes_through_epsilon_at_delta():
+    plan = plan_of("tree", 64, 5.0, BoundedParticipation(2, 8))
+    epsilon = account(plan, DELTA).epsilon
+    (delta,) = privacy_profile(plan, [epsilon])
+    assert delta == pytest.approx(DELTA, rel=1e-2)
+    profile = privacy_profile(plan, np.linspace(0, 2 * epsilon, 9))
+    assert profile == sorted(profile, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"noise": 0.0}, "noise_multiplier is 0.0"),
+        ({"noise": math.inf}, "noise_multiplier is inf"),
+        ({"restart_every": 0}, "restart_every is 0"),
+        ({"complete_trees": True}, "complete_trees does nothing"),
+    ],
+)
+def test_plans_that_make_no_sense_are_refused(changes, message):
+    with pytest.raises(ConfigurationError, match=message):
+        plan_of("tree", 10, **changes)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan])
+def test_delta_is_a_probability(delta):
+    with pytest.raises(ConfigurationError, match="delta is"):
+        account(plan_of("gaussian", 3), delta)
+
+
+@pytest.mark.parametrize(
+    "participation", [BoundedParticipation(3, 7), PoissonParticipation(0.25), EpochParticipation(9)]
+)
+def test_plans_survive_json(participation):
+    plan = plan_of("gaussian", 30, 1.5, participation)
+    assert PrivacyPlan.from_json(plan.as_json()) == plan
+    with pytest.raises(ConfigurationError, match="not a plan"):
+        PrivacyPlan.from_json(plan.as_json() | {"rounded": 3})
+
+
+def errors_of(name, rounds, options=None):
+    """Of prefix sums, in clip norms, at equal privacy for one participation."""
+    plan = plan_noise(name, rounds, ONCE, options)(1.0)
+    return np.sqrt(MECHANISMS[name].prefix_variance(plan) * sensitivity_squared(plan, [(0, rounds)]))
+
+
+@pytest.mark.long
+def test_optimized_matrices_are_better_than_a_tree():
+    """Figures of the BLT for n = 1000, one participation, as published."""
+    blt = errors_of("blt", 1000)
+    assert blt.max() == pytest.approx(3.27, abs=0.06)
+    assert np.sqrt(np.mean(blt**2)) == pytest.approx(3.11, abs=0.06)
+    banded, tree = errors_of("banded", 128, BandedSettings(bands=16)), errors_of("tree_honaker", 128)
+    assert banded.max() < tree.max()
+    assert np.mean(banded**2) < np.mean(tree**2)
+
+
+@pytest.mark.parametrize("adjacency", ["add_or_remove", "zero_out"])
+@pytest.mark.parametrize("truncated", [None, 40])
+def test_central_training(truncated, adjacency):
+    guarantee = account(central_plan(1000, 20, 30, 1.5, truncated, adjacency), DELTA)
+    event = dp_accounting.PoissonSampledDpEvent(0.02, dp_accounting.GaussianDpEvent(1.5))
+    whole = composed(dp_accounting.SelfComposedDpEvent(event, 30))
+    assert guarantee.epsilon >= whole * (1 - 1e-3)
+    assert adjacency.replace("_or_", "-or-").replace("zero_", "zero-") in guarantee.adjacency
+    if truncated is None:
+        assert guarantee.epsilon == pytest.approx(whole, rel=1e-3)
+        assert guarantee.epsilon < guarantee.epsilon_by_rdp < 2 * guarantee.epsilon
+    else:
+        assert guarantee.epsilon_by_rdp is None
+        assert "more than 40" in guarantee.assumptions[0]
+
+
+def test_statements_assume_what_no_code_can_enforce():
+    federated = account(PrivacyPlan("gaussian", 8, 1.0, BoundedParticipation(2)), DELTA).assumptions
+    central = account(central_plan(1000, 20, 30, 1.5), DELTA).assumptions
+    for lines in (federated, central):
+        assert "in one place alone" in lines[-2]
+        assert "were chosen without looking at the data" in lines[-1]
+    sampled = account(PrivacyPlan("gaussian", 8, 1.0, PoissonParticipation(0.1)), DELTA).assumptions
+    for words, expected in (
+        ("one person is one client", [True, True, False]),
+        ("whether and when a client answers", [True, False, False]),
+        ("2^-12", [False, False, True]),
+        ("(ChaCha20)", [True, False, False]),
+        ("Philox for who takes part)", [False, True, False]),
+        ("SplitMix64 for masks and dropout)", [False, False, True]),
+    ):
+        assert [any(words in line for line in lines) for lines in (federated, sampled, central)] == expected
+
+
+def test_central_training_is_calibrated():
+    calibrated = calibrate(lambda noise: central_plan(1000, 20, 30, noise), DELTA, epsilon=3.0)
+    assert 2.99 <= account(calibrated, DELTA).epsilon <= 3.0
+
+
+@pytest.mark.parametrize("truncated", [None, 40])
+def test_a_central_plan_survives_json(truncated):
+    plan = central_plan(1000, 20, 30, 1.5, truncated, "zero_out", "user: all text of one user")
+    assert PrivacyPlan.from_json(plan.as_json()) == plan
+
+
+def test_central_training_that_makes_no_sense_is_refused():
+    with pytest.raises(ConfigurationError, match="only 10 to draw from"):
+        central_plan(10, 11, 1, 1.0)
+    with pytest.raises(ConfigurationError, match="must not be below batch_size"):
+        central_plan(10, 5, 1, 1.0, 4)
+    with pytest.raises(ConfigurationError, match="add_or_remove"):
+        PrivacyPlan("tree", 8, 1.0, BoundedParticipation(2), adjacency="add_or_remove")
+
+
+# By the closed form in 60 digits.
+@pytest.mark.parametrize(
+    ("noise", "delta", "exact"),
+    [
+        (4.0, 1e-6, 1.0607018623282737347),
+        (541.0, 1.96e-4, 1.609317004397887418e-3),
+        (93275294.0, 2.585e-9, 3.9615069313966641886e-9),
+        (518477367.0, 3.589e-10, 1.0392428017953055108e-9),
+    ],
+)
+def test_epsilon_of_a_gaussian_mechanism_is_never_below_the_exact_one(noise, delta, exact):
+    plan = PrivacyPlan("gaussian", 1, noise, BoundedParticipation(1))
+    assert exact <= account(plan, delta).epsilon <= exact * (1 + 1e-5)
+    assert exact <= epsilon_above([GaussianEvent(noise)], delta) <= exact * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("target", [1e-8, 1e-5, 2.0])
+def test_noise_for_a_target_keeps_the_upper_bound(target):
+    found = calibrate(lambda noise: PrivacyPlan("gaussian", 1, noise, BoundedParticipation(1)), 1e-9, target)
+    assert target * (1 - 1e-5) < account(found, 1e-9).epsilon <= target
+
+
+TREE = plan_of("tree", 64, 5.0, BoundedParticipation(2, 8))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [central_plan(1000, 20, 30, 1.5), central_plan(1000, 20, 3, 1.5, 40), TREE],
+    ids=["poisson", "truncated", "tree"],
+)
+def test_the_events_of_a_plan_have_its_epsilon(plan):
+    assert epsilon_bounds(events_of(plan), DELTA).upper == pytest.approx(account(plan, DELTA).epsilon, rel=2e-3)
+
+
+def test_different_runs_compose():
+    first = central_plan(1000, 20, 30, 1.5)
+    both = epsilon_bounds([*events_of(first), *events_of(TREE)], DELTA).upper
+    alone = [account(plan, DELTA).epsilon for plan in (first, TREE)]
+    assert max(alone) < both < sum(alone)
+    assert both < epsilon_bounds([*events_of(first), *events_of(TREE), StatedEvent(0.5)], DELTA).upper <= both + 0.51
+
+
+def test_the_least_noise_is_found_also_where_more_noise_spends_nothing():
+    assert least_noise(lambda noise: max(0.0, 3.0 - noise), 0.9) == pytest.approx(2.1, rel=1e-3)

@@ -1,0 +1,285 @@
+"""Damaged, cut off, swapped and replayed files are found, and what was spent is never lost."""
+
+import json
+
+import pytest
+
+from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.promise.guarantee import account
+from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE, PrivacyPlan
+from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release
+from fedlm.fl_core.privacy.record.releases import Releases
+
+PLAN = PrivacyPlan("tree", 20, 3.0, BoundedParticipation(3, 4))
+DELTA = 1e-6
+
+
+class Stored:
+    """Checkpoints that are nothing but their digests."""
+
+    def __init__(self):
+        self.digests = {}
+
+    def latest_round(self):
+        return max(self.digests, default=0)
+
+    def digest(self, rounds):
+        return self.digests.get(rounds)
+
+
+def begin(directory, stored=None):
+    releases = Releases(directory / "privacy")
+    return releases, releases.resume(PLAN, DELTA, {"whose": "ours"}, stored or Stored())
+
+
+def release(releases, stored, rounds):
+    releases.save(rounds, f"digest of {rounds}", lambda: stored.digests.update({rounds: f"digest of {rounds}"}))
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run with releases after 5 and 10 rounds: (folder, checkpoints)."""
+    stored = Stored()
+    releases, _ = begin(tmp_path)
+    release(releases, stored, 5)
+    release(releases, stored, 10)
+    return tmp_path, stored
+
+
+def test_a_run_goes_on_where_it_was(run):
+    directory, stored = run
+    _, found = begin(directory, stored)
+    assert (found.checkpoint, found.next_round, found.first, found.end) == (10, 10, 0, 20)
+    assert not found.fresh_noise
+
+
+def test_a_new_run_begins_with_a_secret_that_only_its_owner_can_read(tmp_path):
+    releases, found = begin(tmp_path)
+    assert (found.checkpoint, found.next_round, found.end, found.fresh_noise) == (0, 0, 20, True)
+    path = tmp_path / "privacy/noise-secret-0"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "privacy").stat().st_mode & 0o777 == 0o700
+    assert path.read_bytes() == found.secret
+    assert found.secret.hex() not in (tmp_path / "privacy" / LEDGER_FILE).read_text()
+    other, _ = begin(tmp_path / "other")
+    assert other.ledger.commitments != releases.ledger.commitments
+
+
+def test_spent_counts_intents(run):
+    directory, _ = run
+    ledger = PrivacyLedger(directory / "privacy" / LEDGER_FILE)
+    assert ledger.spent() == account(PLAN, DELTA, [(0, 10)])
+    ledger.intend(Release(15, "lost"))
+    assert PrivacyLedger(directory / "privacy" / LEDGER_FILE).spent() == account(PLAN, DELTA, [(0, 15)])
+
+
+def test_a_lost_checkpoint_counts_and_noise_begins_anew(run):
+    directory, stored = run
+    PrivacyLedger(directory / "privacy" / LEDGER_FILE).intend(Release(13, "lost"))
+    before, found = begin(directory, stored)
+    assert (found.checkpoint, found.next_round, found.first) == (10, 13, 13)
+    assert found.fresh_noise
+    assert before.ledger.generations == [(0, 13), (13, 13)]
+    assert (directory / "privacy/noise-secret-1").read_bytes() == found.secret
+    assert found.secret != (directory / "privacy/noise-secret-0").read_bytes()
+    _, again = begin(directory, stored)
+    assert again == found
+
+
+def test_a_run_with_interruptions_never_spends_more_than_planned(tmp_path):
+    stored, rounds, interruptions = Stored(), 0, 0
+    planned = account(PLAN, DELTA).epsilon
+    while True:
+        releases, found = begin(tmp_path, stored)
+        if found.next_round >= found.end:
+            break
+        rounds = min(found.next_round + 3, found.end)
+        if interruptions < 4:
+            interruptions += 1
+            releases.ledger.intend(Release(rounds, "lost"))
+        else:
+            release(releases, stored, rounds)
+    assert releases.ledger.spent().epsilon <= planned * (1 + 1e-9)
+    assert interruptions == 4
+
+
+def test_an_intent_whose_checkpoint_is_there_becomes_a_release(run):
+    directory, stored = run
+    PrivacyLedger(directory / "privacy" / LEDGER_FILE).intend(Release(12, "whole"))
+    stored.digests[12] = "whole"
+    releases, found = begin(directory, stored)
+    assert (found.checkpoint, found.next_round, found.first) == (12, 12, 0)
+    assert releases.ledger.last_release == Release(12, "whole")
+
+
+@pytest.mark.parametrize("length", range(0, 400, 23))
+def test_a_last_line_that_was_cut_off_is_dropped(run, length):
+    directory, stored = run
+    path = directory / "privacy" / LEDGER_FILE
+    content = path.read_bytes()
+    path.write_bytes(content + content[:length].replace(b"\n", b""))
+    _, found = begin(directory, stored)
+    assert found.next_round == 10
+    release(Releases(directory / "privacy"), stored, 12)
+    assert begin(directory, stored)[1].next_round == 12
+
+
+def lines_of(directory):
+    return (directory / "privacy" / LEDGER_FILE).read_text().splitlines(keepends=True)
+
+
+def write_lines(directory, lines):
+    (directory / "privacy" / LEDGER_FILE).write_text("".join(lines))
+
+
+def test_every_changed_byte_is_found(run):
+    directory, stored = run
+    content = (directory / "privacy" / LEDGER_FILE).read_bytes()
+    for place in range(0, len(content) - 1, 7):
+        changed = bytearray(content)
+        changed[place] ^= 4
+        (directory / "privacy" / LEDGER_FILE).write_bytes(changed)
+        with pytest.raises(LedgerError):
+            begin(directory, stored)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: lines[:2] + lines[3:],
+        lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
+        lambda lines: lines[1:],
+        lambda lines: lines + lines[-1:],
+        lambda lines: [*lines, "{}\n"],
+        lambda lines: [*lines, "not json\n"],
+    ],
+    ids=["missing", "swapped", "headless", "repeated", "foreign", "garbage"],
+)
+def test_missing_swapped_and_foreign_lines_are_found(run, change):
+    directory, stored = run
+    write_lines(directory, change(lines_of(directory)))
+    with pytest.raises(LedgerError):
+        begin(directory, stored)
+
+
+def test_an_older_ledger_is_found(run):
+    directory, stored = run
+    for kept in range(len(lines_of(directory)) - 2):
+        lines = lines_of(directory)
+        write_lines(directory, lines[:kept])
+        with pytest.raises(LedgerError, match=r"cut off, or is an older copy|there is no ledger"):
+            begin(directory, stored)
+        write_lines(directory, lines)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda digests: digests.pop(10), "missing, damaged or another"),
+        (lambda digests: digests.update({10: digests[5]}), "missing, damaged or another"),
+        (lambda digests: digests.update({11: "from elsewhere"}), "cut off, or is an older copy"),
+    ],
+    ids=["missing", "replayed", "newer"],
+)
+def test_checkpoints_that_the_ledger_does_not_know_are_found(run, change, message):
+    directory, stored = run
+    change(stored.digests)
+    with pytest.raises(CheckpointError, match=message):
+        begin(directory, stored)
+
+
+def test_a_checkpoint_other_than_the_intended_one_is_refused(run):
+    directory, stored = run
+    PrivacyLedger(directory / "privacy" / LEDGER_FILE).intend(Release(12, "whole"))
+    stored.digests[12] = "other"
+    with pytest.raises(CheckpointError, match="is not the one that it names"):
+        begin(directory, stored)
+
+
+@pytest.mark.parametrize("change", [lambda path: path.unlink(), lambda path: path.write_bytes(bytes(32))])
+def test_a_missing_or_other_secret_is_refused(run, change):
+    directory, stored = run
+    change(directory / "privacy/noise-secret-0")
+    with pytest.raises(LedgerError, match="the secret of the noise is missing, or is not the one"):
+        begin(directory, stored)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda path: path.unlink(), lambda path: path.write_bytes(bytes(32)), lambda path: path.write_bytes(b"")]
+)
+def test_cohorts_are_drawn_by_the_first_secret_alone_also_after_noise_began_anew(run, change):
+    directory, stored = run
+    PrivacyLedger(directory / "privacy" / LEDGER_FILE).intend(Release(13, "lost"))
+    releases, _ = begin(directory, stored)
+    drawn_by = releases.cohort_secret()
+    releases, _ = begin(directory, stored)
+    assert releases.cohort_secret() == drawn_by
+    change(directory / "privacy/noise-secret-0")
+    with pytest.raises(LedgerError, match="noise-secret-0: the secret of the noise is missing, or is not the one"):
+        begin(directory, stored)[0].cohort_secret()
+
+
+def test_another_plan_is_refused(run):
+    directory, stored = run
+    other = PrivacyPlan("tree", 20, 2.0, BoundedParticipation(3, 4))
+    with pytest.raises(LedgerError, match=r"noise_multiplier was 3\.0 and is now 2\.0"):
+        Releases(directory / "privacy").resume(other, DELTA, {}, stored)
+
+
+def test_rounds_are_released_once(run):
+    directory, _ = run
+    ledger = PrivacyLedger(directory / "privacy" / LEDGER_FILE)
+    with pytest.raises(LedgerError, match="rounds up to 10 were released before"):
+        ledger.intend(Release(10, "again"))
+    with pytest.raises(LedgerError, match="cannot follow"):
+        ledger.confirm()
+
+
+def test_records_say_what_they_are(run):
+    directory, _ = run
+    kinds = [json.loads(line)["kind"] for line in lines_of(directory)]
+    assert kinds == ["plan", "intent", "release", "intent", "release"]
+
+
+@pytest.mark.parametrize(("released", "over"), [(10, False), (20, True)])
+def test_noise_of_another_version_is_not_gone_on_with(tmp_path, monkeypatch, released, over):
+    """Its first rounds would be correlated with other noise than its last. What it released stays readable."""
+    stored = Stored()
+    with monkeypatch.context() as other:
+        for module in ("ledger", "releases"):
+            other.setattr(f"fedlm.fl_core.privacy.record.{module}.NOISE_FORMAT", "Threefry")
+        releases, _ = begin(tmp_path, stored)
+        release(releases, stored, released)
+    written = lines_of(tmp_path)
+    if over:
+        assert not begin(tmp_path, stored)[1].goes_on
+    else:
+        with pytest.raises(LedgerError, match=r"ledger\.jsonl: the run was begun by another version of fedlm"):
+            begin(tmp_path, stored)
+    assert lines_of(tmp_path) == written
+    assert PrivacyLedger(tmp_path / "privacy" / LEDGER_FILE).spent() == account(PLAN, DELTA, [(0, released)])
+
+
+def repeatable(directory, stored):
+    releases = Releases(directory / "privacy", new_secret=lambda generation: bytes(32))
+    return releases, releases.resume(PLAN, DELTA, {}, stored)
+
+
+def test_rounds_with_repeatable_noise_are_run_again_to_the_same_model_alone(tmp_path):
+    stored = Stored()
+    releases, _ = repeatable(tmp_path, stored)
+    releases.ledger.intend(Release(5, "digest of 5"))
+    releases, found = repeatable(tmp_path, stored)
+    assert (found.checkpoint, found.next_round) == (0, 0)
+    with pytest.raises(LedgerError, match="gave another model"):
+        releases.save(5, "another", lambda: None)
+    release(releases, stored, 5)
+    assert releases.ledger.last_release == Release(5, "digest of 5")
+
+
+def test_the_ledger_has_a_release_before_its_checkpoint_is_written(tmp_path):
+    releases, _ = begin(tmp_path)
+    known = []
+    releases.save(5, "digest", lambda: known.append(PrivacyLedger(tmp_path / "privacy" / LEDGER_FILE).open_intent))
+    assert known == [Release(5, "digest")]

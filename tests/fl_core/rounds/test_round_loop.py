@@ -1,0 +1,72 @@
+"""The server's learning rate over rounds, how it reaches the server's step, and steps in place."""
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fedlm.fl_core.rounds.aggregation import empty_aggregate
+from fedlm.fl_core.rounds.round_loop import CohortResult, FederatedOptimization, run_rounds
+from fedlm.fl_core.rounds.server_optimizers import (
+    DEFAULT_SERVER_RATE,
+    OwnServerOptimizer,
+    ServerOptimizerConfig,
+    init_server,
+)
+
+CONFIG = ServerOptimizerConfig("fedavg")
+
+
+class OneCohort:
+    """Whatever the plan is, the mean update is 1."""
+
+    def announce(self, plan):
+        pass
+
+    def run(self, params, plan, clip_norm=None, memory=()):
+        aggregate = empty_aggregate(params)._replace(delta=jnp.ones(2), weight=jnp.ones(()))
+        return CohortResult(aggregate, 1, 0, 0)
+
+
+class NoClients:
+    def sample(self, round_number):
+        return np.array([0])
+
+
+def steps_of(optimization, rounds):
+    state = init_server(CONFIG, jnp.zeros(2))
+    found = [
+        float(result.state.params[0]) for result in run_rounds(state, rounds, OneCohort(), NoClients(), optimization)
+    ]
+    return -np.diff([0.0, *found])
+
+
+def test_the_server_rate_grows_in_equal_steps():
+    optimization = FederatedOptimization(CONFIG, 0.8, 1.0, 0, server_warmup_rounds=4)
+    np.testing.assert_allclose(steps_of(optimization, range(6)), [0.2, 0.4, 0.6, 0.8, 0.8, 0.8], rtol=1e-5)
+
+
+@pytest.mark.parametrize("warmup", [0, 1])
+def test_without_warm_up_the_rate_is_full_from_the_first_round(warmup):
+    optimization = FederatedOptimization(CONFIG, 0.8, 1.0, 0, server_warmup_rounds=warmup)
+    np.testing.assert_allclose(steps_of(optimization, range(2)), [0.8, 0.8], rtol=1e-5)
+
+
+def test_rounds_that_go_on_have_the_rate_of_their_number():
+    optimization = FederatedOptimization(CONFIG, 0.8, 1.0, 0, server_warmup_rounds=4)
+    np.testing.assert_allclose(steps_of(optimization, range(2, 5)), [0.6, 0.8, 0.8], rtol=1e-5)
+
+
+def test_steps_in_place_come_to_the_same_and_use_up_the_states_before_them():
+    # Momentum whose first value is the parameters themselves, as an optimizer of one's own may have it.
+    trace = optax.trace(0.5)
+    optimizer = optax.GradientTransformation(optax.TraceState, trace.update)
+    optimization = FederatedOptimization(OwnServerOptimizer(optimizer), DEFAULT_SERVER_RATE, 1.0, 0)
+    finals = []
+    for in_place in (False, True):
+        state = init_server(optimization.server, jnp.ones(2))
+        results = run_rounds(state, range(3), OneCohort(), NoClients(), optimization, in_place=in_place)
+        states = [state, *(result.state for result in results)]
+        assert [one.params.is_deleted() for one in states] == [in_place] * 3 + [False]
+        finals.append(np.asarray(states[-1].params))
+    np.testing.assert_array_equal(*finals)

@@ -1,0 +1,159 @@
+"""Each formula against 200,000 draws. A mean or a variance may be off by 5 standard errors: with a few hundred of
+them compared, on seeds that are fixed, that would happen by chance in one of 5,000 choices of seeds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from fedlm.models.families import moments
+from fedlm.models.layers.basic import init_layer_norm, layer_norm
+
+DRAWS = 200_000
+ERRORS = 5
+
+
+def normal(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def assert_moments(draws, mean, variance, relative=0.0):
+    """Compare with draws [draws, ...], to so many standard errors and a relative error."""
+    centred = draws - draws.mean(axis=0)
+    square = np.square(centred)
+    found = square.mean(axis=0)
+    root = len(draws) ** 0.5
+    assert np.all(np.abs(draws.mean(axis=0) - mean) <= ERRORS * np.sqrt(found) / root + 1e-5 * np.abs(mean) + 1e-9)
+    assert np.all(np.abs(found - variance) <= ERRORS * square.std(axis=0) / root + (1e-5 + relative) * found + 1e-12)
+
+
+def test_activations_are_exact():
+    """Against adaptive quadrature, in float64, over means and deviations far beyond those of a network; without noise
+    the mean is the value."""
+    grid = [(m, s) for m in (-30, -1, 0, 2, 100) for s in (0.0, 1e-3, 0.3, 4, 50)]
+    with jax.enable_x64(True):
+        found = np.array([moments.relu_moments(jnp.float64(m), jnp.float64(s**2)) for m, s in grid]).tolist()
+    for (m, s), (mean, variance) in zip(grid, found, strict=True):
+        expected = expectation(lambda x: max(x, 0), m, s) if s else max(m, 0)
+        square = expectation(lambda x, c=expected: (max(x, 0) - c) ** 2, m, s) if s else 0
+        np.testing.assert_allclose(mean, expected, rtol=1e-7, atol=1e-12)
+        np.testing.assert_allclose(variance, square, rtol=1e-6, atol=1e-10 * s**2)
+
+
+def expectation(function, mean, deviation):
+    edges = (-mean / deviation, (-mean - 4) / deviation, (-mean + 4) / deviation)
+    points = sorted({float(np.clip(edge, -12, 12)) for edge in edges})
+    return integrate.quad(
+        lambda z: function(mean + deviation * z) * stats.norm.pdf(z), -12, 12, points=points, limit=500, epsabs=1e-15
+    )[0]
+
+
+def test_single_precision_keeps_the_variance_of_small_errors():
+    """A variance that is the difference of two large moments would have no digit left."""
+    _, variance = moments.relu_moments(jnp.float32(20), jnp.float32(1e-8))
+    np.testing.assert_allclose(variance, 1e-8, rtol=1e-4)
+
+
+def test_the_variance_of_standard_normal_inputs_is_that_of_the_paper():
+    """Table 3."""
+    np.testing.assert_allclose(moments.relu_moments(jnp.float32(0), jnp.float32(1))[1], 0.3408, atol=1e-4)
+
+
+INPUTS, OUTPUTS = 3, 4
+
+
+def test_linear_maps():
+    mean, weights = normal(0, INPUTS), normal(1, INPUTS, OUTPUTS)
+    variance, of_weights = np.array([0.5, 0.0, 2.0]), 0.3
+    x = mean + np.sqrt(variance) * normal(2, DRAWS, INPUTS)
+    noisy = weights + np.sqrt(of_weights) * normal(3, DRAWS, INPUTS, OUTPUTS)
+    draws = np.einsum("di,dio->do", x, noisy)
+    found = moments.linear_moments(*(jnp.float32(a) for a in (mean, variance, weights, of_weights)))
+    assert_moments(draws, *map(np.asarray, found))
+
+
+def test_the_same_variance_in_all_inputs_of_a_linear_map():
+    mean, weights = jnp.float32(normal(0, 2, INPUTS)), jnp.float32(normal(1, INPUTS, OUTPUTS))
+    variance = jnp.array([0.4, 1.5])
+    each = moments.linear_moments(mean, jnp.repeat(variance[:, None], INPUTS, axis=1), weights, 0.3)[1]
+    found = moments.linear_variance(mean, variance, jnp.sum(weights**2) / OUTPUTS, 0.3)
+    np.testing.assert_allclose(found, each.mean(axis=-1), rtol=1e-5)
+
+
+WIDTH = 16
+
+
+@pytest.mark.parametrize("deviation", [0.02, 0.3, 1.0, 3.0, 30.0])
+def test_layer_norms(deviation):
+    """Off by less than the width's inverse of what it is; and by less where there is little noise, or little else."""
+    x, scale = normal(0, WIDTH), 1 + 0.2 * normal(1, WIDTH)
+    noisy = x + deviation * normal(2, DRAWS, WIDTH)
+    centred = noisy - noisy.mean(axis=1, keepdims=True)
+    variance = np.mean(np.var(scale * centred / np.sqrt(np.square(centred).mean(axis=1, keepdims=True)), axis=0))
+    found = moments.layer_norm_variance(jnp.float32(x), jnp.float32(deviation**2), jnp.float32(scale), 0.0)
+    np.testing.assert_allclose(found, variance, rtol=2 / WIDTH)
+
+
+def test_layer_norms_whose_parameters_are_noisy():
+    x, error = normal(0, 4), 0.3
+    centred = x - x.mean()
+    normalised = centred / centred.std()
+    draws = (1 + error * normal(1, DRAWS, 4)) * normalised + error * normal(2, DRAWS, 4)
+    found = moments.layer_norm_variance(jnp.float32(x), jnp.float32(0), jnp.ones(4), error**2)
+    per_draw = np.square(draws - normalised).mean(axis=1)
+    assert abs(per_draw.mean() - found) <= ERRORS * per_draw.std() / DRAWS**0.5
+
+
+def test_a_row_without_signal_is_all_noise():
+    assert moments.layer_norm_variance(jnp.ones(8), jnp.float32(0.5), jnp.ones(8), 0.0) == 1
+    assert moments.layer_norm_variance(jnp.ones(8), jnp.float32(0), jnp.ones(8), 0.0) == 0
+    np.testing.assert_allclose(layer_norm(init_layer_norm(8), jnp.ones(8)), 0)
+
+
+def test_weighted_sums_of_values():
+    weights = np.array([[0.7, 0.3, 0.0], [0.2, 0.2, 0.6]])
+    variance = np.array([0.5, 2.0, 0.1])
+    draws = (np.sqrt(variance) * normal(0, DRAWS, 3)) @ weights.T
+    found = moments.weighted_sum_variance(jnp.float32(weights), jnp.float32(variance))
+    assert_moments(draws, np.zeros(2), np.asarray(found))
+
+
+@pytest.mark.parametrize("relevance", [1.0, 0.02])
+def test_effective_errors_of_embeddings(relevance):
+    """Noise on the sum of a batch, divided by how many of it the parameter is relevant to."""
+    noise_multiplier, batch = 1.3, 50
+    draws = noise_multiplier * normal(0, DRAWS, 1) / (batch * relevance)
+    found = moments.effective_error(noise_multiplier / batch, jnp.float32(relevance))
+    assert_moments(draws, 0.0, np.square(np.asarray(found)))
+
+
+def test_inflation_of_exponential_scores():
+    """E exp<q, K> over exp<q, k> with isotropic noise in K; |q| s below 1, where so many draws tell the mean."""
+    q, k, s = normal(0, 6) / 2.5, normal(1, 6) / 2, 0.7
+    draws = np.exp((k + s * normal(2, DRAWS, 6)) @ q)
+    expected = np.exp(q @ k + moments.exponential_inflation(q @ q * s**2))
+    assert abs(draws.mean() - expected) <= ERRORS * draws.std() / DRAWS**0.5
+
+
+@pytest.mark.parametrize("size", [0.1, 1.0, 5.0])
+def test_inflation_of_scores_of_relu(size):
+    q, k, s = size * normal(0, 6), normal(1, 6) + 0.5, 0.7
+    score = q @ k
+    sign = np.sign(score)
+    draws = np.maximum(sign * ((k + s * normal(2, DRAWS, 6)) @ q), 0)
+    found = moments.without_relu_inflation(jnp.float32(abs(score)), jnp.float32(q @ q * s**2))
+    inflation = draws.mean() / abs(score)
+    np.testing.assert_allclose(abs(score) / found, inflation, rtol=ERRORS * draws.std() / draws.mean() / DRAWS**0.5)
+
+
+@pytest.mark.long
+def test_corrected_relu_scores_are_homogeneous():
+    score, variance = jnp.array([-1.0, 0.0, 0.3, 2.0]), jnp.array([0.5, 1.0, 2.0, 0.0])
+    one = moments.without_relu_inflation(score, variance)
+    np.testing.assert_array_equal(moments.without_relu_inflation(4 * score, 16 * variance), 4 * one)
+    assert one[0] == one[1] == 0
+    assert one[3] == 2
+    assert 0 < one[2] < 0.3
+    gradient = jax.grad(lambda s, v: jnp.sum(moments.without_relu_inflation(s, v)), argnums=(0, 1))(score, variance)
+    assert all(np.all(np.isfinite(leaf)) for leaf in gradient)
