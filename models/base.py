@@ -102,11 +102,10 @@ class Model:
       special_tokens: those of the vocabulary whose ids its tokens are.
       decoder: how it reads tokens bit by bit; None where it only reads whole texts, see
         `fedlm.models.decoding.decoder_of`.
-      given: of a model that has parameters which are not trained, and so are none of its parameters (adapters are):
-        maps these, float arrays, to the model that has them. Without them it has no logits and no loss; see
-        `given_frozen`. None for all other models.
-      dropping: maps a share, above 0 and below 1, to the model whose loss drops so much of its activations where the
-        batch has keys for it, see `fedlm.models.layers.dropout.with_dropout`; None for a model without dropout.
+      with_frozen: maps parameters that are not trained, float arrays, to the model that has them. A model of adapters
+        needs it: without them it has no logits and no loss; see `given_frozen`. None for all other models.
+      with_dropout: maps a share, above 0 and below 1, to the model whose loss drops so much of its activations. Its
+        batches have keys for it, see `fedlm.models.layers.dropout.with_dropout`; None for a model without dropout.
 
     Example:
       >>> import fedlm
@@ -124,8 +123,8 @@ class Model:
     objective: Objective = "causal"
     special_tokens: SpecialTokens = field(default=OWN, repr=False)
     decoder: Decoder | None = field(default=None, repr=False)
-    given: "Callable[[Params], Model] | None" = field(default=None, repr=False)
-    dropping: "Callable[[float], Model] | None" = field(default=None, repr=False)
+    with_frozen: "Callable[[Params], Model] | None" = field(default=None, repr=False)
+    with_dropout: "Callable[[float], Model] | None" = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -174,7 +173,7 @@ def given_frozen(model: Model, frozen: Params) -> Model:
     A compiled program has to take them as an argument and call this inside: of arrays that a function closes over JAX
     would write a copy into the program.
     """
-    return model if model.given is None else made_by(model.given, frozen)
+    return model if model.with_frozen is None else made_by(model.with_frozen, frozen)
 
 
 def check_logits(name: str, logits: Any, expected: tuple[int, ...]) -> None:

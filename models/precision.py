@@ -50,14 +50,14 @@ def _in_bfloat16(model: Model) -> Model:
     def low(params: Params) -> Params:
         return jax.tree_util.tree_map(lambda leaf: leaf.astype(jnp.bfloat16), params)
 
-    given, dropping = model.given, model.dropping
+    with_frozen, with_dropout = model.with_frozen, model.with_dropout
     return dataclasses.replace(
         model,
         apply=lambda params, tokens: model.apply(low(params), tokens).astype(jnp.float32),
         loss=lambda params, batch: model.loss(low(params), batch),
         decoder=model.decoder and _with_low(model.decoder, low),
-        given=None if given is None else lambda frozen: _in_bfloat16(given(low(frozen))),
-        dropping=None if dropping is None else lambda rate: _in_bfloat16(dropping(rate)),
+        with_frozen=None if with_frozen is None else lambda frozen: _in_bfloat16(with_frozen(low(frozen))),
+        with_dropout=None if with_dropout is None else lambda rate: _in_bfloat16(with_dropout(rate)),
     )
 
 

@@ -46,7 +46,7 @@ from benchmarks.simulation.contestants import Contestant, ContestantError
 from benchmarks.simulation.peers.protocol import timed
 from benchmarks.simulation.peers.task import Settings, Task, save_task
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.kept_memory import keep_freed_memory
+from fedlm.fl_core.process_memory import keep_freed_memory
 from fedlm.models.base import Batch, Model, Params, WeightedBatch
 from fedlm.models.registry import MODELS, create_model
 

@@ -31,10 +31,10 @@ def fedlm(
 
     from fedlm.fl_core.deployment.roles import Endpoints, serve
     from fedlm.fl_core.deployment.server.client_service import Task
-    from fedlm.fl_core.deployment.server.freed_memory import return_freed_memory
-    from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
+    from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
     from fedlm.fl_core.deployment.transport.http_server import HttpServer
     from fedlm.fl_core.deployment.transport.listeners import Listener, ListenOptions
+    from fedlm.fl_core.process_memory import return_freed_memory
 
     return_freed_memory()
     deployment = deployment_of(shape, check_in_seconds)

@@ -13,7 +13,7 @@ from fedlm.command_line.failures import complaint_about_place, is_full_disk, kep
 from fedlm.command_line.processes import leave_processes, missing_platform
 from fedlm.command_line.suggestions import UnknownCommandError, UnknownOptionsError
 from fedlm.fl_core.errors import ProcessLostError, UserError
-from fedlm.fl_core.kept_memory import keep_freed_memory
+from fedlm.fl_core.process_memory import keep_freed_memory
 from fedlm.simulations.worker_processes import TerminatedError
 
 _COMPUTING = ("simulate", "compare", "pretrain", "laws", "generate", "recommend", "evaluate", "memorization")

@@ -148,7 +148,7 @@ def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
     """Choose what listens to clients, and refuse what would let anybody in."""
     from fedlm.fl_core.deployment.addresses import loopback_only
     from fedlm.fl_core.deployment.security.credentials import SERVER, read_credentials
-    from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
+    from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
     from fedlm.fl_core.deployment.transport.http_server import HttpServer
     from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 

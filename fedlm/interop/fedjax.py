@@ -35,8 +35,8 @@ def model_for_fedjax(model: Model) -> fedjax.Model:
     Raises:
       ConfigurationError: the model does not predict next tokens, or has parameters that are not trained.
     """
-    if model.objective != "causal" or model.given is not None:
-        what = "has parameters that are not trained" if model.given is not None else f"is {model.objective}"
+    if model.objective != "causal" or model.with_frozen is not None:
+        what = "has parameters that are not trained" if model.with_frozen is not None else f"is {model.objective}"
         raise ConfigurationError(f"model {model.name!r} {what}; FedJAX is given causal models that are trained whole")
     ends = (PAD_ID, model.special_tokens.eos)
 

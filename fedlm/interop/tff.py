@@ -43,8 +43,8 @@ def model_for_tff(model: Model, params: Params, length: int) -> tff.learning.mod
     Raises:
       ConfigurationError: the model has another objective, or parameters that are not trained.
     """
-    if model.objective != "causal" or model.given is not None:
-        what = "has parameters that are not trained" if model.given is not None else f"is {model.objective}"
+    if model.objective != "causal" or model.with_frozen is not None:
+        what = "has parameters that are not trained" if model.with_frozen is not None else f"is {model.objective}"
         raise ConfigurationError(f"model {model.name!r} {what}; TFF is given causal models that are trained whole")
     leaves, structure = jax.tree_util.tree_flatten(params)
     sums = _in_tensorflow(model, structure, len(leaves))

@@ -28,7 +28,6 @@ from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, Handlers
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.server.client_service import ClientService, Task
-from fedlm.fl_core.deployment.server.freed_memory import frozen_start, return_freed_memory
 from fedlm.fl_core.deployment.server.local_rounds import LocalRounds
 from fedlm.fl_core.deployment.server.network_runner import NetworkCohortRunner
 from fedlm.fl_core.deployment.server.training import DeployedTraining
@@ -38,6 +37,7 @@ from fedlm.fl_core.deployment.state.state import UnreachableError
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.deployment.transport.http_enrolment import EnrolmentServer
 from fedlm.fl_core.deployment.transport.listeners import Listener
+from fedlm.fl_core.process_memory import frozen_start, return_freed_memory
 from fedlm.fl_core.runs.driver import Observer
 from fedlm.fl_core.runs.private_files import keep_private
 from fedlm.fl_core.runs.run_folder import AGGREGATOR, RunFolder, refuse_other_contents

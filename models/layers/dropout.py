@@ -66,9 +66,9 @@ def with_dropout(model: Model, rate: float) -> Model:
     """
     if not rate:
         return model
-    if model.dropping is None:
+    if model.with_dropout is None:
         raise ConfigurationError(
             f"{setting('dropout')} is {rate}, but the model {model.name!r} has none; leave it out, or take one that "
             "has: sasrec, dpformer, gru4rec or lstm4rec"
         )
-    return made_by(model.dropping, rate)
+    return made_by(model.with_dropout, rate)

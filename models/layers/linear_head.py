@@ -78,7 +78,7 @@ def linear_head_model(
     if dropped_features is None:
         return model
     return dataclasses.replace(
-        model, dropping=lambda rate: dataclasses.replace(model, loss=functools.partial(loss, rate=rate))
+        model, with_dropout=lambda rate: dataclasses.replace(model, loss=functools.partial(loss, rate=rate))
     )
 
 

@@ -109,13 +109,13 @@ def _lora_model(base: Model, config: LoraConfig) -> Model:
             base,
             init=init,
             decoder=None,
-            dropping=None,
+            with_dropout=None,
             apply=lambda adapters, tokens: base.apply(joined(adapters), tokens),
             loss=lambda adapters, batch: base.loss(joined(adapters, batch.dropout), batch),
         )
 
     model = dataclasses.replace(
-        base, init=init, apply=_not_given, loss=_not_given, decoder=None, dropping=None, given=given
+        base, init=init, apply=_not_given, loss=_not_given, decoder=None, with_dropout=None, with_frozen=given
     )
     _check_used(model, shapes)
     return model
@@ -231,7 +231,7 @@ def _check_used(model: Model, shapes: Params) -> None:
 
     def trace(frozen: Params) -> None:
         tokens = jax.ShapeDtypeStruct((2, 2), jnp.int32)
-        used.update(use.parameter for use in uses_of(model.given(frozen).apply, adapters, tokens, 2))  # type: ignore[misc]
+        used.update(use.parameter for use in uses_of(model.with_frozen(frozen).apply, adapters, tokens, 2))  # type: ignore[misc]
 
     try:
         jax.eval_shape(trace, shapes)

@@ -9,7 +9,7 @@ from fedlm.fl_core.deployment.security.callers import Refusals
 from fedlm.fl_core.deployment.security.credentials import client_tls
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import http_connections, http_listener
-from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
+from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
 from tests.deployment.test_hostile_http import READY, request
 from tests.support.serving import Handlers, serving
 

@@ -16,7 +16,7 @@ from fedlm.fl_core.deployment.security.certificates import make_request, new_key
 from fedlm.fl_core.deployment.security.credentials import client_tls, reloading_tls
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess, write_operator_token
-from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
+from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
 from fedlm.fl_core.deployment.transport.http_client import HttpChannel
 from fedlm.fl_core.deployment.transport.http_enrolment import EnrolmentServer, enrol
 from tests.deployment.test_operations import listening

@@ -154,7 +154,7 @@ def test_a_wrong_argument_is_named(name, argument, tmp_path, monkeypatch):
     for wrong in (Thing(), b"bytes", Thing):
         if wrong is Thing and argument in ("with_noise", "init", "apply", "loss", "observe", "progress", "model"):
             continue  # a class can be called
-        if wrong is Thing and argument in ("given", "dropping", "evaluation", "server_optimizer"):
+        if wrong is Thing and argument in ("with_frozen", "with_dropout", "evaluation", "server_optimizer"):
             continue
         if wrong == b"bytes" and argument == "seed" and name == "UniformSampler":
             continue

@@ -75,7 +75,7 @@ def test_a_model_comes_back_with_all_its_functions_and_is_compiled_once(name):
         shapes = [jax.eval_shape(one.init, jax.random.key(0)) for one in (copy, model)]
         assert shapes[0] == shapes[1]
         assert jax.eval_shape(copy.apply, shapes[0], TOKENS) == jax.eval_shape(model.apply, shapes[0], TOKENS)
-        assert (copy.decoder is None, copy.dropping is None) == (model.decoder is None, model.dropping is None)
+        assert (copy.decoder is None, copy.with_dropout is None) == (model.decoder is None, model.with_dropout is None)
     # What is read twice is one model.
     assert pickle.loads(pickle.dumps(model)) == pickle.loads(pickle.dumps(model))
     assert pickle.loads(pickle.dumps(model)) != pickle.loads(pickle.dumps(create_model(name, 31)))

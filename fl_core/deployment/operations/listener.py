@@ -15,7 +15,7 @@ from fedlm.fl_core.deployment.operations.overview import Shown
 from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.security.operator_access import CHALLENGE, OperatorAccess
 from fedlm.fl_core.deployment.state.state import StateError
-from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
+from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
 from fedlm.fl_core.deployment.transport.http_connections import PLAIN, ServedCall
 from fedlm.fl_core.deployment.transport.http_listener import HttpListener
 from fedlm.fl_core.json_text import json_text

@@ -5,8 +5,8 @@ from typing import Any
 
 from fedlm.fl_core.client_algorithms.interface import Broadcast
 from fedlm.fl_core.deployment.server.client_service import ClientService
-from fedlm.fl_core.deployment.server.freed_memory import trim_heap
 from fedlm.fl_core.deployment.server.local_rounds import LocalRounds
+from fedlm.fl_core.process_memory import trim_heap
 from fedlm.fl_core.rounds.round_loop import CohortResult, RoundPlan
 from fedlm.fl_core.updates.update_bytes import pack_parameters
 from fedlm.models.base import Params

@@ -159,7 +159,7 @@ class ServedCall:
           connection: that it came on.
           head: of the request.
           body_seconds: how long the body may take where it is a message.
-          know: notes that it is no stranger who calls; see `fedlm.fl_core.deployment.transport.crowds.Crowd.know`.
+          know: notes that it is no stranger who calls; see `connection_limits.Connections.know`.
         """
         self.connection, self.head, self.closes = connection, head, head.close
         self._body_seconds, self._know = body_seconds, know

@@ -16,7 +16,7 @@ from fedlm.fl_core.deployment.protocol.errors import (
 from fedlm.fl_core.deployment.security.callers import parse_message
 from fedlm.fl_core.deployment.security.certificates import KeysError
 from fedlm.fl_core.deployment.security.credentials import reloading_tls
-from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits
+from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
 from fedlm.fl_core.deployment.transport.http_client import HttpChannel
 from fedlm.fl_core.deployment.transport.http_connections import BadRequestError, ServedCall
 from fedlm.fl_core.deployment.transport.http_listener import HttpListener

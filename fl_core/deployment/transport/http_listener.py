@@ -1,6 +1,6 @@
 """What listens for HTTP/1.1, over TLS or on loopback: to clients, to devices that enrol, to operators.
 
-It keeps as many connections as `crowds` allows, one call at a time on each, and never trusts a byte of them.
+It keeps as many connections as `connection_limits` allows, one call at a time on each, and never trusts a byte of them.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from fedlm.fl_core.deployment.protocol.errors import (
 )
 from fedlm.fl_core.deployment.security.callers import Refusals
 from fedlm.fl_core.deployment.security.credentials import read_verified
-from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits, Crowd, Place
+from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits, Connections, Place
 from fedlm.fl_core.deployment.transport.http_connections import (
     CLOSE,
     PLAIN,
@@ -82,7 +82,7 @@ class HttpListener:
         self._answer_call, self._address, self._tls = answer, address, tls
         self._limits, self._share_port = limits, share_port
         self._balancers, self._tls_proxy = [_network(one) for one in balancers], tls_proxy
-        self._crowd, self._refusals = Crowd(limits), Refusals()
+        self._connections, self._refusals = Connections(limits), Refusals()
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task] = []
         self._serving: set[asyncio.Task] = set()
@@ -91,7 +91,7 @@ class HttpListener:
         self.port = 0
 
     async def start(self) -> None:
-        self._crowd = Crowd(self._limits.that_fit())
+        self._connections = Connections(self._limits.that_fit())
         try:
             self._listening = await _listen(self._address, self._share_port)
         except AddressError as error:
@@ -144,18 +144,18 @@ class HttpListener:
 
         try:
             if self._passes_on(host):
-                with self._crowd.connected(host, leave) as place:
+                with self._connections.connected(host, leave) as place:
                     passed = None if place is None else await self._passed_on(served, (host, port))
                 if passed is None:
                     return
                 host, port = passed
                 served.address = f"{host}:{port}"
-            with self._crowd.connected(host, leave) as place:
+            with self._connections.connected(host, leave) as place:
                 if place is not None and await self._encrypt(served, host):
                     with contextlib.ExitStack() as counted:
                         connection = ServedConnection(served, read_verified(served.certificate))
                         name = connection.certified_name
-                        if name in ("", self._tls_proxy) or counted.enter_context(self._crowd.identified(name)):
+                        if name in ("", self._tls_proxy) or counted.enter_context(self._connections.identified(name)):
                             await self._serve(connection, place)
                         await served.end(_CLOSING_SECONDS)
         except Exception:
@@ -201,11 +201,11 @@ class HttpListener:
             # Where a handshake takes no certificate, a stranger may have made it.
             known = self._tls is None or connection.certificate is not None
             if connection.certified_name:
-                self._crowd.know(place)
+                self._connections.know(place)
             idle_seconds = _IDLE_SECONDS if known else _STRANGERS_SECONDS
             body_seconds = _BODY_SECONDS if known else _STRANGERS_SECONDS
             while (head := await self._next_head(connection, idle_seconds)) is not None:
-                call = ServedCall(connection, head, body_seconds, lambda: self._crowd.know(place))
+                call = ServedCall(connection, head, body_seconds, lambda: self._connections.know(place))
                 await self._answer(call)
                 if call.closes:
                     await connection.linger()

@@ -117,7 +117,9 @@ def test_adapters_and_the_model_that_they_are_of_drop_by_themselves():
     for rate, own in ((0.0, 0.0), (0.4, 0.0), (0.0, 0.4), (0.4, 0.4)):
         model = lora_model(with_dropout(small.model, own), LoraConfig(rank=2, alpha=3.0, dropout=rate))
         adapters = perturbed(model.init(jax.random.key(1)))
-        loss = jax.jit(lambda frozen, model=model, adapters=adapters: model.given(frozen).loss(adapters, batch).loss)
+        loss = jax.jit(
+            lambda frozen, model=model, adapters=adapters: model.with_frozen(frozen).loss(adapters, batch).loss
+        )
         found[rate, own] = np.asarray(loss(small.params))
     pairs = [(one, other) for one in found for other in found if one < other]
     assert all(np.all(np.abs(found[one] - found[other]) > 1e-5) for one, other in pairs)

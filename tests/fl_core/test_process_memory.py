@@ -1,3 +1,4 @@
+import gc
 import os
 import platform
 import subprocess
@@ -7,12 +8,12 @@ from contextlib import suppress
 import pytest
 
 from fedlm.commands.cli import main
-from fedlm.fl_core.kept_memory import keep_freed_memory
+from fedlm.fl_core.process_memory import frozen_start, keep_freed_memory
 
 PAGES = 100 * 2**20 // os.sysconf("SC_PAGE_SIZE")
 ALLOCATING = """
 import ctypes, resource, sys, threading
-from fedlm.fl_core.kept_memory import keep_freed_memory
+from fedlm.fl_core.process_memory import keep_freed_memory
 
 if sys.argv[1] == "keep":
     keep_freed_memory()
@@ -79,14 +80,14 @@ def test_what_the_environment_says_of_allocation_stays():
 
 def test_processes_that_are_started_keep_theirs(no_choices, monkeypatch):
     # This process's own allocations are left as they are.
-    monkeypatch.setattr("fedlm.fl_core.kept_memory.set_allocation", lambda **_: None)
+    monkeypatch.setattr("fedlm.fl_core.process_memory._set_allocation", lambda **_: None)
     keep_freed_memory()
     told = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
     assert max(mapped_again("give back", **told)) < PAGES / 10
 
 
 def test_another_c_library_is_left_alone(no_choices, monkeypatch):
-    monkeypatch.setattr("fedlm.fl_core.kept_memory.platform.libc_ver", lambda: ("", ""))
+    monkeypatch.setattr("fedlm.fl_core.process_memory.platform.libc_ver", lambda: ("", ""))
     keep_freed_memory()
     assert not any(name.startswith("MALLOC_") for name in os.environ)
 
@@ -99,3 +100,9 @@ def test_commands_that_compute_keep_memory(command, keeps, monkeypatch, capsys):
         main([command, "--help"])
     assert command in capsys.readouterr().out
     assert len(called) == keeps
+
+
+def test_what_there_is_at_the_start_is_not_searched_for_garbage_until_the_end():
+    with frozen_start():
+        assert gc.get_freeze_count() > 1000
+    assert gc.get_freeze_count() == 0

@@ -12,8 +12,8 @@ import pytest
 from fedlm.fl_core.deployment.event_log import json_log
 from fedlm.fl_core.deployment.roles import Endpoints, serve
 from fedlm.fl_core.deployment.security.keys import Authority
-from fedlm.fl_core.deployment.transport import crowds
-from fedlm.fl_core.deployment.transport.crowds import ConnectionLimits, Crowd, network_of
+from fedlm.fl_core.deployment.transport import connection_limits
+from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits, Connections, network_of
 from fedlm.fl_core.deployment.transport.http_server import HttpServer
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from tests.deployment import small_deployment as small
@@ -96,21 +96,21 @@ def test_under_five_thousand_strangers_rounds_go_on(tmp_path):
 
 def test_connections_are_counted_by_network_and_given_back(monkeypatch):
     told = []
-    monkeypatch.setattr(crowds, "warn", lambda name, **fields: told.append(fields))
-    crowd = Crowd(ConnectionLimits(in_all=3, of_address=2, of_identity=1))
+    monkeypatch.setattr(connection_limits, "warn", lambda name, **fields: told.append(fields))
+    connections = Connections(ConnectionLimits(in_all=3, of_address=2, of_identity=1))
 
     @contextlib.contextmanager
     def connected(host):
-        with crowd.connected(host, lambda: None) as place:
+        with connections.connected(host, lambda: None) as place:
             if place is not None:
-                crowd.know(place)
+                connections.know(place)
             yield place
 
     with connected("10.0.0.1") as one, connected("10.0.0.1") as two, connected("10.0.0.1") as three:
         assert one is not None and two is not None and three is None  # noqa: PT018
         with connected("10.0.0.2") as four, connected("10.0.0.3") as five:
             assert four is not None and five is None  # noqa: PT018
-    with connected("10.0.0.1") as again, crowd.identified("ann") as ann, crowd.identified("ann") as twice:
+    with connected("10.0.0.1") as again, connections.identified("ann") as ann, connections.identified("ann") as twice:
         assert (again is not None, ann, twice) == (True, True, False)
     assert told == [
         {"too_many_of": "address", "address": "10.0.0.1", "most": 2},

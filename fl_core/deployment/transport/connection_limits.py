@@ -48,7 +48,7 @@ class Place:
         self.taken = True
 
 
-class Crowd:
+class Connections:
     """Counts connections. Used in one event loop."""
 
     def __init__(self, limits: ConnectionLimits):
