@@ -284,13 +284,14 @@ def test_the_lines_of_the_readme_print_what_it_shows(workplace):
 
 SIMULATIONS = "docs/simulations.md"
 TUTORIALS = [f"docs/tutorials/{name}.md" for name in ("first-simulation", "first-comparison", "private-run")]
+CHOOSING = "docs/choose.md"
 LONGEST = (SIMULATIONS, *(f"docs/{name}.md" for name in ("generating", "scaling-laws", "pretraining", "many-devices")))
 
 
 @pytest.mark.parametrize(
     "page",
     [
-        *(pytest.param(page, marks=pytest.mark.long) for page in TUTORIALS),
+        *(pytest.param(page, marks=pytest.mark.long) for page in (*TUTORIALS, CHOOSING)),
         *(pytest.param(page, marks=pytest.mark.thorough) for page in LONGEST),
     ],
 )
