@@ -1,24 +1,17 @@
 """Every page is written in short sentences."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.support.prose import pages, read_prose, sentences
 
 LONGEST_MEAN, LARGEST_SHARE = 15, 0.05
-# Pages that still have longer sentences, one a line. None is added; whoever shortens one takes its line out.
-LONG_PAGES = frozenset(Path(line) for line in (Path(__file__).parent / "long_pages.txt").read_text().splitlines())
 
 
 @pytest.mark.parametrize("page", pages(), ids=str)
 def test_sentences_are_short(page):
     prose = read_prose(page)
     short = prose.mean <= LONGEST_MEAN and prose.long_share <= LARGEST_SHARE
-    if page in LONG_PAGES:
-        assert not short, f"{page} is short now: take its line out of long_pages.txt"
-    else:
-        assert short, f"{page}: {prose.mean:.1f} words a sentence, {prose.long_share:.1%} of more than 30"
+    assert short, f"{page}: {prose.mean:.1f} words a sentence, {prose.long_share:.1%} of more than 30"
 
 
 def test_lists_and_paragraphs_are_cut_into_sentences_and_code_is_left_out():
