@@ -20,9 +20,9 @@ def row(beginning):
     return [cell.strip() for cell in line.split("|")[2:-1]]
 
 
-def prefix_noise(mechanism, participation):
+def prefix_noise(mechanism, participation, epsilon=EPSILON):
     """The standard deviation of the noise in the sum of all rounds so far, in clip norms, float64 [rounds]."""
-    plan = fedlm.calibrate(plan_noise(mechanism, ROUNDS, participation), DELTA, epsilon=EPSILON)
+    plan = fedlm.calibrate(plan_noise(mechanism, ROUNDS, participation), DELTA, epsilon=epsilon)
     return plan.noise_multiplier * np.sqrt(fedlm.MECHANISMS[mechanism].prefix_variance(plan))
 
 
@@ -45,6 +45,18 @@ def test_noise_of_poisson_cohorts_and_what_thirty_turns_give():
     assert [shown(noise) for noise in noises] == row("`gaussian`, `poisson`")
     for people in (1_000, 10_000, 100_000, 1_000_000):
         assert float(row(f"{people:,} |")[3]) == pytest.approx(signal_to_noise(people, 30, noises[3]), rel=0.02)
+
+
+def test_from_how_many_turns_on_poisson_cohorts_have_less_noise():
+    blt = [float(cell) for cell in row("`blt`, `min_separation`")]
+    said = re.findall(r"(\d+)(?: of 300 rounds)? at epsilon = (\d)", re.search(r"so many turns on: (.*)", PAGE)[1])
+    assert len(said) == 4
+    for turns, epsilon in said:
+        # Every mechanism of bounded participation is one Gaussian mechanism, so that its noise follows epsilon alike.
+        one, base = (prefix_noise("gaussian", BoundedParticipation(1), float(e))[-1] for e in (epsilon, EPSILON))
+        poisson = [prefix_noise("gaussian", PoissonParticipation(n / ROUNDS), float(epsilon)) for n in TURNS]
+        less = [np.sqrt(np.mean(noise**2)) < of_blt * one / base for noise, of_blt in zip(poisson, blt, strict=True)]
+        assert less == [n >= int(turns) for n in TURNS]
 
 
 @pytest.mark.long
