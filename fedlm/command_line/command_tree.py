@@ -1,5 +1,6 @@
 """All commands and their options, for the documents, and for whoever gives the right option to the wrong command."""
 
+import contextlib
 import gc
 import importlib
 import sys
@@ -8,6 +9,7 @@ from types import ModuleType
 from fedlm.command_line.command import leaves
 from fedlm.command_line.suggestions import UnknownCommandError, UnknownOptionsError
 from fedlm.fl_core.composed_settings import value_types
+from fedlm.fl_core.extras import MissingExtraError
 
 COMMANDS = {
     "models": "list the named models with their exact parameter counts",
@@ -48,8 +50,12 @@ def imported(name: str) -> ModuleType:
 
 
 def find_commands() -> dict[str, type]:
-    """Find the dataclass of options of every command, by the command as it is typed."""
-    return dict(found for name in COMMANDS for found in leaves(imported(name).COMMAND, f"fedlm {name}"))
+    """Find the dataclass of options of every command whose libraries are installed, by the command as it is typed."""
+    found: dict[str, type] = {}
+    for name in COMMANDS:
+        with contextlib.suppress(MissingExtraError):
+            found |= leaves(imported(name).COMMAND, f"fedlm {name}")
+    return found
 
 
 def in_all_words(error: UnknownCommandError | UnknownOptionsError) -> str:

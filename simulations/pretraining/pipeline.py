@@ -4,14 +4,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-import grain
 import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.extras import extra
 from fedlm.models.special_tokens import PAD_ID
 from fedlm.simulations.pretraining.privacy_units import Units
 from fedlm.simulations.pretraining.sampling import Batches
+
+with extra("pretrain"):
+    import grain
 
 PREFETCH = 2
 """Logical batches that are prepared ahead, each by a thread of its own."""

@@ -1,8 +1,8 @@
 """Scoring the model of a run on tasks of lm-evaluation-harness."""
 
 import contextlib
+import importlib
 import importlib.metadata
-import importlib.util
 import logging
 import os
 import random
@@ -16,6 +16,7 @@ import numpy as np
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
+from fedlm.fl_core.extras import extra
 from fedlm.fl_core.number_ranges import Count, CountOrZero
 from fedlm.fl_core.privacy.origins.ancestry import settings_in
 from fedlm.fl_core.runs.checkpoints import parameters_digest
@@ -159,12 +160,9 @@ def describe_task(name: str, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_missing_library() -> None:
-    """Raise ConfigurationError where lm-evaluation-harness is not installed."""
-    if importlib.util.find_spec(LIBRARY) is None:
-        raise ConfigurationError(
-            "tasks need lm-evaluation-harness, which is not installed; pip install 'fedlm[evaluation]', or in a clone "
-            "of the repository pip install -c constraints.txt -e '.[evaluation]'"
-        )
+    """Raise MissingExtraError where lm-evaluation-harness is not installed."""
+    with extra("evaluation"):
+        importlib.import_module(LIBRARY)
 
 
 @contextlib.contextmanager

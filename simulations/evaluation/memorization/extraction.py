@@ -12,9 +12,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rapidfuzz.distance import Levenshtein
-from rapidfuzz.process import cpdist
 from scipy.stats import binomtest
+
+from fedlm.fl_core.extras import extra
+
+with extra("evaluation"):
+    from rapidfuzz.distance import Levenshtein
+    from rapidfuzz.process import cpdist
 
 APPROXIMATE = 0.1
 """The edit distance, as a part of the suffix, within which a suffix counts as approximately extracted."""

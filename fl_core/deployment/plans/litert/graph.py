@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.extras import extra
 
 _VERSIONS = {"BROADCAST_TO": 2, "GATHER": 5}
 # Where an operation has options at all; the names of the others follow from their operations'.
@@ -85,15 +85,10 @@ def load_schema() -> Any:
     """Import the module with the classes of LiteRT's schema.
 
     Raises:
-      ConfigurationError: it is not installed.
+      MissingExtraError: it is not installed.
     """
-    try:
+    with extra("litert"):
         from ai_edge_litert import schema_py_generated
-    except ImportError as error:
-        raise ConfigurationError(
-            f"models of LiteRT are written with the package ai-edge-litert, which is not here ({error}); install it: "
-            "pip install 'fedlm[litert]'"
-        ) from error
     return schema_py_generated
 
 
@@ -106,7 +101,7 @@ def write_model(signatures: Mapping[str, Signature], description: str) -> bytes:
       description: of the model, for those who look into it.
 
     Raises:
-      ConfigurationError: ai-edge-litert is not installed.
+      MissingExtraError: ai-edge-litert is not installed.
     """
     return _File(load_schema()).write(signatures, description)
 
@@ -115,7 +110,7 @@ def count_operations(model: bytes) -> dict[str, dict[str, int]]:
     """Count the operations of each function of a model by their names in the schema, custom ones as CUSTOM.
 
     Raises:
-      ConfigurationError: ai-edge-litert is not installed.
+      MissingExtraError: ai-edge-litert is not installed.
     """
     schema = load_schema()
     names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}

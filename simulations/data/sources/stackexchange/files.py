@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
 from fedlm.fl_core.errors import DataError
-from fedlm.simulations.data.sources.stackexchange.seven_zip import list_members
 from fedlm.simulations.data.sources.tables.byte_parts import unreadable
 
 Kind = Literal["posts", "comments"]
@@ -105,6 +104,8 @@ def _dumps_of_file(path: Path) -> Iterator[Dump]:
     elif match := _ARCHIVE_NAME.fullmatch(path.name):
         if (match["table"] or "Posts").lower() not in ("posts", "comments"):
             return
+        from fedlm.simulations.data.sources.stackexchange.seven_zip import list_members
+
         for member in list_members(path):
             name = _DUMP_NAME.fullmatch(member.name.rpartition("/")[2])
             if name:

@@ -3,7 +3,10 @@
 import html
 import re
 
-from lxml import etree
+from fedlm.fl_core.extras import extra
+
+with extra("data"):
+    from lxml import etree
 
 _BLOCKS = frozenset(
     "address article aside blockquote br caption center dd details div dl dt fieldset figcaption figure footer form "

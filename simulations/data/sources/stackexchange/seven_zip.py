@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
-import py7zr
-from py7zr.exceptions import CrcError, PasswordRequired, UnsupportedCompressionMethodError
-
 from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.extras import extra
 from fedlm.simulations.data.sources.tables.byte_parts import unreadable
+
+with extra("data"):
+    import py7zr
+    from py7zr.exceptions import CrcError, PasswordRequired, UnsupportedCompressionMethodError
 
 _PIECE_BYTES = 1 << 20
 _PIECES_AHEAD = 8

@@ -16,9 +16,7 @@ from fedlm.fl_core.text_examples import split_sentences
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.base import PART_BYTES, Part, Progress, Reading
 from fedlm.simulations.data.sources.stackexchange.files import Dump, Kind, find_dumps
-from fedlm.simulations.data.sources.stackexchange.html_text import comment_paragraphs, html_paragraphs
 from fedlm.simulations.data.sources.stackexchange.rows import last_row_start, read_rows
-from fedlm.simulations.data.sources.stackexchange.seven_zip import open_members
 from fedlm.simulations.data.sources.tables.byte_parts import BytePart, byte_parts, stream_parts
 
 _QUESTION_OR_ANSWER = ("1", "2")
@@ -91,6 +89,8 @@ def dump_parts(dumps: Iterable[Dump], part_bytes: int = PART_BYTES) -> Iterator[
 
 
 def _archive_parts(path: Path, dumps: list[Dump], part_bytes: int) -> Iterator[Part]:
+    from fedlm.simulations.data.sources.stackexchange.seven_zip import open_members
+
     # Without its folder a name is still unique here, and py7zr may write folders in another way.
     by_name = {str(dump.member).rpartition("/")[2]: dump for dump in dumps}
     with closing(open_members(path, [str(dump.member) for dump in dumps])) as members:
@@ -117,6 +117,8 @@ def read_text(settings: StackExchange, content: DumpPart, skipped: SkippedCounts
 
 def _row_text(settings: StackExchange, content: DumpPart, row: Mapping[str, str], place: str) -> ClientText | str:
     """Return a row's text, or the reason why it has none."""
+    from fedlm.simulations.data.sources.stackexchange.html_text import comment_paragraphs, html_paragraphs
+
     posts = content.kind == "posts"
     if posts and row.get("PostTypeId") not in _QUESTION_OR_ANSWER:
         return "post that is neither question nor answer"

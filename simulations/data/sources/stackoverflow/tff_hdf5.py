@@ -5,9 +5,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import h5py
-
 from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.extras import extra
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.base import Part
 from fedlm.simulations.data.sources.stackoverflow.text_features import (
@@ -19,7 +18,9 @@ from fedlm.simulations.data.sources.stackoverflow.text_features import (
 )
 from fedlm.simulations.data.sources.tables.byte_parts import damage_errors
 
-HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+with extra("data"):
+    import h5py
+
 PART_CLIENTS = 100
 """So many clients are one part."""
 

@@ -9,7 +9,7 @@ from typing import IO, Literal
 
 from fedlm.fl_core.errors import DataError, setting
 from fedlm.simulations.data.sources.base import Progress, Reading
-from fedlm.simulations.data.sources.stackoverflow import tff_hdf5, tff_tables
+from fedlm.simulations.data.sources.stackoverflow import tff_tables
 from fedlm.simulations.data.sources.stackoverflow.sqlite_files import SQLITE_SIGNATURE, Database
 from fedlm.simulations.data.sources.stackoverflow.text_features import TEXT_FEATURES, FeatureFiles
 from fedlm.simulations.data.sources.tables.byte_parts import unreadable
@@ -20,7 +20,7 @@ SEARCHED_BYTES = 64 << 20
 
 _SIGNATURES: dict[bytes, Literal["SQLite", "HDF5", "LZMA"]] = {
     SQLITE_SIGNATURE: "SQLite",
-    tff_hdf5.HDF5_SIGNATURE: "HDF5",
+    b"\x89HDF\r\n\x1a\n": "HDF5",
     b"\xfd7zXZ\x00": "LZMA",
     b"\x5d\x00\x00": "LZMA",  # the older form of such files has only its usual settings to tell it by
 }
@@ -52,12 +52,16 @@ class StackOverflowTff(FeatureFiles):
                 f"{files[kinds.index('HDF5')]}: found HDF5 beside SQLite files, expected one of both kinds. They hold "
                 "the same data: name only one kind."
             )
+        from fedlm.simulations.data.sources.stackoverflow import tff_hdf5
+
         parts = tff_hdf5.hdf5_parts(files, feature)
         return Reading("clients", sum(part.size for part in parts), parts, tff_hdf5.read_hdf5)
 
     def _find_feature(self, path: Path) -> str:
         kind = _kind(path)
         if kind == "HDF5":
+            from fedlm.simulations.data.sources.stackoverflow import tff_hdf5
+
             return tff_hdf5.text_feature(path)
         return tff_tables.text_feature(Database(path, path)) if kind == "SQLite" else _text_feature_compressed(path)
 
