@@ -122,7 +122,7 @@ accelerator: $(ACCELERATOR_VENV)/installed
 
 $(ACCELERATOR_VENV)/installed: setup.cfg pyproject.toml constraints.txt
 	test -x $(ACCELERATOR_VENV)/bin/python || $(PYTHON) -m venv $(ACCELERATOR_VENV)
-	$(ACCELERATOR_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cuda,bench]'
+	$(ACCELERATOR_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cuda,bench,pretrain]'
 	touch $@
 
 clean:

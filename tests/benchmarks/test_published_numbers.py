@@ -67,8 +67,8 @@ def test_settings_of_the_study_of_architectures_are_those_of_a_comparison(name):
     assert (comparison.training.length, comparison.training.client_batch_size) == (20, 10)
 
 
-def test_the_page_on_security_has_the_table_of_liars_that_was_measured():
-    assert poisoning.table(results_of("security/results/poisoning")["rows"]) in page("security")
+def test_the_page_on_attacks_has_the_table_of_liars_that_was_measured():
+    assert poisoning.table(results_of("security/results/poisoning")["rows"]) in page("reference/attacks")
 
 
 def test_committed_histories_found_every_known_fault_that_was_put_in_and_nothing_else():
