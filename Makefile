@@ -12,7 +12,7 @@ TEST_OPTIONS ?= -n 3 --dist worksteal -p randomly --randomly-seed=$(SEED)
 REFERENCE_VENV = reference/.venv
 ACCELERATOR_VENV = .venv-accelerator
 MINUTES ?= 9
-PLAN_CLIENT = clients/plan_client
+DEVICE_CLIENT = clients/fedlm_client
 JAVASCRIPT_PACKAGES = clients/javascript/node_modules/.package-lock.json
 PEERS = benchmarks/simulation/peers
 IS_PYTHON_311 = -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
@@ -36,10 +36,10 @@ help:
 	@echo "make bench-peers make the environment of two more frameworks that bench times (Python 3.11)"
 	@echo "make clean       remove the environments, the site and all runs"
 
-$(VENV)/installed: setup.cfg pyproject.toml constraints.txt $(PLAN_CLIENT)/setup.cfg
+$(VENV)/installed: setup.cfg pyproject.toml constraints.txt $(DEVICE_CLIENT)/setup.cfg
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fedlm needs Python 3.11 or newer; set PYTHON=")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,docs,test,lint]' -e $(PLAN_CLIENT)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,docs,test,lint]' -e $(DEVICE_CLIENT)
 	touch $@
 
 $(DATA)/store.json: | $(VENV)/installed

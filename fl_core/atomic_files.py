@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedlm.fedlm_client.files import replace_whole, write_synced
 from fedlm.fl_core.errors import ConfigurationError, DiskError, setting
 
 
@@ -57,18 +58,8 @@ def write_atomically(path: Path, content: str | bytes, private: bool = False) ->
     Raises:
       DiskError: it cannot be written, and is as it was.
     """
-    beside = path.with_name(path.name + ".partial")
     with disk_errors(path):
-        if private:
-            # One that a crash left behind may have been made for others to read.
-            beside.unlink(missing_ok=True)
-        try:
-            _write(beside, content, os.O_TRUNC, 0o600 if private else 0o666)
-            beside.replace(path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                beside.unlink()
-            raise
+        replace_whole(path, content, private)
 
 
 def create_privately(path: Path, content: str | bytes) -> None:
@@ -79,19 +70,12 @@ def create_privately(path: Path, content: str | bytes) -> None:
     """
     beside = path.with_name(f".{secrets.token_hex(8)}.partial")
     try:
-        _write(beside, content, os.O_EXCL, 0o600)
+        write_synced(beside, content, os.O_EXCL, 0o600)
         os.link(beside, path)
     finally:
         with contextlib.suppress(FileNotFoundError):
             beside.unlink()
     sync_to_disk(path.parent)
-
-
-def _write(path: Path, content: str | bytes, flags: int, mode: int) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | flags, mode), "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def append_whole(descriptor: int, content: bytes, end: int) -> int:

@@ -18,13 +18,11 @@ from typing import Any
 
 from benchmarks.deployment.servers import LOOPBACK, receive
 from benchmarks.deployment.shapes import Shape
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
-from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.protocol import ARTIFACTS, CLIENT_NAME, PROTOCOL, UPLOAD_HEADER
+from fedlm.fedlm_client.protocol import CHECK_IN as CHECK_IN_PATH
+from fedlm.fedlm_client.protocol import UPLOAD as UPLOAD_PATH
 from fedlm.fl_core.deployment.security.credentials import client_tls
-from fedlm.fl_core.deployment.transport.http_names import ARTIFACTS, UPLOAD_HEADER
-from fedlm.fl_core.deployment.transport.http_names import CHECK_IN as CHECK_IN_PATH
-from fedlm.fl_core.deployment.transport.http_names import UPLOAD as UPLOAD_PATH
 
 CLIENTS = "clients"
 """In a folder of keys, those of clients."""

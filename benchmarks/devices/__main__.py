@@ -32,7 +32,7 @@ from fedlm.fl_core.deployment.plans.plan import PlanSource, make_plan
 from fedlm.fl_core.rounds.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]
-CLIENT = ROOT / "clients/plan_client"
+CLIENT = ROOT / "clients/fedlm_client"
 JAVASCRIPT = ROOT / "clients/javascript"
 VOCABULARY = 4096
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedlm_client.confined import Trainer
-from fedlm_client.manifest import read_manifest
+from fedlm.fedlm_client.confined import LoadedPlan
+from fedlm.fedlm_client.manifest import read_manifest
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
     described = (folder / "manifest.json").read_bytes()
     manifest = read_manifest(described)
     batches, start, seconds = manifest.batches, time.monotonic(), []
-    with Trainer(manifest, described, (folder / "model.tflite").read_bytes()) as trainer:
+    with LoadedPlan(manifest, described, (folder / "model.tflite").read_bytes()) as trainer:
         load = time.monotonic() - start
         rows = np.fromfile(folder / "tokens.i32", "<i4").reshape(-1, batches.batch_size, batches.length + 1)
         trainer.begin(np.fromfile(folder / "values.f32", "<f4"))

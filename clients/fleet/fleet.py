@@ -1,6 +1,6 @@
 """Many virtual clients in one process, over connections of their own, for load tests and demonstrations.
 
-They are `fedlm.clients.network_client.Client`s and share compiled programs; only their devices are made up.
+They are `fedlm.fedlm_client.client.Client`s and share compiled programs; only their devices are made up.
 """
 
 import asyncio
@@ -11,14 +11,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from fedlm.clients.example_store import Examples
 from fedlm.clients.fleet.population import Population
 from fedlm.clients.fleet.virtual_device import Tally, VirtualDevice, VirtualLink
-from fedlm.clients.network_client import Client
-from fedlm.clients.own_participation import OwnParticipation
-from fedlm.clients.server_instructions import ReadVocabulary
-from fedlm.clients.settings import ClientLimits
-from fedlm.fl_core.deployment.protocol.interface import Channel
+from fedlm.fedlm_client.client import Client
+from fedlm.fedlm_client.limits import Limits
+from fedlm.fedlm_client.own_participation import OwnParticipation
+from fedlm.fedlm_client.training import Channel, Trainer
 
 _ARRIVALS_A_SECOND = 200
 _LONGEST_RECHECK = 30.0
@@ -37,10 +35,10 @@ class Fleet:
         clients: int,
         population: Population,
         dial: Callable[[int], Channel],
-        examples: Callable[[int], Examples],
-        read_vocabulary: ReadVocabulary,
+        trainer: Callable[[int], Trainer],
+        *,
         clock: Callable[[], float] = time.time,
-        limits: ClientLimits = ClientLimits(),  # noqa: B008
+        limits: Limits = Limits(),  # noqa: B008
         participation: Callable[[int], OwnParticipation] = lambda number: OwnParticipation(),
     ):
         """Make them; nothing is sent before `run`.
@@ -49,15 +47,14 @@ class Fleet:
           clients: how many.
           population: that their devices are of.
           dial: from a client's number to its connection; called in the event loop.
-          examples: from a client's number to its text.
-          read_vocabulary: makes the tokenizer of what the server sends.
+          trainer: from a client's number to who trains on its text.
           clock: in seconds, of the population.
           limits: of each client; none keeps a model between rounds, since they share this machine's memory.
           participation: from a client's number to its own count of rounds; of this process alone where not given.
         """
         self.tally = Tally()
         self.devices = [VirtualDevice(population, number, self.tally, clock) for number in range(clients)]
-        self._dial, self._examples, self._read = dial, examples, read_vocabulary
+        self._dial, self._trainer = dial, trainer
         self._participation = participation
         recheck = min(population.stay_seconds / 2, _LONGEST_RECHECK)
         self._limits = dataclasses.replace(limits, keep_model=False, recheck_seconds=recheck)
@@ -74,7 +71,7 @@ class Fleet:
           Whether the run is over for everybody; also False after so many `seconds`.
 
         Raises:
-          ConfigurationError: the server turns a client away.
+          ClientError: the server turns a client away.
         """
         with ThreadPoolExecutor(os.cpu_count(), "training") as workers:
             tasks = [asyncio.create_task(self._take_part(device, workers)) for device in self.devices]
@@ -101,8 +98,7 @@ class Fleet:
         await asyncio.sleep(self._arriving.uniform(0, len(self.devices) / _ARRIVALS_A_SECOND))
         client = Client(
             lambda: VirtualLink(self._dial(device.number), device),
-            self._examples(device.number),
-            self._read,
+            self._trainer(device.number),
             conditions=device.conditions(),
             limits=self._limits,
             workers=workers,

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 from fedlm.clients.fleet.population import Dropout, Population
-from fedlm.clients.settings import Conditions
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.errors import TransportError
-from fedlm.fl_core.deployment.protocol.interface import Channel
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.errors import TransportError
+from fedlm.fedlm_client.limits import Conditions
+from fedlm.fedlm_client.training import Channel
 
 
 @dataclasses.dataclass
@@ -108,7 +108,7 @@ class VirtualDevice:
 
 
 class VirtualLink:
-    """A `fedlm.fl_core.deployment.protocol.interface.Channel` as good as a device's."""
+    """A `fedlm.fedlm_client.training.Channel` as good as a device's."""
 
     def __init__(self, inner: Channel, device: VirtualDevice):
         self._inner, self._device = inner, device

@@ -12,6 +12,7 @@ from fedlm.command_line.compiled_programs import keep_compiled_programs
 from fedlm.command_line.failures import complaint_about_place, is_full_disk, kept_failure, versions
 from fedlm.command_line.processes import leave_processes, missing_platform
 from fedlm.command_line.suggestions import UnknownCommandError, UnknownOptionsError
+from fedlm.fedlm_client.errors import ClientError
 from fedlm.fl_core.errors import ProcessLostError, UserError
 from fedlm.fl_core.process_memory import keep_freed_memory
 from fedlm.simulations.worker_processes import TerminatedError
@@ -73,6 +74,8 @@ def _run(command: str, debug: bool, argv: list[str]) -> int:
         return status
     except (UnknownCommandError, UnknownOptionsError) as error:
         return _complain(prog, in_all_words(error))
+    except ClientError as error:
+        return _complain(prog, error)
     except UserError as error:
         return _complain(prog, error.for_command_line())
     except ProcessLostError as error:

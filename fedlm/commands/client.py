@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedlm.clients.settings import LARGEST_DOWNLOAD
 from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
+from fedlm.fedlm_client.limits import LARGEST_DOWNLOAD
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, LargeCount, Positive
 
@@ -58,12 +58,14 @@ class ClientCommand:
 def main(argv: list[str]) -> int:
     """Run `fedlm client`."""
     command = read_options(ClientCommand, argv, "fedlm client")
-    from fedlm.clients.example_store import ExampleStore, Retention
-    from fedlm.clients.network_client import Client
-    from fedlm.clients.own_participation import OwnParticipation
-    from fedlm.clients.settings import ClientLimits
+    from fedlm.clients.device.dialling import dialling
+    from fedlm.clients.device.jax_trainer import JaxTrainer
+    from fedlm.clients.device.server_instructions import AllowedPrograms
+    from fedlm.fedlm_client.client import Client
+    from fedlm.fedlm_client.example_store import ExampleStore, Retention
+    from fedlm.fedlm_client.limits import Limits
+    from fedlm.fedlm_client.own_participation import OwnParticipation
     from fedlm.fl_core.deployment.addresses import check_address
-    from fedlm.fl_core.deployment.transport.http_client import dialling
 
     check_address(command.server)
     if command.proxy is not None:
@@ -75,13 +77,8 @@ def main(argv: list[str]) -> int:
     record = command.record or command.data.with_name(command.data.name + ".participation.json")
     client = Client(
         lambda: dial(name),
-        store,
-        _read_vocabulary,
-        limits=ClientLimits(
-            models=command.models,
-            algorithms=command.client_algorithms,
-            largest_download=command.largest_download,
-        ),
+        JaxTrainer(store, _read_vocabulary, AllowedPrograms(command.models, command.client_algorithms)),
+        limits=Limits(largest_download=command.largest_download),
         notice=lambda words: print(f"fedlm client {name}: {words}", file=sys.stderr, flush=True),
         participation=OwnParticipation(record, command.accept_plan, command.require_plan),
     )

@@ -17,11 +17,11 @@ from fedlm.clients.fleet.population import Population
 from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
 from fedlm.command_line.run_endings import NO_GOOD
+from fedlm.fedlm_client.text_examples import ExampleCut, examples_of
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, Positive, Range
 from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
-from fedlm.fl_core.text_examples import ExampleCut, examples_of
 
 _TERMINAL_SECONDS, _PLAIN_SECONDS = 1.0, 15.0
 
@@ -81,20 +81,20 @@ _ESSENTIALS = (
 def main(argv: list[str]) -> int:
     """Run `fedlm fleet`."""
     command = read_options(FleetCommand, argv, "fedlm fleet", essentials=_ESSENTIALS)
+    from fedlm.clients.device.jax_trainer import JaxTrainer
+    from fedlm.clients.device.server_instructions import AllowedPrograms
     from fedlm.clients.fleet.fleet import Fleet
-    from fedlm.clients.settings import ClientLimits
 
     dial = _dialling(command)
-    examples, read_vocabulary = _people(command)
+    text_of, read_vocabulary = _people(command)
+    allowed = AllowedPrograms(command.models)
     fleet = Fleet(
         command.clients,
         command.population,
         dial,
-        examples,
-        read_vocabulary,
-        _clock(command),
-        ClientLimits(models=command.models),
-        _counting(command.records),
+        lambda number: JaxTrainer(text_of(number), read_vocabulary, allowed),
+        clock=_clock(command),
+        participation=_counting(command.records),
     )
     started = time.monotonic()
     over = asyncio.run(_run(fleet, command.seconds))
@@ -135,10 +135,10 @@ def _clock(command: FleetCommand) -> Callable[[], float]:
 
 def _dialling(command: FleetCommand) -> Callable[[int], Any]:
     """Choose how clients dial; with keys, make the certificates that are not there yet."""
+    from fedlm.clients.device.dialling import dialling
     from fedlm.fl_core.deployment.addresses import check_address, loopback_only
     from fedlm.fl_core.deployment.security.credentials import CLIENT
     from fedlm.fl_core.deployment.security.keys import Authority
-    from fedlm.fl_core.deployment.transport.http_client import dialling
 
     check_address(command.server)
     if command.insecure:
@@ -162,7 +162,7 @@ def _dialling(command: FleetCommand) -> Callable[[int], Any]:
 
 def _counting(records: Path | None) -> Callable[[int], Any]:
     """Choose where clients count the rounds that they take part in."""
-    from fedlm.clients.own_participation import OwnParticipation
+    from fedlm.fedlm_client.own_participation import OwnParticipation
     from fedlm.fl_core.atomic_files import make_folder
 
     if records is None:
@@ -202,7 +202,7 @@ class _Texts:
 
 
 def _people(command: FleetCommand) -> tuple[Callable[[int], Any], Any]:
-    """Read whose text there is; returns what `fedlm.clients.fleet.fleet.Fleet` takes."""
+    """Read whose text there is; returns from a client's number to its text, and how its tokens are made."""
     read, people, read_vocabulary = _stored(command.data) if command.data.is_dir() else _lines(command.data)
     population = command.population
     return lambda number: _Texts(read, number, people, population.examples_of(number)), read_vocabulary

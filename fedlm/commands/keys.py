@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from fedlm.clients.enrolment import enrol_device
+from fedlm.clients.device.enrolment import enrol_device
 from fedlm.command_line.command import Command, Group
 from fedlm.command_line.options import read_options
 from fedlm.fl_core.atomic_files import make_folder

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from google.protobuf.json_format import MessageToDict
 
+from fedlm.fedlm_client.protocol import PROTOCOL
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.deployment.aggregators.aggregator import Aggregator
@@ -24,7 +25,7 @@ from fedlm.fl_core.deployment.aggregators.shared_status import SharedStatus
 from fedlm.fl_core.deployment.event_log import event
 from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics, HandlersWithMetrics
 from fedlm.fl_core.deployment.operations.overview import Overview, ProcessShown, Shown
-from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, Handlers
+from fedlm.fl_core.deployment.protocol.interface import Handlers
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.server.client_service import ClientService, Task

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlm.fedlm_client.text_examples import with_tokens
 from fedlm.fl_core.atomic_files import disk_errors, write_atomically
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
@@ -34,7 +35,6 @@ from fedlm.fl_core.privacy.origins.vocabulary_origin import (
     VocabularyOrigin,
     origin_of_import,
 )
-from fedlm.fl_core.text_examples import with_tokens
 from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.grouping import (

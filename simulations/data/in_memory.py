@@ -13,11 +13,11 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedlm.fedlm_client.text_examples import examples_of, with_tokens
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.origins.vocabulary_origin import VocabularyOrigin
 from fedlm.fl_core.rounds.client_examples import ClientExamples, ClientsFingerprint, padded_sequences
-from fedlm.fl_core.text_examples import examples_of, with_tokens
 from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.shown import in_a_line, in_a_table
 from fedlm.models.special_tokens import OWN, SpecialTokens

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedlm.clients.local_training import ClientProgram, ClientReport, train_locally
+from fedlm.clients.device.local_training import ClientProgram, ClientReport, train_locally
 from fedlm.fl_core.client_algorithms.interface import Broadcast, sent_by_client
 from fedlm.fl_core.rounds.aggregation import (
     AggregationRules,

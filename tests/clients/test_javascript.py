@@ -13,9 +13,9 @@ import pytest
 from google.protobuf import descriptor_pb2
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from fedlm.fl_core.deployment.protocol import messages_pb2
+from fedlm.fedlm_client import messages_pb2
+from fedlm.fedlm_client.confined import LoadedPlan
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
-from fedlm_client.confined import Trainer
 from tests.clients.rules import TABLE
 from tests.support import hostile_models, plans
 
@@ -92,7 +92,7 @@ def _write(folder):
     for settings in CASES:
         plan, manifest = plans.plan_of(**settings)
         values = plans.sent_values(manifest)
-        with Trainer(manifest, plan.manifest, plan.model) as trainer:
+        with LoadedPlan(manifest, plan.manifest, plan.model) as trainer:
             noted = _Noted(trainer)
             sums, body = plans.train(noted, manifest, values, plans.examples(11, manifest.batches.length))
         cases[str(settings)] = {

@@ -5,20 +5,19 @@ import json
 import numpy as np
 import pytest
 
-from fedlm.clients.example_store import ExampleStore
+from fedlm.clients.device.server_instructions import encode
 from fedlm.clients.fleet.population import Population
-from fedlm.clients.server_instructions import encode
 from fedlm.commands.cli import main
 from fedlm.commands.fleet import FleetCommand, _people
+from fedlm.fedlm_client.batches import sequences_of
+from fedlm.fedlm_client.example_store import ExampleStore
+from fedlm.fedlm_client.manifest import Batches
+from fedlm.fedlm_client.text_examples import with_tokens
+from fedlm.fedlm_client.tokenizer import WordPiece
 from fedlm.fl_core.deployment.protocol.training_program import read_cut, write_training_program
 from fedlm.simulations.data.federated_data import StoredData
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
-from fedlm_client.batches import sequences_of
-from fedlm_client.client import read_examples
-from fedlm_client.manifest import Batches
-from fedlm_client.text_examples import with_tokens
-from fedlm_client.tokenizer import WordPiece
 from tests.deployment import small_deployment as small
 
 LENGTH = 12
@@ -54,7 +53,7 @@ def test_a_device_trains_on_what_the_simulation_has_of_its_text(tmp_path, given,
         path.write_text("".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts))
         found = encode(ExampleStore(path).examples(cut), Tokenizer(json.loads(content)).encode_batch, LENGTH)
         np.testing.assert_array_equal(found, known[user])
-        encoded = with_tokens(map(WordPiece(content).encode, read_examples(path, cut)))
+        encoded = with_tokens(map(WordPiece(content).encode, ExampleStore(path).examples(cut)))
         np.testing.assert_array_equal(sequences_of(encoded, BATCHES), known[user])
     fleet = FleetCommand(population=Population(), server="127.0.0.1:1", data=everybody, clients=3)
     people, _ = _people(fleet)

@@ -10,9 +10,9 @@ from collections import Counter, defaultdict
 import numpy as np
 from sqlalchemy import text
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.http_channel import HttpChannel
 from fedlm.fl_core.deployment.state.database import Database
-from fedlm.fl_core.deployment.transport.http_client import HttpChannel
 from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from tests.deployment import small_deployment as small

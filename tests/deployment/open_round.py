@@ -6,11 +6,11 @@ import contextlib
 import jax
 import numpy as np
 
-from fedlm.clients.local_training import train_locally
-from fedlm.clients.server_instructions import plan_of, program_of
+from fedlm.clients.device.local_training import train_locally
+from fedlm.clients.device.server_instructions import plan_of, program_of
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.protocol import PROTOCOL
 from fedlm.fl_core.client_algorithms.interface import Broadcast
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.server.client_service import ClientService
 from fedlm.fl_core.deployment.server.local_rounds import LocalRounds
@@ -69,7 +69,7 @@ class Round:
 
     def report(self, configuration, client=3):
         """The header and the bytes of an honest upload."""
-        program = program_of(configuration.program, small.IMPATIENT)
+        program = program_of(configuration.program, small.ALLOWED, 100)
         plan = plan_of(configuration)
         report = train_locally(
             program, Broadcast(self.params), small.examples_of(client), plan, configuration.client_index

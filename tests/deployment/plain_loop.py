@@ -1,6 +1,6 @@
 """What a deployment is compared with: its run as a simulation, with clients in this process."""
 
-from fedlm.clients.local_training import ClientProgram
+from fedlm.clients.device.local_training import ClientProgram
 from fedlm.fl_core.privacy.private_plan import plan_aggregation
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.runs.checkpoints import Checkpoints

@@ -12,15 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedlm.clients.example_store import ExampleStore
-from fedlm.clients.network_client import Client
-from fedlm.clients.settings import ClientLimits
+from fedlm.clients.device.dialling import dialling
+from fedlm.clients.device.jax_trainer import JaxTrainer
+from fedlm.clients.device.server_instructions import AllowedPrograms
+from fedlm.fedlm_client.client import Client
+from fedlm.fedlm_client.example_store import ExampleStore
+from fedlm.fedlm_client.limits import Limits
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.deployment.event_log import JsonLines, event
 from fedlm.fl_core.deployment.roles import Endpoints, aggregate, coordinate, serve
 from fedlm.fl_core.deployment.server.client_service import Task
 from fedlm.fl_core.deployment.server.settings import Deployment
-from fedlm.fl_core.deployment.transport.http_client import dialling
 from fedlm.fl_core.deployment.transport.http_server import HttpServer
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.models.base import language_model
@@ -31,7 +33,8 @@ MODEL = "tests.deployment.small_deployment:BIGRAM"
 VOCABULARY, LENGTH, CLIENTS = 40, 6, 20
 # Seconds that only a defect takes, however busy the machine is; of quick tests pytest ends those that hang before.
 PATIENCE = 400
-IMPATIENT = ClientLimits((MODEL,), first_backoff=0.05, longest_backoff=0.5, recheck_seconds=0.1)
+ALLOWED = AllowedPrograms((MODEL,))
+IMPATIENT = Limits(first_backoff=0.05, longest_backoff=0.5, recheck_seconds=0.1)
 
 SETTINGS = {
     "model": MODEL,
@@ -120,7 +123,12 @@ def make_client(port, folder, number, credentials=None, **others):
     """A client; its credentials are in a folder, and it has none where that is None."""
     dial_as = dialling(f"127.0.0.1:{port}", credentials)
     dial = lambda: dial_as(f"client{number}")  # noqa: E731
-    return Client(dial, store_of(folder, number), read_vocabulary, limits=others.pop("limits", IMPATIENT), **others)
+    return client_of(dial, store_of(folder, number), **others)
+
+
+def client_of(dial, store, read=read_vocabulary, allowed=ALLOWED, limits=IMPATIENT, **others):
+    """A client that has the model, and trains on what a store has."""
+    return Client(dial, JaxTrainer(store, read, allowed), limits=limits, **others)
 
 
 @contextlib.asynccontextmanager

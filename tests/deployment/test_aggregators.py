@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedlm.clients.settings import Conditions
+from fedlm.fedlm_client.limits import Conditions
 from fedlm.fl_core.deployment.aggregators import shared_runner
 from fedlm.fl_core.deployment.aggregators.shard import Shard
 from fedlm.fl_core.deployment.aggregators.shared_records import SharedRound

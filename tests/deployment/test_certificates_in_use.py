@@ -14,12 +14,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.errors import RefusedError, TransportError, WrongServerError
+from fedlm.clients.device.dialling import dialling
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.errors import RefusedError, TransportError, WrongServerError
 from fedlm.fl_core.deployment.security.certificates import certificate_pem, key_pem, new_key, read_certificate, read_key
 from fedlm.fl_core.deployment.security.credentials import write_credentials
 from fedlm.fl_core.deployment.security.keys import Authority
-from fedlm.fl_core.deployment.transport.http_client import dialling
 from tests.deployment.test_whole_connections import Listening
 
 

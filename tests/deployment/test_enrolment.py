@@ -6,8 +6,8 @@ import ssl
 
 import pytest
 
-from fedlm.clients.enrolment import enrol_device
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.clients.device.enrolment import enrol_device
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.deployment.security.certificates import KeysError, make_request, new_key
 from fedlm.fl_core.deployment.security.credentials import CLIENT, read_credentials
 from fedlm.fl_core.deployment.security.keys import Authority

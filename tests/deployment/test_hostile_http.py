@@ -7,21 +7,14 @@ import ssl
 
 import pytest
 
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.errors import RefusedError, TransportError, UnknownArtifactError, WrongServerError
+from fedlm.fedlm_client.http_channel import HttpChannel
+from fedlm.fedlm_client.protocol import CLIENT_NAME, PROTOCOL, UPLOAD_HEADER
 from fedlm.fl_core.composed_settings import with_changes
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.errors import (
-    RefusedError,
-    TransportError,
-    UnknownArtifactError,
-    WrongServerError,
-)
-from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
-from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
 from fedlm.fl_core.deployment.security.credentials import client_tls, read_credentials
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import http_connections
-from fedlm.fl_core.deployment.transport.http_client import HttpChannel
-from fedlm.fl_core.deployment.transport.http_names import UPLOAD_HEADER
 from tests.deployment import small_deployment as small
 from tests.deployment.uploads import SETTINGS, SIZE, content_of, header_of, parts_of
 
@@ -218,7 +211,8 @@ def test_strangers_and_the_revoked_do_not_get_in(tmp_path, caplog):
                 with pytest.raises((TransportError, RefusedError, WrongServerError)):
                     await HttpChannel(address, "ann", tls).check_in(READY)
             # The name is the certificate's, whatever the client calls itself.
-            channel = HttpChannel(address, "somebody else", client_tls(ann))
+            channel = HttpChannel(address, tls=client_tls(ann))
+            channel._always.append((CLIENT_NAME, "somebody else"))
             asked = await select(channel)
 
             async def parts():

@@ -12,9 +12,10 @@ from google.protobuf.message import DecodeError
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.errors import TooManyCallsError, UnknownArtifactError
-from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.errors import UnknownArtifactError
+from fedlm.fedlm_client.protocol import PROTOCOL
+from fedlm.fl_core.deployment.protocol.errors import TooManyCallsError
 from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum, SumSettings
 from fedlm.fl_core.exact_sums import as_float64, grid_step, like_of, number_of_coordinates
 from fedlm.fl_core.rounds.aggregation import AggregationRules

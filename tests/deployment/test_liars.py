@@ -7,8 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from fedlm.clients.network_client import Client
-from fedlm.fl_core.deployment.transport.http_client import dialling
+from fedlm.clients.device.dialling import dialling
+from fedlm.clients.device.jax_trainer import JaxTrainer
+from fedlm.fedlm_client.client import Client
 from fedlm.fl_core.updates.compressors import compress_update
 from fedlm.fl_core.updates.update_bytes import pack_update
 from tests.deployment import small_deployment as small
@@ -17,15 +18,15 @@ from tests.deployment.plain_loop import final_parameters
 COHORT = {"cohort_size": 8, "minimum_reports": 8, "over_selection": 1.0, "rounds": 4, "upload_bits": 32}
 
 
-class Liar(Client):
+class Liar(JaxTrainer):
     """Sends an update of any size in place of its own, and claims as many examples as the server lets it."""
 
-    def __init__(self, *arguments, size, **others):
-        super().__init__(*arguments, **others)
+    def __init__(self, size, *arguments):
+        super().__init__(*arguments)
         self._size = size
 
-    def _train(self, configuration, content, deadline):
-        report = super()._train(configuration, content, deadline)
+    def _train(self, of_round, content):
+        report = super()._train(of_round, content)
         program = self._warm.runs
         like = jax.eval_shape(program.model.init, jax.random.key(0))
         update = jax.tree_util.tree_map(lambda leaf: np.full(leaf.shape, self._size, np.float32), like)
@@ -43,12 +44,10 @@ def run(tmp_path, liars, size, **changes):
             dial_as = dialling(f"127.0.0.1:{server.port}", None)
             clients = [small.make_client(server.port, tmp_path, one) for one in range(liars, 8)]
             clients += [
-                Liar(
+                Client(
                     lambda one=one: dial_as(f"client{one}"),
-                    small.store_of(tmp_path, one),
-                    small.read_vocabulary,
+                    Liar(size, small.store_of(tmp_path, one), small.read_vocabulary, small.ALLOWED),
                     limits=small.IMPATIENT,
-                    size=size,
                 )
                 for one in range(liars)
             ]

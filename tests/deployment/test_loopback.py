@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 
 import jax
 import numpy as np
 import pytest
 
+from fedlm.clients.device.server_instructions import AllowedPrograms
 from fedlm.fl_core.deployment.state.state import SeenClient
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler
@@ -30,9 +30,9 @@ def register_clients(out):
 async def deploy(settings, sampler, out, folder):
     server = small.Server(small.task(settings, sampler), out)
     algorithm = settings.training.algorithm.client_algorithm
-    limits = dataclasses.replace(small.IMPATIENT, models=(settings.model,), algorithms=(algorithm,))
+    allowed = AllowedPrograms((settings.model,), (algorithm,))
     async with asyncio.timeout(small.PATIENCE), server:
-        clients = [small.make_client(server.port, folder, one, limits=limits) for one in range(small.CLIENTS)]
+        clients = [small.make_client(server.port, folder, one, allowed=allowed) for one in range(small.CLIENTS)]
         async with small.running(clients):
             assert await server.over
     return server.rows

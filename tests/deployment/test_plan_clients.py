@@ -1,29 +1,29 @@
 """Clients that have nothing of our code but plans take part beside those that have the models."""
 
 import asyncio
-import dataclasses
 import json
 
 import jax
 import numpy as np
 import pytest
 
-from fedlm.clients import network_client
-from fedlm.clients.example_store import ExampleStore
-from fedlm.clients.server_instructions import encode
+from fedlm.clients.device.dialling import dialling
+from fedlm.clients.device.server_instructions import encode
+from fedlm.fedlm_client.client import Client
+from fedlm.fedlm_client.credentials import client_tls, name_of
+from fedlm.fedlm_client.errors import ClientError
+from fedlm.fedlm_client.example_store import ExampleStore
+from fedlm.fedlm_client.http_channel import HttpChannel
+from fedlm.fedlm_client.limits import Limits, PlanLimits
+from fedlm.fedlm_client.own_participation import OwnParticipation
+from fedlm.fedlm_client.plan_trainer import PlanTrainer
+from fedlm.fedlm_client.signature import read_public_keys
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm.fl_core.deployment.server.client_service import Task
-from fedlm.fl_core.deployment.transport.http_client import dialling
 from fedlm.fl_core.rounds.cohorts import UniformSampler
 from fedlm.models.registry import create_model
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
-from fedlm_client.client import Client, Settings
-from fedlm_client.errors import ClientError
-from fedlm_client.http_channel import Channel
-from fedlm_client.limits import Limits
-from fedlm_client.own_participation import OwnParticipation
-from fedlm_client.signature import read_public_keys
 from tests.deployment import small_deployment as small
 from tests.deployment.plain_loop import final_parameters, simulate
 
@@ -80,16 +80,20 @@ def native_client(port, folder, number):
     def read(content):
         return Tokenizer(json.loads(content)).encode_batch
 
-    limits = dataclasses.replace(small.IMPATIENT, models=(small.MODEL,))
-    store = ExampleStore(data_of(folder, number))
-    return network_client.Client(lambda: dial(f"client{number}"), store, read, limits=limits)
+    return small.client_of(lambda: dial(f"client{number}"), ExampleStore(data_of(folder, number)), read)
 
 
-def plan_client(port, folder, number, keys, **settings):
+def plan_client(port, folder, number, keys, plan_limits=PlanLimits()):  # noqa: B008
     path, said = data_of(folder, number), []
-    channel = Channel(f"127.0.0.1:{port}", None, f"client{number}")
-    made = Settings(path, read_public_keys(keys / "plan.pub"), **{"limits": QUICK, "notice": said.append} | settings)
-    return Client(channel, made, OwnParticipation(path.with_suffix(".participation"))), said
+    trainer = PlanTrainer(ExampleStore(path), read_public_keys(keys / "plan.pub"), plan_limits, said.append)
+    made = Client(
+        lambda: HttpChannel(f"127.0.0.1:{port}", f"client{number}"),
+        trainer,
+        limits=QUICK,
+        notice=said.append,
+        participation=OwnParticipation(path.with_suffix(".participation")),
+    )
+    return made, said
 
 
 def check_final(task, out, simulation, clients):
@@ -181,7 +185,7 @@ def test_a_client_ends_where_a_server_cannot_show_it_a_plan_that_it_runs(tmp_pat
         task, tmp_path / "c", lambda port: plan_client(port, tmp_path, 1, tmp_path / "others")
     )
     assert "--memory-bytes" in refused(
-        task, tmp_path / "d", lambda port: plan_client(port, tmp_path, 1, keys, limits=Limits(memory_bytes=1 << 20))
+        task, tmp_path / "d", lambda port: plan_client(port, tmp_path, 1, keys, PlanLimits(memory_bytes=1 << 20))
     )
 
 
@@ -197,16 +201,20 @@ def test_a_plan_client_is_known_by_its_certificate_and_keeps_to_the_plan_of_part
     async def run():
         server = small.Server(task, tmp_path / "run", keys=tmp_path / "keys")
         async with server:
-            settings = Settings(path, read_public_keys(keys / "plan.pub"), limits=QUICK, notice=said.append)
-            channel = Channel(f"127.0.0.1:{server.port}", credentials)
-            client = Client(channel, settings, OwnParticipation(tmp_path / "record"))
+            client = Client(
+                lambda: HttpChannel(f"127.0.0.1:{server.port}", tls=client_tls(credentials)),
+                PlanTrainer(ExampleStore(path), read_public_keys(keys / "plan.pub"), notice=said.append),
+                limits=QUICK,
+                notice=said.append,
+                participation=OwnParticipation(tmp_path / "record"),
+            )
             try:
                 assert await asyncio.to_thread(client.run) is False
             finally:
                 client.stop()
-            return channel.name
 
-    assert asyncio.run(run()) == "ann"
+    asyncio.run(run())
+    assert name_of(credentials) == "ann"
     assert said[-2:] == ["round 0: ACCEPTED", "it has taken part as often as it may"]
     (found,) = json.loads((tmp_path / "record").read_text())["populations"].values()
     assert (found["plan"], list(found["taken"]), found["told"]) == ([3, 1, 1], ["0"], [])

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.protocol import PROTOCOL
 from fedlm.fl_core.deployment.server import client_registry
 from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers
 from fedlm.fl_core.deployment.server.client_service import ClientService

@@ -9,15 +9,15 @@ import urllib.request
 
 import pytest
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.errors import TransportError
-from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.errors import TransportError
+from fedlm.fedlm_client.http_channel import HttpChannel
+from fedlm.fedlm_client.protocol import PROTOCOL
 from fedlm.fl_core.deployment.security.certificates import make_request, new_key
 from fedlm.fl_core.deployment.security.credentials import client_tls, reloading_tls
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess, write_operator_token
 from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
-from fedlm.fl_core.deployment.transport.http_client import HttpChannel
 from fedlm.fl_core.deployment.transport.http_enrolment import EnrolmentServer, enrol
 from tests.deployment.test_operations import listening
 from tests.support.serving import Handlers, serving

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.errors import ClientError
+from fedlm.fedlm_client.protocol import PROTOCOL
 from tests.deployment import small_deployment as small
 from tests.deployment.open_round import in_round
 from tests.support.serving import serving
@@ -53,7 +53,7 @@ def test_a_client_tells_its_user_which_versions_a_server_speaks(tmp_path, protoc
             finally:
                 assert handlers.asked == [PROTOCOL]
 
-    with pytest.raises(ConfigurationError, match=f"speaks version {told} of the protocol, but this client speaks 2"):
+    with pytest.raises(ClientError, match=f"speaks version {told} of the protocol, but this client speaks 2"):
         asyncio.run(go())
 
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.updates.update_bytes import upload_bytes
 from tests.deployment import small_deployment as small
 

@@ -18,12 +18,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from fedlm.clients.device.dialling import dialling
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.protocol import UPLOAD_HEADER
 from fedlm.fl_core.deployment.event_log import json_log
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.security.credentials import client_tls
 from fedlm.fl_core.deployment.security.keys import Authority
-from fedlm.fl_core.deployment.transport.http_client import dialling
-from fedlm.fl_core.deployment.transport.http_names import UPLOAD_HEADER
 from fedlm.fl_core.deployment.transport.http_server import HttpServer
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from tests.deployment import small_deployment as small

@@ -7,7 +7,7 @@ import zlib
 import jax
 import numpy as np
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.updates.compressors import shapes_of
 from fedlm.fl_core.updates.update_bytes import plan_digest, upload_bytes
 from tests.deployment import small_deployment as small

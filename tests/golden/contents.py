@@ -25,7 +25,7 @@ from jax._src.interpreters import mlir
 from jaxlib.mlir.dialects import stablehlo
 from tensorboardX.proto.event_pb2 import Event
 
-from fedlm.fl_core.deployment.protocol.messages_pb2 import CheckInReply
+from fedlm.fedlm_client.messages_pb2 import CheckInReply
 
 Fields = dict[str, str]
 _MOST_ROWS = 200  # of a table whose values have names; a larger one is a digest for each column

@@ -64,7 +64,7 @@ class Side:
 
     def __init__(self, tree: Path, folder: Path) -> None:
         self._tree, self._folder = tree, folder
-        paths = [str(Path(__file__).with_name("started")), str(tree), str(tree / "clients" / "plan_client")]
+        paths = [str(Path(__file__).with_name("started")), str(tree), *map(str, tree.glob("clients/*_client"))]
         cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(Path.home() / ".cache" / "fedlm" / "golden")
         environment = {**os.environ, **_ENVIRONMENT, "JAX_COMPILATION_CACHE_DIR": cache}
         self._process = subprocess.Popen(

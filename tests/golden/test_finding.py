@@ -47,7 +47,7 @@ def repository(tmp_path_factory):
             r"[01]\.stdout|data/store\.json .*state",
         ),
         (
-            "clients/network_client.py",
+            "clients/fedlm_client/fedlm_client/client.py",
             'VERSION = "0.1"',
             'VERSION = "0.2"',
             "deployment",

@@ -83,7 +83,8 @@ except ModuleNotFoundError:
 else:
     sys.exit("fedlm is found without its folder")
 sys.path.insert(0, {root!r})
-import fedlm.models.registry, fedlm.fl_core.rounds.round_loop, fedlm.clients.settings, fedlm.simulations.engine.lanes
+import fedlm.models.registry, fedlm.fl_core.rounds.round_loop
+import fedlm.clients.device.dialling, fedlm.simulations.engine.lanes
 print(*(sys.modules["fedlm." + name].__file__ for name in ("models", "fl_core", "clients", "simulations")))
 """
 
@@ -100,8 +101,8 @@ def test_a_plain_checkout_is_imported_from_its_root(tmp_path):
     assert [file.resolve().parent for file in files] == [ROOT / name for name in HOUSES[1:]]
 
 
-OTHERS = {"__pycache__", "plan_client", "javascript"}
-"""Folders of which nothing is in the wheel: the last two are packages of their own."""
+OTHERS = {"__pycache__", "fedlm_client", "javascript"}
+"""Folders of packages of their own: of the first but one the wheel has the inside, as `fedlm.fedlm_client`."""
 
 
 def files_of(house):
@@ -132,6 +133,8 @@ def test_a_wheel_has_one_name_and_every_file(wheel):
         licence = archive.read(about.replace("METADATA", "licenses/LICENSE")).decode()
         metadata = archive.read(about).decode()
     own = {f"fedlm/{path.relative_to(ROOT / 'fedlm')}" for path in (ROOT / "fedlm").rglob("*.py")}
+    inside = [path for path in (ROOT / "clients/fedlm_client/fedlm_client").iterdir() if path.is_file()]
+    own |= {f"fedlm/fedlm_client/{path.name}" for path in inside}
     own |= {"fedlm/py.typed"} | {f"fedlm/{path.relative_to(ROOT)}" for house in HOUSES[1:] for path in files_of(house)}
     assert names == own
     assert {Path(name).suffix for name in names} >= {".html", ".proto", ".pyi", ".typed"}

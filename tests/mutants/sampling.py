@@ -15,7 +15,7 @@ from cosmic_ray.mutating import mutate_code
 from tests.mutants.mutant import Mutant, functions_of
 
 SEED = 20
-SERVER = "fl_core/deployment/server"
+SERVER, DEVICE = "fl_core/deployment/server", "clients/fedlm_client/fedlm_client"
 # An area's number of mutants, and its files; a file belongs to the first area that names it.
 AREAS: dict[str, tuple[int, tuple[str, ...]]] = {
     "aggregation": (
@@ -61,8 +61,9 @@ AREAS: dict[str, tuple[int, tuple[str, ...]]] = {
     "protocol": (
         12,
         tuple(
-            f"fl_core/deployment/protocol/{name}.py"
-            for name in ("artifacts", "errors", "training_program", "update_bytes", "uploads")
+            f"{room}/{name}.py"
+            for room in ("fl_core/deployment/protocol", DEVICE)
+            for name in ("artifacts", "errors", "training_program", "uploads")
         ),
     ),
     "handlers": (16, (f"{SERVER}/*.py", f"{SERVER}/reports/*.py")),
@@ -94,7 +95,8 @@ def draw_mutants(root: Path) -> list[Mutant]:
     for area, (count, patterns) in AREAS.items():
         files = [
             file
-            for file in sorted((root / "fl_core").rglob("*.py"))
+            for room in ("fl_core", DEVICE)
+            for file in sorted((root / room).rglob("*.py"))
             if file not in seen and any(fnmatch(str(file.relative_to(root)), pattern) for pattern in patterns)
         ]
         seen.update(files)

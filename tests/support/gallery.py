@@ -92,11 +92,11 @@ def _quickly_made() -> Iterator[None]:
 
 def _serve(store: Path, out: Path) -> None:
     # The libraries of a server take a while to load.
-    from fedlm.clients.example_store import ExampleStore
-    from fedlm.clients.network_client import Client
-    from fedlm.clients.settings import ClientLimits
+    from fedlm.clients.device.dialling import dialling
+    from fedlm.clients.device.server_instructions import AllowedPrograms
+    from fedlm.fedlm_client.client import Client
+    from fedlm.fedlm_client.example_store import ExampleStore
     from fedlm.fl_core.deployment.server.client_service import Task
-    from fedlm.fl_core.deployment.transport.http_client import dialling
     from fedlm.models.registry import create_model
     from fedlm.simulations.data.store.token_store import TokenStore
     from tests.deployment import small_deployment as small
@@ -107,13 +107,14 @@ def _serve(store: Path, out: Path) -> None:
     model = create_model(MODEL, opened.vocabulary_size)
     task = Task(settings, model, (store / "tokenizer.json").read_bytes(), opened.fingerprint)
     server = small.Server(task, out)
-    limits = ClientLimits((MODEL,), first_backoff=0.05, longest_backoff=0.5, recheck_seconds=0.1)
 
     def client(number: int) -> Client:
         dial = dialling(f"127.0.0.1:{server.port}", None)
         texts = ExampleStore(out.with_name("deployed_texts") / f"client{number}.jsonl")
         texts.append([f"the server reads {number} files"] * 4)
-        return Client(lambda: dial(f"client{number}"), texts, lambda _: opened.tokenizer.encode_batch, limits=limits)
+        return small.client_of(
+            lambda: dial(f"client{number}"), texts, lambda _: opened.tokenizer.encode_batch, AllowedPrograms((MODEL,))
+        )
 
     async def rounds() -> None:
         async with asyncio.timeout(110), server, small.running([client(number) for number in range(3)]):

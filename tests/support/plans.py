@@ -6,7 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from fedlm.clients.local_training import _compress
+from fedlm.clients.device.local_training import _compress
+from fedlm.fedlm_client.batches import batch_of, batch_rows, random_words, shuffled, stream
+from fedlm.fedlm_client.manifest import read_manifest
 from fedlm.fl_core.client_algorithms.interface import Broadcast, sent_by_client, sent_by_server
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.deployment.plans.plan import PlanSource, make_plan
@@ -17,8 +19,6 @@ from fedlm.fl_core.updates.update_bytes import pack_update, unpack_parameters
 from fedlm.models.layers.dropout import with_dropout
 from fedlm.models.precision import precision_scope, resolve_precision, with_precision
 from fedlm.models.registry import create_model
-from fedlm_client.batches import batch_of, batch_rows, random_words, shuffled, stream
-from fedlm_client.manifest import read_manifest
 
 SEED, ROUND, CLIENT, RATE = 4_000_000_007, 3, 17, 0.3
 SETTINGS = {"length": 6, "client_batch_size": 4, "client_max_batches": 5}

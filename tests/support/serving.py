@@ -2,7 +2,7 @@
 
 import contextlib
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.transport.http_server import HttpServer
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions

@@ -13,12 +13,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from fedlm.fedlm_client.protocol import PROTOCOL
 from fedlm.fl_core.deployment.aggregators.shard import Shard
 from fedlm.fl_core.deployment.aggregators.shared_records import SharedRound
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.event_log import event, warn
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
-from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
 from fedlm.fl_core.deployment.server.client_handlers import CheckedIn
 from fedlm.fl_core.deployment.server.client_registry import ClientRegistry
 from fedlm.fl_core.deployment.server.client_service import ClientService

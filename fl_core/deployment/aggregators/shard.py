@@ -3,11 +3,11 @@
 import asyncio
 from typing import Literal
 
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.deployment.aggregators.partial_sums import pack_aggregate
 from fedlm.fl_core.deployment.aggregators.shared_records import PartialSum
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.event_log import warn
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.server.reports.attempt import Attempt
 from fedlm.fl_core.deployment.server.reports.receiving import refusal
 from fedlm.fl_core.deployment.state.state import StateError

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, ProcessCollector
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
 from fedlm.fl_core.deployment.protocol.interface import Handlers, Upload
 from fedlm.fl_core.deployment.protocol.uploads import CountedUpload

@@ -10,9 +10,9 @@ from typing import Any
 
 from prometheus_client.exposition import choose_encoder
 
+from fedlm.fedlm_client.errors import RefusedError
 from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
 from fedlm.fl_core.deployment.operations.overview import Shown
-from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.security.operator_access import CHALLENGE, OperatorAccess
 from fedlm.fl_core.deployment.state.state import StateError
 from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import jax
 
+from fedlm.fedlm_client.text_examples import ExampleCut
 from fedlm.fl_core.client_algorithms.interface import sent_by_client
 from fedlm.fl_core.deployment.plans.litert.model import make_model
 from fedlm.fl_core.deployment.plans.programs import PlanPrograms, Tensor, make_programs
 from fedlm.fl_core.errors import setting
 from fedlm.fl_core.rounds.local_sgd import LocalTraining
 from fedlm.fl_core.rounds.settings import TrainingSettings
-from fedlm.fl_core.text_examples import ExampleCut
 from fedlm.fl_core.updates.registry import COMPRESSION_OF_BITS
 from fedlm.fl_core.updates.update_bytes import upload_bytes, upload_header
 from fedlm.models.base import Model

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.plans.plan import Plan
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.security.plan_keys import PlanSigner
 from fedlm.fl_core.errors import DiskError, UserError

@@ -1,24 +1,18 @@
-"""Bytes named by their content: cut into chunks by the server, fetched, checked and put together by a client.
-
-Each chunk has a SHA-256 of its own, so that a download goes on where it broke off and a changed byte is found at once;
-the artifact's digest is over its sizes and all chunks' digests.
-"""
+"""Bytes named by their content, cut into chunks by the server; `fedlm.fedlm_client.artifacts` puts them together."""
 
 import hashlib
 import os
-import struct
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.artifacts import digest_of
+from fedlm.fedlm_client.errors import UnknownArtifactError
 from fedlm.fl_core.atomic_files import disk_errors
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.errors import TransportError, UnknownArtifactError
-from fedlm.fl_core.errors import ConfigurationError, setting
 
 Buffer = bytes | bytearray | memoryview
-_SIZES = struct.Struct("<QI")
 
 
 class _ContentFile:
@@ -86,7 +80,7 @@ class ServedArtifact:
         self.description = messages.Artifact(
             encoding=encoding, size=file.size, chunk_bytes=chunk_bytes, chunk_digests=digests
         )
-        self.description.digest = _digest(self.description)
+        self.description.digest = digest_of(self.description)
 
     def chunk(self, number: int, bytes_at_once: int = 0) -> ServedChunk:
         """Take a chunk by its number, or as many from there on as have no more than `bytes_at_once` together, in one.
@@ -109,65 +103,6 @@ class ServedArtifact:
         self._chunks = []
 
 
-class ArtifactAssembly:
-    """An artifact that a client is fetching.
-
-    Attributes:
-      description: what the server said of it.
-      content: its bytes; whole once `complete`.
-    """
-
-    def __init__(self, description: messages.Artifact, largest: int):
-        """Prepare to receive what the server described, of no more bytes than the `largest`.
-
-        Raises:
-          TransportError: the description contradicts itself.
-          ConfigurationError: the artifact is larger than what is taken.
-        """
-        size, step = description.size, description.chunk_bytes
-        if size > largest:
-            raise ConfigurationError(
-                f"the server's model, or its tokenizer, has {size:,} bytes, but this client takes {largest:,} at most; "
-                f"its owner may allow more with {setting('largest_download')}"
-            )
-        if (
-            size < 1
-            or step < 1
-            or len(description.chunk_digests) != -(-size // step)
-            or description.digest != _digest(description)
-        ):
-            raise TransportError("the server's description of a download contradicts itself")
-        self.description = description
-        self.content = bytearray(size)
-        self._received = 0
-
-    @property
-    def next_chunk(self) -> int:
-        """The number of the chunk to ask for."""
-        return self._received
-
-    @property
-    def complete(self) -> bool:
-        """Whether every chunk is there."""
-        return self._received == len(self.description.chunk_digests)
-
-    def add(self, chunk: messages.Chunk) -> None:
-        """Take the next chunk.
-
-        Raises:
-          TransportError: it is another one, or its content is not what was described.
-        """
-        number, step = self._received, self.description.chunk_bytes
-        if self.complete or chunk.number != number:
-            raise TransportError(f"chunk {chunk.number} arrived where chunk {number} was asked for")
-        if hashlib.sha256(chunk.data).digest() != self.description.chunk_digests[number]:
-            raise TransportError(f"chunk {number} of a download was damaged on the way")
-        if len(chunk.data) != min(step, len(self.content) - number * step):
-            raise TransportError(f"chunk {number} of a download has {len(chunk.data)} bytes, which were not announced")
-        self.content[number * step : number * step + len(chunk.data)] = chunk.data
-        self._received += 1
-
-
 def _chunks(pieces: Iterable[Buffer], size: int) -> Iterator[bytes]:
     """Cut pieces, laid end to end, into chunks of one size; the last may be shorter."""
     chunk = bytearray()
@@ -181,11 +116,3 @@ def _chunks(pieces: Iterable[Buffer], size: int) -> Iterator[bytes]:
                 chunk.clear()
     if chunk:
         yield bytes(chunk)
-
-
-def _digest(description: messages.Artifact) -> bytes:
-    digest = hashlib.sha256(description.encoding.encode())
-    digest.update(_SIZES.pack(description.size, description.chunk_bytes))
-    for chunk in description.chunk_digests:
-        digest.update(chunk)
-    return digest.digest()

@@ -1,20 +1,14 @@
-"""What a transport must do, whichever it is: carry three calls from clients to the server's handlers.
+"""What a transport must do: carry three calls from clients (`fedlm.fedlm_client.training.Channel`) to handlers.
 
 Clients dial in and the server never does. Messages are those of `messages.proto`, whatever carries them. Every handler
 may raise `RefusedError` or `TooManyCallsError`.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
-
-PROTOCOL = 2
-"""Version of the messages; a client of another is turned away when it checks in, and told which ones are spoken."""
-
-LARGEST_CHUNK = 4 << 20
-"""Bytes of the largest chunk that a client takes."""
 
 
 class Upload(Protocol):
@@ -62,24 +56,4 @@ class Handlers(Protocol):
 
     async def upload(self, peer: str, upload: Upload) -> messages.UploadReply:
         """Receive a report; the answer says whether it counts, and if not, why."""
-        ...
-
-
-class Channel(Protocol):
-    """The client's side of a connection. Every call may raise `TransportError` or `RefusedError`."""
-
-    async def check_in(self, request: messages.CheckInRequest) -> messages.CheckInReply:
-        """See `Handlers.check_in`."""
-        ...
-
-    def download(self, request: messages.DownloadRequest) -> AsyncIterator[messages.Chunk]:
-        """See `Handlers.download`; raises `UnknownArtifactError` too."""
-        ...
-
-    async def upload(self, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
-        """Send a report: a header, then the upload's bytes in order."""
-        ...
-
-    async def close(self) -> None:
-        """Hang up."""
         ...

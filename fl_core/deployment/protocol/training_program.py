@@ -5,14 +5,14 @@ from typing import Any
 
 import jax
 
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.text_examples import CUTS, ExampleCut
 from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, sent_by_client
 from fedlm.fl_core.client_algorithms.registry import SGD, make_algorithm
 from fedlm.fl_core.client_algorithms.settings import ClientAlgorithmSettings
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.rounds.local_sgd import LocalTraining
 from fedlm.fl_core.rounds.settings import TrainingSettings
-from fedlm.fl_core.text_examples import CUTS, ExampleCut
 from fedlm.fl_core.updates.compressors import Compressor, Scheme, shapes_of
 from fedlm.fl_core.updates.registry import compressor_of
 from fedlm.fl_core.updates.update_bytes import WireError

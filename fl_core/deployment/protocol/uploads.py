@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.interface import Upload
 
 

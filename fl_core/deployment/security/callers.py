@@ -6,7 +6,8 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from fedlm.fl_core.deployment.protocol.errors import MalformedError, RefusedError
+from fedlm.fedlm_client.errors import RefusedError
+from fedlm.fl_core.deployment.protocol.errors import MalformedError
 
 log = logging.getLogger("fedlm.transport")
 _LONGEST_NAME = 128

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from fedlm.fedlm_client.errors import RefusedError
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.deployment.event_log import event, warn
-from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.security.certificates import (
     AUTHORITY_FILE,
     KeysError,

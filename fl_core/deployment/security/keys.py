@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fedlm.fedlm_client.errors import RefusedError
 from fedlm.fl_core.atomic_files import create_privately, make_folder, write_atomically
-from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.security.certificates import (
     AUTHORITY_FILE,
     KeysError,

@@ -8,13 +8,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import NamedTuple, Protocol
 
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.errors import UnknownArtifactError
+from fedlm.fedlm_client.protocol import PROTOCOL
 from fedlm.fl_core.client_algorithms.registry import SGD
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.plans.plan_offers import OfferedPlan, PlanOffer
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact, ServedChunk
-from fedlm.fl_core.deployment.protocol.errors import UnknownArtifactError
-from fedlm.fl_core.deployment.protocol.interface import PROTOCOL, Upload
+from fedlm.fl_core.deployment.protocol.interface import Upload
 from fedlm.fl_core.deployment.protocol.training_program import algorithm_name
 from fedlm.fl_core.deployment.protocol.uploads import CountedUpload
 from fedlm.fl_core.deployment.server.pacing import PaceSteering

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import jax
 
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.client_algorithms.interface import sent_by_client, sent_by_server
 from fedlm.fl_core.deployment.plans.plan import Plan, PlanSource, make_plan
 from fedlm.fl_core.deployment.plans.plan_offers import PLAN_BYTES, PlanOffer
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import Buffer, ServedArtifact
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.security.plan_keys import PlanSigner

@@ -5,8 +5,8 @@ import math
 import time
 from collections.abc import Callable, Iterable
 
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.deployment.event_log import event
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.server.client_handlers import CheckedIn
 from fedlm.fl_core.deployment.server.client_registry import ClientsSeen

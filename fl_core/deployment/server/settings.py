@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+from fedlm.fedlm_client.protocol import LONGEST_POPULATION
+from fedlm.fedlm_client.text_examples import ExampleCut
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.deployment.protocol.names import LONGEST_POPULATION
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustName, RobustRule
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.errors import ConfigurationError, setting
@@ -19,7 +20,6 @@ from fedlm.fl_core.rounds.aggregation import AggregationRules
 from fedlm.fl_core.rounds.round_loop import FederatedOptimization
 from fedlm.fl_core.rounds.server_optimizers import DEFAULT_SERVER_RATE
 from fedlm.fl_core.rounds.settings import TrainingSettings
-from fedlm.fl_core.text_examples import ExampleCut
 from fedlm.fl_core.updates.update_bytes import DownloadEncoding
 
 

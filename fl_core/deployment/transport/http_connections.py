@@ -14,12 +14,12 @@ from typing import NamedTuple
 import h11
 from google.protobuf.message import Message
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.protocol import CLIENT_CERTIFICATE, MESSAGE, UPLOAD_HEADER
 from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
 from fedlm.fl_core.deployment.protocol.errors import BrokenUploadError, MalformedError
 from fedlm.fl_core.deployment.security.callers import parse_message
 from fedlm.fl_core.deployment.security.credentials import ClientCertificate
-from fedlm.fl_core.deployment.transport.http_names import CLIENT_CERTIFICATE, MESSAGE, UPLOAD_HEADER
 from fedlm.fl_core.deployment.transport.served_sockets import ServedSocket
 
 _LINGERING_SECONDS, _LINGERING_BYTES = 2.0, 1 << 16

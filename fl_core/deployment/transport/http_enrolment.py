@@ -6,21 +6,16 @@ from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.errors import (
-    RefusedError,
-    TransportError,
-    UnknownArtifactError,
-    WrongServerError,
-)
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.errors import RefusedError, TransportError, UnknownArtifactError, WrongServerError
+from fedlm.fedlm_client.http_channel import HttpChannel
+from fedlm.fedlm_client.protocol import ENROL
 from fedlm.fl_core.deployment.security.callers import parse_message
 from fedlm.fl_core.deployment.security.certificates import KeysError
 from fedlm.fl_core.deployment.security.credentials import reloading_tls
 from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
-from fedlm.fl_core.deployment.transport.http_client import HttpChannel
 from fedlm.fl_core.deployment.transport.http_connections import BadRequestError, ServedCall
 from fedlm.fl_core.deployment.transport.http_listener import HttpListener
-from fedlm.fl_core.deployment.transport.http_names import ENROL
 
 Enrol = Callable[[str, bytes], bytes]
 """From a token and a request, neither of them trusted, to a certificate in PEM; raises `RefusedError`. May block."""

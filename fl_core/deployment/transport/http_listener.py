@@ -13,15 +13,10 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 
+from fedlm.fedlm_client.errors import RefusedError, UnknownArtifactError
+from fedlm.fedlm_client.host_and_port import AddressError, is_loopback, read_address
 from fedlm.fl_core.deployment.event_log import warn
-from fedlm.fl_core.deployment.host_and_port import AddressError, is_loopback, read_address
-from fedlm.fl_core.deployment.protocol.errors import (
-    BrokenUploadError,
-    MalformedError,
-    RefusedError,
-    TooManyCallsError,
-    UnknownArtifactError,
-)
+from fedlm.fl_core.deployment.protocol.errors import BrokenUploadError, MalformedError, TooManyCallsError
 from fedlm.fl_core.deployment.security.callers import Refusals
 from fedlm.fl_core.deployment.security.credentials import read_verified
 from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits, Connections, Place

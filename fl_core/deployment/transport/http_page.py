@@ -8,7 +8,7 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fedlm.fl_core.deployment.protocol.errors import RefusedError
+from fedlm.fedlm_client.errors import RefusedError
 from fedlm.fl_core.deployment.transport.http_connections import Head, ServedCall
 from fedlm.fl_core.errors import ConfigurationError, setting
 

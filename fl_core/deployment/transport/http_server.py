@@ -7,27 +7,24 @@ import contextlib
 from http import HTTPStatus
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.errors import (
-    RefusedError,
-    TooManyCallsError,
-    UnknownArtifactError,
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.errors import RefusedError, UnknownArtifactError
+from fedlm.fedlm_client.protocol import (
+    ARTIFACTS,
+    CHECK_IN,
+    CHUNK_BYTES,
+    CLIENT_CERTIFICATE,
+    CLIENT_NAME,
+    FIRST_CHUNK,
+    UPLOAD,
 )
+from fedlm.fl_core.deployment.protocol.errors import TooManyCallsError
 from fedlm.fl_core.deployment.protocol.interface import Handlers
-from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
 from fedlm.fl_core.deployment.security.callers import check_claimed_name, parse_message
 from fedlm.fl_core.deployment.security.credentials import CertifiedNames, reloading_tls
 from fedlm.fl_core.deployment.security.forwarded_certificates import ForwardedCertificates
 from fedlm.fl_core.deployment.transport.http_connections import BadRequestError, ServedCall
 from fedlm.fl_core.deployment.transport.http_listener import HttpListener
-from fedlm.fl_core.deployment.transport.http_names import (
-    ARTIFACTS,
-    CHECK_IN,
-    CHUNK_BYTES,
-    CLIENT_CERTIFICATE,
-    FIRST_CHUNK,
-    UPLOAD,
-)
 from fedlm.fl_core.deployment.transport.http_page import Page, check_origin
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedlm.clients.local_training import ClientProgram
+from fedlm.clients.device.local_training import ClientProgram
 from fedlm.fl_core.client_algorithms.interface import check_private, check_usable, sent_by_client, sent_by_server
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS, make_algorithm
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedlm.clients.local_training import ClientProgram
+from fedlm.clients.device.local_training import ClientProgram
 from fedlm.fl_core.exact_sums import SAFETY, as_float64, grid_step, number_of_coordinates
 from fedlm.fl_core.rounds.aggregation import AggregationRules
 from fedlm.fl_core.rounds.local_sgd import LocalTraining

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import fedlm
-from fedlm.clients.local_training import ClientProgram
+from fedlm.clients.device.local_training import ClientProgram
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.rounds.aggregation import AggregationRules

@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
 from fedlm.fl_core.rounds.round_loop import RoundPlan

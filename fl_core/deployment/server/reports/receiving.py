@@ -10,8 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.deployment.event_log import warn
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.errors import BrokenUploadError
 from fedlm.fl_core.deployment.protocol.interface import Upload
 from fedlm.fl_core.deployment.server.reports.attempt import Attempt, Participant, RoundCollection

@@ -11,8 +11,8 @@ from typing import Annotated, Literal, NamedTuple
 
 import tyro
 
+from fedlm.fedlm_client.text_examples import split_sentences
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
-from fedlm.fl_core.text_examples import split_sentences
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.base import PART_BYTES, Part, Progress, Reading
 from fedlm.simulations.data.sources.stackexchange.files import Dump, Kind, find_dumps

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from fedlm.fedlm_client.text_examples import ExampleCut, examples_of
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
-from fedlm.fl_core.text_examples import ExampleCut, examples_of
 from fedlm.simulations.data.client_text import ClientText, OrderForm, SkippedCounts
 from fedlm.simulations.data.sources.chat_templates import ASSISTANT, load_template, template_files
 from fedlm.simulations.data.sources.orders import EXPECTED, read_order

@@ -2,11 +2,11 @@ import hashlib
 
 import pytest
 
-from fedlm.fl_core.deployment.protocol import artifacts
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly, ServedArtifact
-from fedlm.fl_core.deployment.protocol.errors import TransportError, UnknownArtifactError
-from fedlm.fl_core.errors import ConfigurationError, DiskError
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.artifacts import ArtifactAssembly, digest_of
+from fedlm.fedlm_client.errors import ClientError, TransportError, UnknownArtifactError
+from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
+from fedlm.fl_core.errors import DiskError
 
 CONTENT = bytes(range(256)) * 10
 SERVED = ServedArtifact([CONTENT[:700], CONTENT[700:]], "test", 1000)
@@ -65,7 +65,7 @@ def test_more_than_is_taken_is_refused_for_good():
     description = messages.Artifact()
     description.CopyFrom(SERVED.description)
     description.size = 10**12
-    with pytest.raises(ConfigurationError, match="has 1,000,000,000,000 bytes, but this client takes 10,000 at most"):
+    with pytest.raises(ClientError, match="of 1,000,000,000,000 bytes, but this client takes 10,000 at most"):
         ArtifactAssembly(description, 10_000)
 
 
@@ -73,7 +73,7 @@ def test_a_chunk_of_another_length_than_was_announced_is_not_taken():
     description = messages.Artifact()
     description.CopyFrom(ServedArtifact([bytes(10_000)], "test", 10_000).description)
     description.size = description.chunk_bytes = 10
-    description.digest = artifacts._digest(description)
+    description.digest = digest_of(description)
     assembly = ArtifactAssembly(description, 10)
     with pytest.raises(TransportError, match="not announced"):
         assembly.add(messages.Chunk(number=0, data=bytes(10_000)))

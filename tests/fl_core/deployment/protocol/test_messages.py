@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from fedlm.fl_core.deployment.protocol import generate, messages_pb2
+from fedlm.fedlm_client import messages_pb2
+from fedlm.fl_core.deployment.protocol import generate
 
 
 def test_the_generated_code_is_that_of_the_proto(tmp_path):
@@ -11,7 +12,7 @@ def test_the_generated_code_is_that_of_the_proto(tmp_path):
         pytest.skip("grpcio-tools is not installed")
     generate.generate(tmp_path)
     for kind in ("py", "pyi"):
-        made = (tmp_path / f"fl_core/deployment/protocol/messages_pb2.{kind}").read_text()
+        made = (tmp_path / f"fedlm_client/messages_pb2.{kind}").read_text()
         checked_in = Path(messages_pb2.__file__).with_name(f"messages_pb2.{kind}").read_text()
         # The compiler writes its own version into a comment and a check.
         assert without_versions(made) == without_versions(checked_in), (

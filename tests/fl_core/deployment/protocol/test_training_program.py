@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedlm.clients.server_instructions import program_of
-from fedlm.clients.settings import ClientLimits
+from fedlm.clients.device.server_instructions import ANYTHING, program_of
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
 from fedlm.fl_core.client_algorithms.sgd import PLAIN_SGD
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.training_program import (
     read_compressor,
     read_local_training,
@@ -67,9 +66,9 @@ def test_a_client_drops_what_the_server_asks_it_to_or_refuses():
     settings = small.deployment(model="gru4rec_tiny", dropout=0.5)
     model = create_model("gru4rec_tiny", 40)
     program = write_training_program("gru4rec_tiny", model, settings.training)
-    read = program_of(program, ClientLimits())
+    read = program_of(program, ANYTHING, 10)
     assert read.training.draws_dropout
-    assert program_of(program, ClientLimits()).model is read.model
+    assert program_of(program, ANYTHING, 10).model is read.model
     params, batch = model.init(jax.random.key(0)), Batch(jnp.array([[1, 5, 6, 2]]), jnp.ones(1))
     keyed = batch._replace(dropout=jnp.ones((1, 2), jnp.uint32))
     drops, whole = (jax.jit(each.loss) for each in (read.model, model))
@@ -77,10 +76,10 @@ def test_a_client_drops_what_the_server_asks_it_to_or_refuses():
     assert abs(float(drops(params, keyed).loss[0] - whole(params, keyed).loss[0])) > 1e-3
     program.dropout = 1.0
     with pytest.raises(ConfigurationError, match=r"dropout is 1\.0, but must be at least 0 and below 1"):
-        program_of(program, ClientLimits())
+        program_of(program, ANYTHING, 10)
     program.dropout, program.model = 0.5, "cifg_tiny"
     with pytest.raises(ConfigurationError, match="'cifg_tiny' has none"):
-        program_of(program, ClientLimits())
+        program_of(program, ANYTHING, 10)
 
 
 @pytest.mark.parametrize("name", CLIENT_ALGORITHMS)
@@ -114,7 +113,7 @@ def test_a_client_imports_no_module_because_a_server_says_so():
     program.model = "tests.deployment.small_deployment:BIGRAM"
     program.algorithm.name = "tests.support.own_algorithms:REMEMBERING"
     with pytest.raises(ConfigurationError, match="REMEMBERING', which this client does not allow"):
-        program_of(program, small.IMPATIENT)
+        program_of(program, small.ALLOWED, 100)
 
 
 def test_what_a_client_does_not_have_is_refused():

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.artifacts import ArtifactAssembly
 from fedlm.fl_core.client_algorithms.interface import LocalGradient, sent_by_server
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS, make_algorithm
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly, ServedArtifact
+from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.rounds.local_sgd import global_norm
 from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.fl_core.updates.compressors import Scheme, decompress_update
@@ -98,13 +99,13 @@ def test_an_artifact_that_another_language_describes_is_understood():
 
 
 def test_the_document_names_every_message_status_and_name_of_http():
-    from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
-    from fedlm.fl_core.deployment.transport import http_names
+    from fedlm.fedlm_client import protocol
+    from fedlm.fedlm_client.protocol import PROTOCOL
 
     named = [
         *messages.UploadReply.Status.keys()[1:],
-        http_names.CHECK_IN, http_names.UPLOAD, http_names.ARTIFACTS, http_names.FIRST_CHUNK,
-        http_names.UPLOAD_HEADER, http_names.CHUNK_BYTES, http_names.MESSAGE, "fedlm-client", http_names.ENROL,
+        protocol.CHECK_IN, protocol.UPLOAD, protocol.ARTIFACTS, protocol.FIRST_CHUNK,
+        protocol.UPLOAD_HEADER, protocol.CHUNK_BYTES, protocol.MESSAGE, "fedlm-client", protocol.ENROL,
     ]  # fmt: skip
     assert [name for name in named if name not in DOCUMENT] == []
     words = set(re.findall(r"\w+", DOCUMENT))

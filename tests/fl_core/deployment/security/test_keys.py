@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from fedlm.commands.cli import main
 from fedlm.commands.keys import _ACTIONS
+from fedlm.fedlm_client.errors import RefusedError
 from fedlm.fl_core.deployment.addresses import loopback_only
-from fedlm.fl_core.deployment.protocol.errors import RefusedError
 from fedlm.fl_core.deployment.security import certificates, keys, revocations
 from fedlm.fl_core.deployment.security.certificates import KeysError, common_name, make_request, new_key
 from fedlm.fl_core.deployment.security.credentials import (

@@ -5,17 +5,14 @@ import contextlib
 
 import pytest
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.artifacts import ArtifactAssembly
-from fedlm.fl_core.deployment.protocol.errors import (
-    RefusedError,
-    TooManyCallsError,
-    TransportError,
-    UnknownArtifactError,
-)
-from fedlm.fl_core.deployment.protocol.interface import PROTOCOL
+from fedlm.clients.device.dialling import dialling
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.artifacts import ArtifactAssembly
+from fedlm.fedlm_client.errors import ClientError, RefusedError, TransportError, UnknownArtifactError
+from fedlm.fedlm_client.http_channel import HttpChannel
+from fedlm.fedlm_client.protocol import PROTOCOL
+from fedlm.fl_core.deployment.protocol.errors import TooManyCallsError
 from fedlm.fl_core.deployment.transport import http_server
-from fedlm.fl_core.deployment.transport.http_client import HttpChannel, dialling
 from fedlm.fl_core.errors import ConfigurationError
 from tests.support.serving import ARTIFACT, CONTENT, Handlers, serving
 
@@ -140,7 +137,7 @@ def test_connections_of_http_are_used_again():
     ("server", "name"), [("nowhere", "ann"), ("host:port", "ann"), ("127.0.0.1:1", "ann\n"), (":1", "a")]
 )
 def test_mistakes_of_http_clients(server, name):
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ClientError):
         HttpChannel(server, name)
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport.http_page import Page
 from fedlm.fl_core.errors import ConfigurationError

@@ -8,14 +8,13 @@ import struct
 
 import pytest
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.names import CLIENT_NAME
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.http_channel import HttpChannel
+from fedlm.fedlm_client.protocol import CHECK_IN, CLIENT_NAME
 from fedlm.fl_core.deployment.security.credentials import client_tls
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import http_listener
 from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
-from fedlm.fl_core.deployment.transport.http_client import HttpChannel
-from fedlm.fl_core.deployment.transport.http_names import CHECK_IN
 from fedlm.fl_core.deployment.transport.http_server import HttpServer
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.deployment.transport.proxy_heads import ProxyHeadError, read_proxy_head

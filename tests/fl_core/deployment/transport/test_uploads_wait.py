@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from fedlm.fl_core.deployment.protocol import messages_pb2 as messages
-from fedlm.fl_core.deployment.protocol.errors import RefusedError
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.errors import RefusedError
 from tests.fl_core.deployment.transport.test_http_calls import connected
 
 PIECES = [bytes([number]) * 1000 for number in range(20)]

@@ -1,6 +1,6 @@
 import pytest
 
-from fedlm.fl_core import text_examples
+from fedlm.fedlm_client import text_examples
 from fedlm.simulations.data.sources.english import is_english, paragraphs, sentences, split_sentences
 
 

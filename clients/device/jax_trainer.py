@@ -1,0 +1,115 @@
+"""Trains fedlm's models by JAX, as a server says; who trains for `fedlm client` and for fleets."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from fedlm.clients.device.local_training import ClientProgram, ClientReport, train_locally
+from fedlm.clients.device.server_instructions import (
+    ANYTHING,
+    AllowedPrograms,
+    Encode,
+    ReadVocabulary,
+    encode,
+    plan_of,
+    program_of,
+)
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.client import VERSION
+from fedlm.fedlm_client.errors import ClientError
+from fedlm.fedlm_client.example_store import Examples
+from fedlm.fedlm_client.training import EndedError, Fetch, Round, Update
+from fedlm.fl_core.client_algorithms.interface import sent_by_server
+from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
+from fedlm.fl_core.deployment.protocol.training_program import read_cut
+from fedlm.fl_core.errors import UserError
+from fedlm.fl_core.updates.update_bytes import WireError, unpack_parameters
+from fedlm.models.precision import precision_scope, resolve_precision
+from fedlm.models.registry import UnknownModelError
+
+_Outcome = messages.UploadHeader
+
+
+class _Warm(NamedTuple):
+    """What is kept from round to round."""
+
+    program: messages.TrainingProgram
+    vocabulary: bytes
+    examples: object
+    runs: ClientProgram
+    sequences: np.ndarray
+    num_cut: int  # examples that the text was cut into, some of which may have no token
+
+
+class JaxTrainer:
+    """A `fedlm.fedlm_client.training.Trainer` that has the server's model."""
+
+    def __init__(self, text: Examples, read_vocabulary: ReadVocabulary, allowed: AllowedPrograms = ANYTHING):
+        """Prepare to train on a text, which what the server sends makes tokens of."""
+        self.text, self._read_vocabulary, self._allowed = text, read_vocabulary, allowed
+        self._encoders: dict[bytes, Encode] = {}
+        self._warm: _Warm | None = None
+
+    def introduce(self) -> messages.CheckInRequest:
+        algorithms = self._allowed.algorithms or CLIENT_ALGORITHMS
+        return messages.CheckInRequest(client_version=VERSION, models=self._allowed.models, algorithms=algorithms)
+
+    async def fetch(self, asked: messages.RoundConfiguration, fetch: Fetch) -> bytearray:
+        """Fetch the tokenizer, where it is not there yet, and give the server's parameters."""
+        digest = asked.vocabulary.digest
+        if digest not in self._encoders:
+            content = bytes(await fetch(asked.vocabulary))
+            try:
+                self._encoders = {digest: self._read_vocabulary(content)}
+            except (UserError, ValueError, RecursionError) as error:
+                raise ClientError(
+                    "the server asks for what this client cannot do: its tokenizer cannot be read, or is of another "
+                    "version of this software"
+                ) from error
+        return await fetch(asked.parameters)
+
+    def train(self, of_round: Round, fetched: bytearray) -> Update:
+        with _what_it_cannot_do():
+            report = self._train(of_round, fetched)
+        of_round.tell()
+        if report is None:
+            raise EndedError(_Outcome.NOT_FINITE)
+        return Update(report.upload, report.num_examples, *map(float, report.training))
+
+    def close(self) -> None:
+        """There is nothing to free."""
+
+    def _train(self, of_round: Round, content: bytearray) -> ClientReport | None:
+        asked, work = of_round.asked, self._prepare(of_round)
+        if not len(work.sequences):
+            # The tokenizer, which is the server's, chooses in which examples there is a token.
+            if work.num_cut:
+                of_round.tell()
+            raise EndedError(_Outcome.NO_EXAMPLES)
+        model, algorithm = work.runs.model, work.runs.training.algorithm
+        like = sent_by_server(algorithm, jax.eval_shape(model.init, jax.random.key(0)))
+        server = unpack_parameters(content, asked.parameters.encoding, like)
+        precision = resolve_precision(asked.program.precision, jax.default_backend())  # type: ignore[arg-type]
+        with precision_scope(precision):
+            client = asked.client_index
+            return train_locally(work.runs, server, work.sequences, plan_of(asked), client, of_round.before_step)
+
+    def _prepare(self, of_round: Round) -> _Warm:
+        program, vocabulary = of_round.asked.program, of_round.asked.vocabulary.digest
+        if self._warm is None or self._warm[:3] != (program, vocabulary, of_round.examples):
+            runs = program_of(program, self._allowed, of_round.max_batches)
+            cut = self.text.examples(read_cut(program))
+            sequences = encode(cut, self._encoders[vocabulary], program.length)
+            self._warm = _Warm(program, vocabulary, of_round.examples, runs, sequences, len(cut))
+        return self._warm
+
+
+@contextlib.contextmanager
+def _what_it_cannot_do() -> Iterator[None]:
+    try:
+        yield
+    except (UnknownModelError, WireError) as error:
+        raise ClientError(f"the server asks for what this client cannot do: {error}") from error

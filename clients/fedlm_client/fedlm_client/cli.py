@@ -1,0 +1,82 @@
+"""`fedlm-client`: take part in a deployment by plans."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from .client import Client, printable
+from .credentials import client_tls, name_of
+from .errors import ClientError
+from .example_store import ExampleStore
+from .http_channel import HttpChannel
+from .limits import Limits, PlanLimits
+from .own_participation import OwnParticipation
+from .plan_trainer import PlanTrainer
+from .signature import read_public_keys
+
+_USER_ERROR, _INTERRUPTED = 2, 130
+_LIMITS = ("largest_download", "max_batches", "max_training_seconds", "first_backoff", "longest_backoff")
+_OFFERED = [*fields(PlanLimits), *(field for field in fields(Limits) if field.name in _LIMITS)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status: 0 on success, 2 where the owner must do something, 130 interrupted."""
+    arguments = _parser().parse_args(argv)
+    try:
+        _run(arguments)
+        return 0
+    except ClientError as error:
+        # A server may have chosen some of the words.
+        print(f"fedlm-client: {printable(str(error))}", file=sys.stderr)
+        return _USER_ERROR
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fedlm-client", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="take part until the run is over, with text that stays on this device")
+    run.add_argument("--server", required=True, help="host and port of the server")
+    run.add_argument("--data", type=Path, required=True, help='lines of {"text": "..."}')
+    run.add_argument("--credentials", type=Path, help="folder with ca.pem, client.pem and client.key")
+    run.add_argument("--insecure", action="store_true", help="plain text, to a server on loopback alone")
+    run.add_argument("--name", help="what this client calls itself where it is insecure")
+    run.add_argument("--proxy", help="host and port of a proxy that carries what is encrypted; none but this is used")
+    run.add_argument("--record", type=Path, help="file that counts this device's rounds; beside its text otherwise")
+    run.add_argument("--accept-plan", action="store_true", help="accept the plan of participation shown now")
+    run.add_argument("--require-plan", action="store_true", help="take part where one is shown alone")
+    run.add_argument("--plan-key", type=Path, required=True, help="public key of whose plans to run, plan.pub")
+    for field in _OFFERED:
+        kind = float if isinstance(field.default, float) else int
+        flag = f"--{field.name.replace('_', '-')}"
+        run.add_argument(flag, type=kind, default=field.default, help=f"{field.default:g} where not given")
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    if arguments.insecure == (arguments.credentials is not None):
+        raise ClientError("give --credentials, or --insecure and --name to speak plain text on loopback")
+    name, tls = arguments.name, None
+    if arguments.credentials is not None:
+        name, tls = name_of(arguments.credentials), client_tls(arguments.credentials)
+
+    def dial() -> HttpChannel:
+        return HttpChannel(arguments.server, name, tls, arguments.proxy)
+
+    def notice(words: str) -> None:
+        print(f"fedlm-client {name}: {words}", file=sys.stderr, flush=True)
+
+    keys = read_public_keys(arguments.plan_key)
+    trainer = PlanTrainer(ExampleStore(arguments.data), keys, _limits(PlanLimits, arguments), notice)
+    record = arguments.record or arguments.data.with_name(arguments.data.name + ".participation.json")
+    participation = OwnParticipation(record, arguments.accept_plan, arguments.require_plan)
+    Client(dial, trainer, limits=_limits(Limits, arguments), notice=notice, participation=participation).run()
+
+
+def _limits(kind: type[Any], arguments: argparse.Namespace) -> Any:
+    given = vars(arguments)
+    return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})

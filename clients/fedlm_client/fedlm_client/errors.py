@@ -1,0 +1,26 @@
+"""What can go wrong between a device and a server, told apart by what follows from it."""
+
+
+class ClientError(Exception):
+    """The owner of the device must do something; the message says what."""
+
+
+class PlanError(ClientError):
+    """A plan is refused: it is not signed, contradicts itself, asks for too much or does not run."""
+
+
+class WrongServerError(ClientError):
+    """What answers is not what this client was set up to talk to; the message says what is wrong. Trying again soon
+    does not help."""
+
+
+class RefusedError(Exception):
+    """The server refuses the call itself: who calls, or what was sent; trying again does not help."""
+
+
+class TransportError(Exception):
+    """The other side cannot be reached, or the connection broke; trying again later may help."""
+
+
+class UnknownArtifactError(Exception):
+    """What was asked for is not offered, or not any more."""

@@ -1,0 +1,342 @@
+"""A client's connections to a server: HTTP/1.1, over TLS with certificates on both sides."""
+
+import asyncio
+import base64
+import contextlib
+import datetime
+import re
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from http import HTTPStatus
+from typing import TypeVar
+
+import h11
+from google.protobuf.message import DecodeError, Message
+
+from . import messages_pb2 as messages
+from .errors import ClientError, RefusedError, TransportError, UnknownArtifactError, WrongServerError
+from .host_and_port import AddressError, is_loopback, read_address, written
+from .protocol import (
+    ARTIFACTS,
+    CHECK_IN,
+    CHUNK_BYTES,
+    CLIENT_NAME,
+    FIRST_CHUNK,
+    LARGEST_CHUNK,
+    MESSAGE,
+    UPLOAD,
+    UPLOAD_HEADER,
+)
+from .wrong_servers import wrong_server
+
+_ANSWER_SECONDS, _TRANSFER_SECONDS = 30.0, 3600.0
+_AT_ONCE, _LONGEST_MESSAGE = 1 << 18, 1 << 22
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+_FOR_GOOD = range(400, 408)
+_MOST_DIGITS = len(str(LARGEST_CHUNK))
+_LONGEST_HEAD, _CONNECTED = 1 << 14, re.compile(rb"HTTP/1\.[01] 200 ")
+_CLAIMED = re.compile(r"[!-~][ -~]{0,127}")
+
+_Answer = TypeVar("_Answer", bound=Message)
+_Waited = TypeVar("_Waited")
+_Fields = list[tuple[str, str]]
+
+
+class HttpChannel:
+    """Connections to a server; a `Channel`. Make and use it in one event loop."""
+
+    def __init__(
+        self, server: str, name: str | None = None, tls: ssl.SSLContext | None = None, proxy: str | None = None
+    ):
+        """Prepare to dial.
+
+        Args:
+          server: host and port.
+          name: what the client calls itself where it has no certificate.
+          tls: credentials; None for plain text, on loopback alone.
+          proxy: host and port of a proxy that carries what is encrypted (`CONNECT`); no other is ever used.
+
+        Raises:
+          ClientError: an address or the name is none, or others would hear plain text.
+        """
+        if proxy is not None and tls is None:
+            raise ClientError("a proxy would hear and could change plain text; give credentials, or no proxy")
+        try:
+            self._host, self._port = read_address(server)
+            self._proxy = None if proxy is None else read_address(proxy)
+        except AddressError as error:
+            raise ClientError(str(error)) from error
+        if tls is None and not (name and is_loopback(self._host)):
+            raise ClientError("without credentials a client needs a name, and speaks to a server on loopback alone")
+        if tls is None and not _CLAIMED.fullmatch(name or ""):
+            raise ClientError(f"the client's name is {name!r}, but must be 1 to 128 printable characters of ASCII")
+        self._tls = tls
+        self._always = [("Host", written(self._host, self._port))]
+        if tls is None:
+            self._always.append((CLIENT_NAME, name or ""))
+        self._idle: list[_Connection] = []
+
+    async def check_in(self, request: messages.CheckInRequest) -> messages.CheckInReply:
+        return await self.ask(CHECK_IN, request, messages.CheckInReply)
+
+    async def ask(self, path: str, request: Message, answer: type[_Answer]) -> _Answer:
+        """Send a message, and wait for the one that answers it; see `Channel.check_in` for errors."""
+        body = request.SerializeToString()
+        fields = [("Content-Type", MESSAGE), ("Content-Length", str(len(body)))]
+        async with self._connection(_ANSWER_SECONDS) as connection:
+            await connection.begin("POST", path, fields)
+            await connection.send(body)
+            return answer.FromString(await connection.body(await connection.answer()))
+
+    async def download(self, request: messages.DownloadRequest) -> AsyncIterator[messages.Chunk]:
+        target = f"{ARTIFACTS}{request.digest.hex()}?{FIRST_CHUNK}={request.first_chunk}"
+        async with self._connection(_TRANSFER_SECONDS) as connection:
+            await connection.begin("GET", target, [])
+            await connection.send(b"")
+            answer = await connection.answer()
+            number, size, chunk = request.first_chunk, _chunk_bytes(answer), bytearray()
+            async for data in connection.pieces():
+                rest = memoryview(data)
+                while rest:
+                    taken = rest[: size - len(chunk)]
+                    rest = rest[len(taken) :]
+                    chunk += taken
+                    if len(chunk) == size:
+                        yield messages.Chunk(number=number, data=bytes(chunk))
+                        number, chunk = number + 1, bytearray()
+            if chunk:
+                yield messages.Chunk(number=number, data=bytes(chunk))
+
+    async def upload(self, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
+        header = (await anext(parts)).header
+        encoded = base64.b64encode(header.SerializeToString()).decode("ascii")
+        fields = [(UPLOAD_HEADER, encoded), ("Content-Length", str(header.size))]
+        if header.size:
+            fields.append(("Expect", "100-continue"))
+        async with self._connection(_TRANSFER_SECONDS) as connection:
+            await connection.begin("PUT", UPLOAD, fields)
+            if not header.size or await connection.wanted():
+                await connection.send_while_wanted(part.data async for part in parts)
+            return messages.UploadReply.FromString(await connection.body(await connection.answer()))
+
+    async def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    @contextlib.asynccontextmanager
+    async def _connection(self, seconds: float) -> AsyncIterator["_Connection"]:
+        """Use a connection for one call of so many seconds, and keep it for the next where that is possible."""
+        with _translated(written(self._host, self._port)):
+            connection = await self._dial()
+            connection.expect_within(seconds)
+            try:
+                yield connection
+                if connection.reusable():
+                    self._idle.append(connection)
+                    return
+            except BaseException:
+                connection.abort()
+                raise
+            connection.close()
+
+    async def _dial(self) -> "_Connection":
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.lost:
+                return connection
+            connection.close()
+        if self._proxy is None:
+            opened = asyncio.open_connection(self._host, self._port, ssl=self._tls, limit=_AT_ONCE)
+        else:
+            opened = self._dial_by_proxy(*self._proxy)
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                reader, writer = await opened
+        except TimeoutError as error:
+            raise TransportError(f"no connection within {_ANSWER_SECONDS:g} seconds") from error
+        _keep_alive(writer.get_extra_info("socket"))
+        return _Connection(reader, writer, self._always)
+
+    async def _dial_by_proxy(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        assert self._tls is not None
+        reader, writer = await asyncio.open_connection(host, port, limit=_LONGEST_HEAD)
+        try:
+            server = written(self._host, self._port)
+            writer.write(f"CONNECT {server} HTTP/1.1\r\nHost: {server}\r\n\r\n".encode("ascii"))
+            head = await reader.readuntil(b"\r\n\r\n")
+            status = _CONNECTED.match(head)
+            if status is None:
+                said = head[:100].split(b"\r\n")[0].decode("ascii", "replace")
+                raise TransportError(f"the proxy {written(host, port)} carries nothing to {server}: {said!r}")
+            await writer.start_tls(self._tls, server_hostname=self._host)
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            writer.close()
+            raise TransportError(f"what answers at {written(host, port)} is no proxy") from error
+        except BaseException:
+            writer.close()
+            raise
+        return reader, writer
+
+
+class _Connection:
+    """A connection: one request and its answer after another."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, always: _Fields):
+        self._reader, self._writer, self._always = reader, writer, always
+        self._until = 0.0
+        self._parser = h11.Connection(h11.CLIENT)
+        self._answer: h11.Response | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the server has hung up."""
+        return self._reader.at_eof() or self._writer.is_closing()
+
+    def expect_within(self, seconds: float) -> None:
+        """Bound how long the other side may take from now on, also where it sends something now and then."""
+        self._until = asyncio.get_running_loop().time() + seconds
+
+    async def begin(self, method: str, target: str, fields: _Fields) -> None:
+        """Send the head of a request."""
+        self._answer = None
+        await self._write(h11.Request(method=method, target=target, headers=[*self._always, *fields]))
+
+    async def send(self, body: bytes) -> None:
+        """Send the body of a request."""
+        if body:
+            await self._write(h11.Data(data=body))
+        await self._write(h11.EndOfMessage())
+
+    async def wanted(self) -> bool:
+        """Wait until the server wants the body, or answers without it."""
+        event = await self._next()
+        if isinstance(event, h11.Response):
+            self._answer = event
+            return False
+        return True
+
+    async def send_while_wanted(self, pieces: AsyncIterator[bytes]) -> None:
+        """Send a body in pieces, until the server answers before it has all of them."""
+        early = asyncio.create_task(self._reader.read(1))
+        try:
+            async for piece in pieces:
+                if early.done():
+                    return
+                await self._write(h11.Data(data=piece))
+            await self._write(h11.EndOfMessage())
+        except (ConnectionError, h11.LocalProtocolError):
+            # What was cut short is not a request; but the server may have said why before it hung up.
+            if not early.done():
+                raise
+        finally:
+            early.cancel()
+            await asyncio.wait({early})
+            if not early.cancelled():
+                self._parser.receive_data(early.result())
+
+    async def answer(self) -> h11.Response:
+        """Wait for the head of the answer.
+
+        Raises:
+          UnknownArtifactError, RefusedError, TransportError: it says that the call failed.
+        """
+        while self._answer is None:
+            event = await self._next()
+            if isinstance(event, h11.Response):
+                self._answer = event
+        answer = self._answer
+        if answer.status_code == HTTPStatus.OK:
+            return answer
+        why = (await self.body(answer)).decode(errors="replace")[:500]
+        what = f"{answer.status_code} {answer.reason.decode('ascii', 'replace')}: {why}"
+        if answer.status_code == HTTPStatus.NOT_FOUND:
+            raise UnknownArtifactError(what)
+        raise (RefusedError if answer.status_code in _FOR_GOOD else TransportError)(what)
+
+    async def body(self, answer: h11.Response) -> bytes:
+        """Receive all of an answer's body."""
+        body = bytearray()
+        async for piece in self.pieces():
+            body += piece
+            if len(body) > _LONGEST_MESSAGE:
+                raise TransportError(f"the server sends more than {_LONGEST_MESSAGE} bytes where a message belongs")
+        return bytes(body)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Receive an answer's body."""
+        while not isinstance(event := await self._next(), h11.EndOfMessage):
+            if isinstance(event, h11.Data):
+                yield bytes(event.data)
+
+    def reusable(self) -> bool:
+        """Make ready for another request; whether that is possible."""
+        if self.lost or self._parser.our_state is not h11.DONE or self._parser.their_state is not h11.DONE:
+            return False
+        self._parser.start_next_cycle()
+        return True
+
+    def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+
+    def abort(self) -> None:
+        """Hang up at once, whatever the server has not read yet."""
+        self._writer.transport.abort()
+
+    async def _write(self, event: h11.Event) -> None:
+        data = self._parser.send(event)
+        if data:
+            self._writer.write(data)
+            await self._soon(self._writer.drain(), "read")
+
+    async def _next(self) -> h11.Event:
+        while (event := self._parser.next_event()) is h11.NEED_DATA:
+            data = await self._soon(self._reader.read(_AT_ONCE), "answer")
+            _check_speech(data)
+            self._parser.receive_data(data)
+        if not isinstance(event, h11.Event) or isinstance(event, h11.ConnectionClosed):
+            raise TransportError("the connection ended before the answer did")
+        return event
+
+    async def _soon(self, waiting: Awaitable[_Waited], what: str) -> _Waited:
+        try:
+            async with asyncio.timeout_at(self._until):
+                return await waiting
+        except TimeoutError as error:
+            raise TransportError(f"the server took too long to {what}") from error
+
+
+def _chunk_bytes(answer: h11.Response) -> int:
+    field = dict(answer.headers).get(CHUNK_BYTES.encode("ascii"), b"")
+    size = int(field) if field.isdigit() and len(field) <= _MOST_DIGITS else 0
+    if not 0 < size <= LARGEST_CHUNK:
+        raise TransportError(f"the server's chunks have no size from 1 to {LARGEST_CHUNK} bytes")
+    return size
+
+
+def _keep_alive(connected: socket.socket) -> None:
+    # A server that is gone without a word is noticed within a minute.
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _check_speech(begins: bytes) -> None:
+    """Refuse what begins as TLS does, and no answer over HTTP/1.1."""
+    if begins[:2] == b"\x15\x03":
+        raise WrongServerError("the server speaks TLS at this port, and this client plain text; give it credentials")
+
+
+@contextlib.contextmanager
+def _translated(server: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ssl.SSLError, h11.ProtocolError, DecodeError) as error:
+        if isinstance(error, ssl.SSLError) and (wrong := wrong_server(server, error)):
+            raise WrongServerError(wrong) from error
+        if isinstance(error, ssl.SSLCertVerificationError):
+            clock = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
+            raise TransportError(f"by this machine's clock, {clock}: {error}") from error
+        raise TransportError(f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,218 @@
+"""A device's own count of the rounds that it took part in, by which it holds a server to the plan that it showed first.
+
+What a server promises of participation (how many rounds there are, how often a client takes part, how many rounds
+apart) follows from its own database, which a device cannot see. So a device remembers the first plan that it was shown
+for a population, and each round that an update of its text went to, and refuses what would be more: whatever a server
+shows later, whichever rounds it repeats, and however often it begins a population again. Only the device's owner
+changes that.
+
+An abandoned attempt at a round may be made again: the very same request comes to the very same update, bit for bit.
+
+What training came to (a loss, or that it came to no number) precedes an update, and a server need not want the update
+then. A loss of a model that a server makes up says what the text is. So that is counted too: beside the updates it goes
+to the server for as many other requests as the plan has participations, or four, which leaves room for rounds that were
+full.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import messages_pb2 as messages
+from .errors import ClientError
+from .files import replace_whole
+from .protocol import LONGEST_POPULATION
+
+_LEAST_TOLD = 4
+
+
+class ShownPlan(NamedTuple):
+    """What a server promises of participation."""
+
+    rounds: int  # of the run
+    max_participations: int | None  # of one client; None for as often as the separation allows
+    min_separation: int  # the least difference between the numbers of two rounds of a client
+
+    @property
+    def most(self) -> int:
+        """How many rounds one client takes part in."""
+        fitting = -(-self.rounds // self.min_separation)
+        return fitting if self.max_participations is None else min(self.max_participations, fitting)
+
+    def allows(self, other: "ShownPlan") -> bool:
+        """Say whether all that another plan lets happen is allowed."""
+        return other.rounds <= self.rounds and other.most <= self.most and other.min_separation >= self.min_separation
+
+    @property
+    def words(self) -> str:
+        """What it promises, in words."""
+        return f"{self.rounds} rounds, {self.most} of them at most, {self.min_separation} apart at least"
+
+
+class OwnParticipation:
+    """What a device has been shown, and has taken part in. Several runs of one population share one count."""
+
+    def __init__(self, path: Path | None = None, accept_plan: bool = False, require_plan: bool = False):
+        """Open a record, which need not exist yet.
+
+        Args:
+          path: its file, for one client alone; it lasts as long as the process where None.
+          accept_plan: take the next plan that a server shows in place of what was shown before, also one of another
+            population or none at all: the owner's word, for once.
+          require_plan: take part for a server that shows a plan alone.
+        """
+        self._path, self._accept, self._require = path, accept_plan, require_plan
+        self._kept: dict[str, Any] = {}
+
+    def may(self, configuration: messages.RoundConfiguration, examples: object) -> str:
+        """Hold what a server asks for to the plan.
+
+        Args:
+          configuration: what it asks for; not trusted.
+          examples: the version of the device's text.
+
+        Returns:
+          Why not, in a few words; empty where the device may take part.
+
+        Raises:
+          ClientError: the server shows less than it showed first, or the record cannot be read.
+        """
+        name, plan = configuration.population, _read_plan(configuration)
+        record = self._read()
+        known = {one: ShownPlan(*found["plan"]) for one, found in record.items() if found["plan"] is not None}
+        if self._accept:
+            self._accept = False
+            if plan is None:
+                record = {one: found | {"plan": None} for one, found in record.items()}
+                known = {}
+            else:
+                record[name] = _of(record, name) | {"plan": list(plan)}
+                known[name] = plan
+            self._write(record)
+        elif plan is not None and not known:
+            record[name] = _of(record, name) | {"plan": list(plan)}
+            known = {name: plan}
+            self._write(record)
+        if plan is None:
+            if known or self._require:
+                raise ClientError(
+                    "the server shows no plan of how often this device takes part"
+                    + (", but one was shown before" if known else "")
+                    + (_ADVICE if known else "; leave out --require-plan to take part all the same")
+                )
+            return ""
+        if name not in known:
+            raise ClientError(
+                f"the server asks for the population {name!r}, but this device is one of "
+                f"{', '.join(map(repr, known))}{_ADVICE}"
+            )
+        if not known[name].allows(plan):
+            raise ClientError(
+                f"the server shows a plan that allows more ({plan.words}) than the one that it showed first "
+                f"({known[name].words}){_ADVICE}"
+            )
+        return _why_not(plan, _of(record, name), configuration.round_number, _digest(configuration, examples))
+
+    def tell(self, configuration: messages.RoundConfiguration, examples: object) -> None:
+        """Count what training came to, which goes to a server before it says whether it wants the update; see
+        `take`."""
+        if not configuration.HasField("participation"):
+            return
+        record, name, digest = self._read(), configuration.population, _digest(configuration, examples)
+        found = _of(record, name)
+        if digest not in found["told"] and digest not in found["taken"].values():
+            record[name] = found | {"told": [*found["told"], digest]}
+            self._write(record)
+
+    def take(self, configuration: messages.RoundConfiguration, examples: object) -> None:
+        """Count a round that an update goes to; when this returns, it is on disk. Raises ClientError where it cannot
+        be written."""
+        record, name, digest = self._read(), configuration.population, _digest(configuration, examples)
+        found = _of(record, name)
+        taken = found["taken"] | {str(configuration.round_number): digest}
+        record[name] = found | {"taken": taken, "told": [one for one in found["told"] if one != digest]}
+        self._write(record)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            if self._path is None or not self._path.exists():
+                return dict(self._kept)
+            found = json.loads(self._path.read_text(encoding="utf-8"))["populations"]
+            for one in found.values():
+                _check_kept(one)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ClientError(
+                f"{self._path}: not a record of what this device took part in ({error}); put it back as it was"
+            ) from error
+        return dict(found)
+
+    def _write(self, record: dict[str, Any]) -> None:
+        self._kept = record
+        if self._path is None:
+            return
+        try:
+            replace_whole(self._path, json.dumps({"populations": record}) + "\n", private=True)
+        except OSError as error:
+            raise ClientError(
+                f"{self._path}: cannot be written ({error}), so that this device does not take part; make room, or "
+                "permit writing there"
+            ) from error
+
+
+_ADVICE = ". If its owner agrees, start the client with --accept-plan"
+
+
+def _check_kept(found: dict[str, Any]) -> None:
+    """Refuse, with `ValueError` or what follows from other types, what `_write` does not write."""
+    if found["plan"] is not None:
+        rounds, most, apart = found["plan"]
+        if any(type(one) is not int or one < 1 for one in (rounds, 1 if most is None else most, apart)):
+            raise ValueError("a plan is none")
+    if not all(number.isdecimal() and type(digest) is str for number, digest in found["taken"].items()):
+        raise ValueError("its rounds are none")
+    if type(found["told"]) is not list:
+        raise ValueError("what was told is none")
+
+
+def _of(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {"plan": None, "taken": {}, "told": []} | record.get(name, {})
+
+
+def _why_not(plan: ShownPlan, found: Mapping[str, Any], number: int, digest: str) -> str:
+    taken, told = found["taken"], found["told"]
+    if taken.get(str(number)) == digest:
+        return ""
+    if number >= plan.rounds:
+        return f"the plan has {plan.rounds} rounds"
+    if any(abs(number - int(other)) < plan.min_separation for other in taken):
+        return f"it took part less than {plan.min_separation} rounds apart from that"
+    if len(taken) >= plan.most:
+        return f"it has taken part {len(taken)} times, as often as the plan allows"
+    if digest not in told and len(told) >= max(plan.most, _LEAST_TOLD):
+        return f"it has told what training came to {len(told)} times for updates that no server took"
+    return ""
+
+
+def _read_plan(configuration: messages.RoundConfiguration) -> ShownPlan | None:
+    name, shown = configuration.population, configuration.participation
+    if len(name) > LONGEST_POPULATION or not name.isprintable():
+        shown_name = name[:LONGEST_POPULATION]
+        raise ClientError(f"the server asks for a population without a proper name ({shown_name!r})")
+    if not configuration.HasField("participation"):
+        return None
+    most = shown.max_participations if shown.HasField("max_participations") else None
+    if shown.rounds < 1 or shown.min_separation < 1 or most == 0:
+        raise ClientError("the server shows a plan without rounds, participations or a separation")
+    return ShownPlan(shown.rounds, most, shown.min_separation)
+
+
+def _digest(configuration: messages.RoundConfiguration, examples: object) -> str:
+    """Name all that an update follows from."""
+    asked = messages.RoundConfiguration()
+    asked.CopyFrom(configuration)
+    for name in ("attempt", "seconds", "population", "participation"):
+        asked.ClearField(name)
+    content = asked.SerializeToString(deterministic=True) + repr(examples).encode()
+    return hashlib.sha256(content).hexdigest()

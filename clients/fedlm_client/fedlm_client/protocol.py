@@ -1,0 +1,33 @@
+"""What clients and servers agree on, beside the messages of `messages.proto`."""
+
+PROTOCOL = 2
+"""Version of the messages; a client of another is turned away when it checks in, and told which ones are spoken."""
+
+LARGEST_CHUNK = 4 << 20
+"""Bytes of the largest chunk that a client takes."""
+
+LONGEST_POPULATION = 128
+"""Characters of a population's name."""
+
+CHECK_IN, UPLOAD, ARTIFACTS = "/check-in", "/upload", "/artifacts/"
+"""Paths: `POST` a `CheckInRequest`; `PUT` an update's bytes; `GET` an artifact by its digest in hex."""
+
+ENROL = "/enrol"
+"""Path of enrolment, at a port of its own: `POST` an `EnrolRequest`."""
+
+CLIENT_NAME = "fedlm-client"
+"""Field by which a client names itself where it has no certificate."""
+
+CLIENT_CERTIFICATE = "fedlm-client-certificate"
+"""Field in which a proxy where TLS ends passes on a client's certificate: PEM, escaped as in addresses."""
+
+FIRST_CHUNK = "first_chunk"
+"""Of the query of an artifact: where to go on."""
+
+UPLOAD_HEADER = "fedlm-upload"
+"""Field of an upload: its `UploadHeader` in base64."""
+
+CHUNK_BYTES = "fedlm-chunk-bytes"
+"""Field of an answer that is an artifact: bytes of its chunks, but for the last."""
+
+MESSAGE = "application/x-protobuf"

@@ -1,1 +1,0 @@
-../../../fl_core/deployment/host_and_port.py

@@ -1,1 +1,0 @@
-../../../fl_core/deployment/protocol/messages_pb2.pyi

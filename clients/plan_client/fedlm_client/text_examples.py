@@ -1,1 +1,0 @@
-../../../fl_core/text_examples.py

@@ -1,1 +1,0 @@
-../../../fl_core/deployment/wrong_servers.py

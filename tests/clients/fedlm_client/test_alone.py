@@ -1,0 +1,43 @@
+"""The package by itself, as a device has it: without JAX, and without the rest of fedlm."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from fedlm.fedlm_client import client
+
+CODE = """
+import importlib, pkgutil, sys
+
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("jax", "fedlm"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Refused())
+sys.path.insert(0, sys.argv[1])
+import fedlm_client
+names = [one.name for one in pkgutil.iter_modules(fedlm_client.__path__)]
+for name in names:
+    if name not in ("__main__", "litert"):
+        importlib.import_module("fedlm_client." + name)
+from fedlm_client.cli import main
+print(len(names))
+main(["run", "--help"])
+"""
+INSIDE = Path(client.__file__).resolve().parent
+
+
+def test_it_imports_neither_jax_nor_the_rest_of_fedlm():
+    words = [sys.executable, "-c", CODE, str(INSIDE.parent)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[0]) == len([*INSIDE.glob("*.py")]) - 1
+    assert "--memory-bytes" in done.stdout
+    assert "--recheck-seconds" not in done.stdout
+
+
+def test_it_imports_itself_by_relative_names():
+    for path in INSIDE.glob("*.py"):
+        lines = [line for line in path.read_text().splitlines() if line.lstrip().startswith(("import ", "from "))]
+        assert not [line for line in lines if line.split()[1].split(".")[0] in ("fedlm", "fedlm_client")], path.name

@@ -1,0 +1,439 @@
+"""What a client does when things go wrong, against a server that is a few lines of Python."""
+
+import asyncio
+import math
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from fedlm.clients.device.server_instructions import ANYTHING
+from fedlm.commands.cli import main
+from fedlm.commands.client import _read_vocabulary
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.client import Client
+from fedlm.fedlm_client.errors import ClientError, RefusedError, TransportError, UnknownArtifactError, WrongServerError
+from fedlm.fedlm_client.example_store import ExampleStore
+from fedlm.fedlm_client.limits import Conditions, Limits
+from fedlm.fedlm_client.own_participation import OwnParticipation
+from fedlm.fedlm_client.protocol import PROTOCOL
+from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
+from fedlm.fl_core.deployment.protocol.training_program import write_training_program
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.updates.update_bytes import pack_parameters, upload_bytes
+from tests.deployment import small_deployment as small
+
+Reply, Outcome = messages.UploadReply, messages.UploadHeader.Outcome
+SETTINGS = small.deployment(chunk_bytes=4096)
+PARAMS = jax.device_get(small.task(SETTINGS).model.init(jax.random.key(0)))
+QUICK = Limits(first_backoff=0.001, longest_backoff=0.002, recheck_seconds=0.001)
+
+
+def answer(**said):
+    return messages.CheckInReply(protocols=[PROTOCOL], **said)
+
+
+class FakeServer:
+    """Selects its client for so many rounds; a `Channel` whose calls fail as a test wants."""
+
+    def __init__(self, rounds=1, **program):
+        self.rounds, self.headers, self.uploads, self.asked_from, self.check_ins = rounds, [], [], [], 0
+        self.faults = {"check_in": [], "download": [], "upload": []}
+        self.parameters = ServedArtifact(pack_parameters(PARAMS), "float32", 4096)
+        self.vocabulary = ServedArtifact([b'{"kind": "numbers"}'], "tokenizer", 4096)
+        self.program = write_training_program(SETTINGS.model, small.task(SETTINGS).model, SETTINGS.training)
+        for name, value in program.items():
+            setattr(self.program, name, value)
+        self.seconds = 10.0
+
+    def fault(self, call):
+        return self.faults[call].pop(0) if self.faults[call] else None
+
+    async def check_in(self, request):
+        self.check_ins += 1
+        if fault := self.fault("check_in"):
+            raise fault
+        if len(self.headers) >= self.rounds:
+            return answer(come_back=messages.ComeBack(finished=True))
+        selected = messages.RoundConfiguration(
+            attempt=b"attempt",
+            learning_rate=0.1,
+            client_index=2,
+            program=self.program,
+            parameters=self.parameters.description,
+            vocabulary=self.vocabulary.description,
+            seconds=self.seconds,
+        )
+        return answer(selected=selected)
+
+    async def download(self, request):
+        artifact = self.vocabulary
+        if request.digest == self.parameters.description.digest:
+            artifact = self.parameters
+            self.asked_from.append(request.first_chunk)
+        for number in range(request.first_chunk, len(artifact.description.chunk_digests)):
+            if artifact is self.parameters and number == 1 and (fault := self.fault("download")):
+                raise fault
+            yield messages.Chunk(number=number, data=artifact.chunk(number).content())
+
+    async def upload(self, parts):
+        received = [part async for part in parts]
+        header, fault = received[0].header, self.fault("upload")
+        if isinstance(fault, Exception):
+            raise fault
+        self.uploads.append((header.upload_id, b"".join(part.data for part in received[1:])))
+        if fault is not None:
+            return Reply(status=fault)
+        self.headers.append(header)
+        return Reply(status=Reply.ACCEPTED)
+
+    async def close(self):
+        pass
+
+
+def client_of(server, store, read=small.read_vocabulary, limits=QUICK, **others):
+    return small.client_of(lambda: server, store, read, limits=limits, **others)
+
+
+def run(server, tmp_path, store=None, **others):
+    client = client_of(server, store or small.store_of(tmp_path, 3), **others)
+
+    async def go():
+        async with asyncio.timeout(20):
+            await client.run_async()
+
+    asyncio.run(go())
+    return client
+
+
+def test_a_download_goes_on_where_it_broke_off(tmp_path):
+    server = FakeServer()
+    server.faults["download"] = [TransportError("gone")]
+    run(server, tmp_path)
+    assert server.asked_from == [0, 1]
+    assert server.headers[0].outcome == Outcome.Value("TRAINED")
+
+
+def test_the_same_upload_is_sent_again_under_the_same_id(tmp_path):
+    server = FakeServer()
+    server.faults["upload"] = [Reply.DAMAGED, TransportError("acknowledgement lost"), Reply.DAMAGED]
+    run(server, tmp_path)
+    assert len(server.uploads) == 3
+    assert len(set(server.uploads)) == 1
+    assert len(server.uploads[0][1]) == upload_bytes(SETTINGS.training.compressor(), PARAMS) == server.headers[0].size
+
+
+def test_a_server_that_refuses_the_client_ends_it(tmp_path):
+    server = FakeServer()
+    server.faults["check_in"] = [RefusedError("revoked")]
+    with pytest.raises(ClientError, match="revoked"):
+        run(server, tmp_path)
+
+
+def test_what_answers_that_it_knows_no_check_in_is_another_server(tmp_path):
+    server = FakeServer()
+    server.faults["check_in"] = [UnknownArtifactError("404 Not Found: a page")] * 3
+    with pytest.raises(ClientError, match=r"knows of no check-in \(404 Not Found: a page\)"):
+        run(server, tmp_path)
+
+
+def test_words_of_a_server_command_no_terminal_and_are_one_line(tmp_path):
+    words, said = "no\x1b[31m\nfedlm client ann: round 7: ACCEPTED", []
+    server = FakeServer()
+    server.faults["check_in"] = [TransportError(words), RefusedError(words)]
+    with pytest.raises(ClientError) as caught:
+        run(server, tmp_path, notice=said.append)
+    assert len(said) == 1
+    assert all(one.isprintable() for one in (said[0], str(caught.value)))
+
+
+@pytest.mark.parametrize("content", [b"{", b"3", b"{}", b"\xff", b"[" * 100_000, b"9" * 5000])
+def test_a_tokenizer_that_is_none_ends_the_client_with_one_sentence(tmp_path, content):
+    server = FakeServer()
+    server.vocabulary = ServedArtifact([content], "tokenizer", 4096)
+    client = client_of(server, small.store_of(tmp_path, 3), _read_vocabulary)
+    with pytest.raises(ClientError, match="its tokenizer cannot be read"):
+        client.run()
+    assert not server.headers
+
+
+@pytest.mark.parametrize("length", [0, 2**31 - 1])
+def test_examples_of_no_length_or_of_one_that_fills_the_memory_are_refused(tmp_path, length):
+    with pytest.raises(ConfigurationError, match=f"examples of {length} tokens"):
+        run(FakeServer(length=length), tmp_path)
+
+
+def test_nothing_is_sent_while_the_device_may_not_train(tmp_path):
+    server, answers = FakeServer(), iter([False] * 5 + [True] * 1000)
+    run(server, tmp_path, conditions=Conditions(charging=lambda: next(answers)))
+    assert server.check_ins == 2
+
+
+def outcome_of(server, tmp_path, **others):
+    run(server, tmp_path, **others)
+    (header,) = server.headers
+    assert header.outcome == Outcome.Value("TRAINED") or server.uploads == [(header.upload_id, b"")]
+    return Outcome.Name(header.outcome)
+
+
+def test_a_client_says_why_it_has_no_update(tmp_path):
+    met = iter([True, True, False] + [True] * 1000)
+    unplugged = Conditions(idle=lambda: next(met))
+    assert outcome_of(FakeServer(), tmp_path, conditions=unplugged) == "NOT_ALLOWED"
+    slow = Limits(max_training_seconds=1e-9)
+    assert outcome_of(FakeServer(), tmp_path, limits=slow) == "TOO_SLOW"
+    (tmp_path / "none.jsonl").write_text('{"text": ""}\n{"text": " \\u2003"}\n')
+    heard = []
+    store = ExampleStore(tmp_path / "none.jsonl")
+    assert outcome_of(FakeServer(), tmp_path, store=store, notice=heard.append) == "NO_EXAMPLES"
+    assert heard == ["round 0: it declined, since it has no text to train on; the server's answer: ACCEPTED"]
+
+
+def test_a_mistyped_file_of_text_is_no_empty_one(tmp_path):
+    server = FakeServer()
+    with pytest.raises(ClientError, match=r"typo\.jsonl: cannot be read"):
+        run(server, tmp_path, store=ExampleStore(tmp_path / "typo.jsonl"))
+    assert server.check_ins == 0
+
+
+@pytest.mark.parametrize("cut", ["sentences", "texts"])
+def test_a_client_trains_on_the_examples_that_the_server_says(tmp_path, monkeypatch, cut):
+    (tmp_path / "mine.jsonl").write_text('{"text": "One 1. Two 2."}\n{"text": "\\u200b"}\n{"text": ""}\n')
+    heard = []
+
+    def read_vocabulary(content):
+        return lambda examples: heard.extend(examples) or [np.full(len(one.strip("\u200b")), 4) for one in examples]
+
+    server = FakeServer(examples=cut)
+    client = client_of(server, ExampleStore(tmp_path / "mine.jsonl"), read_vocabulary)
+    client.run()
+    assert heard == [*(["One 1.", "Two 2."] if cut == "sentences" else ["One 1. Two 2."]), "\u200b"]
+    assert server.headers[0].num_examples == len(heard) - 1
+
+
+def test_a_server_that_asks_for_other_examples_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="examples that are 'words', but this client knows sentences and text"):
+        run(FakeServer(examples="words"), tmp_path)
+
+
+def test_that_no_example_has_a_token_is_told_as_often_as_training_only(tmp_path):
+    (tmp_path / "mine.jsonl").write_text('{"text": "my secret"}\n')
+
+    class Asking(FakeServer):
+        async def check_in(self, request):
+            reply = await super().check_in(request)
+            if reply.HasField("selected"):
+                reply.selected.seed, reply.selected.population = len(self.headers), "people"
+                promise = messages.ParticipationPlan(rounds=99, max_participations=1, min_separation=1)
+                reply.selected.participation.CopyFrom(promise)
+            return reply
+
+    server = Asking(rounds=6)
+    # A tokenizer may leave out all but what its author looks for.
+    client = client_of(server, ExampleStore(tmp_path / "mine.jsonl"), lambda content: lambda texts: [[]])
+    client.run()
+    outcomes = [Outcome.Name(header.outcome) for header in server.headers]
+    assert outcomes == ["NO_EXAMPLES"] * 4 + ["NOT_ALLOWED"] * 2
+
+
+def test_what_a_client_does_not_allow_is_not_done(tmp_path):
+    with pytest.raises(ConfigurationError, match="does not allow"):
+        run(FakeServer(model="os:system"), tmp_path)
+    with pytest.raises(ConfigurationError, match="does not allow"):
+        run(FakeServer(model="os:system"), tmp_path, allowed=ANYTHING)
+    with pytest.raises(ConfigurationError, match="batch_size"):
+        run(FakeServer(batch_size=0), tmp_path)
+
+
+def test_nothing_is_compiled_or_encoded_again_in_later_rounds(tmp_path):
+    from fedlm.fl_core.rounds import local_sgd
+
+    run(FakeServer(rounds=1), tmp_path)
+    compiled, encoded = local_sgd._step._cache_size(), []
+
+    def read_vocabulary(content):
+        how = small.read_vocabulary(content)
+        return lambda texts: encoded.append(len(texts)) or how(texts)
+
+    server = FakeServer(rounds=4)
+    client = client_of(server, small.store_of(tmp_path, 4), read_vocabulary)
+    asyncio.run(client.run_async())
+    assert local_sgd._step._cache_size() == compiled
+    assert len(encoded) == 1
+    # The same model, the same seed and round: the same update.
+    assert len({content for _, content in server.uploads}) == 1
+    assert np.isfinite(server.headers[0].loss)
+
+
+def test_a_client_whose_part_is_over_ends_before_the_run(tmp_path):
+    class Last(FakeServer):
+        async def check_in(self, request):
+            return answer(come_back=messages.ComeBack(seconds=3600, reason="often enough", done=True))
+
+    heard = []
+    for server, over in ((Last(), False), (FakeServer(rounds=0), True)):
+        client = client_of(server, small.store_of(tmp_path, 3), notice=heard.append)
+        assert client.run() is over
+    assert heard == ["often enough"]
+
+
+def test_a_client_that_is_told_to_stop_does_so_at_once(tmp_path):
+    class Patient(FakeServer):
+        async def check_in(self, request):
+            self.check_ins += 1
+            return answer(come_back=messages.ComeBack(seconds=3600))
+
+    async def go():
+        server = Patient()
+        client = client_of(server, small.store_of(tmp_path, 3))
+        running = asyncio.create_task(client.run_async())
+        while not server.check_ins:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(client.stop)
+        async with asyncio.timeout(5):
+            await running
+
+    asyncio.run(go())
+
+
+def test_a_client_says_how_long_it_waits_for_a_server_that_it_cannot_reach(tmp_path):
+    heard, server = [], FakeServer()
+    server.faults["check_in"] = [TransportError("no route")] * 3
+    limits = Limits(first_backoff=0.02, longest_backoff=0.1)
+    client_of(server, small.store_of(tmp_path, 3), limits=limits, notice=heard.append).run()
+    told = [words for words in heard if "cannot be reached: no route; trying again in " in words]
+    assert len(told) == 3
+
+
+@pytest.mark.parametrize("seconds", [math.nan, -5.0, 0.0])
+def test_a_server_cannot_have_a_client_ask_without_end(tmp_path, seconds):
+    class Hurried(FakeServer):
+        async def check_in(self, request):
+            self.check_ins += 1
+            return answer(come_back=messages.ComeBack(seconds=seconds))
+
+    async def go():
+        server = Hurried()
+        client = client_of(server, small.store_of(tmp_path, 3))
+        running = asyncio.create_task(client.run_async())
+        await asyncio.sleep(0.5)
+        client.stop()
+        await running
+        return server.check_ins
+
+    assert 1 <= asyncio.run(go()) <= 26
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf])
+def test_a_server_cannot_have_a_client_train_longer_than_its_owner_allows(tmp_path, seconds):
+    server = FakeServer()
+    server.seconds = seconds
+    limits = Limits(first_backoff=0.001, longest_backoff=0.002, max_training_seconds=1e-9)
+    assert outcome_of(server, tmp_path, limits=limits) == "TOO_SLOW"
+
+
+def test_a_model_that_is_too_large_ends_the_client_with_the_option_that_allows_it(tmp_path):
+    small_limit = Limits(largest_download=1000)
+    with pytest.raises(ClientError, match="takes 1,000 at most; its owner may allow more with --largest-download"):
+        run(FakeServer(), tmp_path, limits=small_limit)
+
+
+def waits_of(server, tmp_path, monkeypatch):
+    """What a client waits between its calls, in seconds; no time passes."""
+    waits, now = [], [100.0]
+    monkeypatch.setattr("fedlm.fedlm_client.client.random.uniform", lambda least, most: 1.0)
+    monkeypatch.setattr("fedlm.fedlm_client.client.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    async def wait_for(waiting, seconds):
+        waiting.close()
+        waits.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr("fedlm.fedlm_client.client.asyncio.wait_for", wait_for)
+    limits = Limits()
+    client_of(server, small.store_of(tmp_path, 3), limits=limits).run()
+    return waits
+
+
+def test_what_fails_after_a_check_in_backs_off_too(tmp_path, monkeypatch):
+    server = FakeServer()
+    server.faults["download"] = [TransportError("gone")] * 6
+    server.seconds = 1e6
+    assert waits_of(server, tmp_path, monkeypatch)[:6] == [0.5, 1, 2, 4, 8, 16]
+
+
+def test_a_client_that_began_before_its_server_has_it_soon(tmp_path, monkeypatch):
+    server = FakeServer(rounds=0)
+    server.faults["check_in"] = [TransportError("down")] * 46
+    waits = waits_of(server, tmp_path, monkeypatch)
+    # For two minutes it waits three seconds at most; then as long as anybody whose server is down.
+    soon = [wait for number, wait in enumerate(waits) if sum(waits[:number]) < 120]
+    assert max(soon) == 3
+    assert waits[len(soon) :] == [60] * (46 - len(soon))
+    assert len(soon) < 46
+
+
+def test_a_server_that_was_there_and_is_another_is_waited_for(tmp_path, monkeypatch):
+    server = FakeServer()
+    server.faults["check_in"] = [WrongServerError("another authority")]
+    with pytest.raises(ClientError, match="another authority"):
+        run(server, tmp_path)
+
+    class Mended(FakeServer):
+        async def upload(self, parts):
+            self.faults["check_in"] = [WrongServerError("another authority")] * 2
+            return await super().upload(parts)
+
+    server = Mended()
+    assert waits_of(server, tmp_path, monkeypatch)[-2:] == [60, 60]
+    assert len(server.headers) == 1
+
+
+def test_a_status_of_a_later_version_is_no_defect(tmp_path):
+    class Later(FakeServer):
+        async def upload(self, parts):
+            await super().upload(parts)
+            return Reply(status=99)
+
+    heard = []
+    run(Later(), tmp_path, notice=heard.append)
+    assert heard == ["round 0: 99"]
+
+
+def test_chunks_of_no_size_end_nothing_where_a_client_declines(tmp_path):
+    server, heard = FakeServer(), []
+    server.parameters.description.chunk_bytes = 0
+    record = OwnParticipation(require_plan=False)
+    record.may = lambda *given: "its owner says so"
+    run(server, tmp_path, participation=record, notice=heard.append)
+    assert heard[-1] == "round 0: it declined, since it may not take part now; the server's answer: ACCEPTED"
+
+
+def test_the_command_hands_on_what_its_owner_allows(tmp_path, monkeypatch):
+    (tmp_path / "mine.jsonl").write_text('{"text": "a"}')
+    made = []
+    monkeypatch.setattr(Client, "run", lambda self: made.append(self._limits))
+    words = ["--server", "[::1]:8470", "--insecure", "--name", "ann", "--data", str(tmp_path / "mine.jsonl")]
+    assert main(["client", *words, "--largest-download", str(3 << 30)]) == 0
+    assert made[0].largest_download == 3 << 30
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--data", "typo.jsonl"], "typo.jsonl: cannot be read"),
+        (["--proxy", "127.0.0.1:1"], "a proxy would hear and could change plain text"),
+        (["--server", "::1:8574"], "but must be HOST:PORT"),
+        (["--server", "https://localhost:8999"], "but must be HOST:PORT"),
+        (["--largest-download", "0"], "largest"),
+    ],
+)
+def test_what_a_device_cannot_do_is_said_before_a_server_is_asked(tmp_path, monkeypatch, capsys, words, said):
+    (tmp_path / "mine.jsonl").write_text('{"text": "a"}')
+    monkeypatch.chdir(tmp_path)
+    usual = ["--insecure", "--name", "ann"]
+    usual += [] if "--server" in words else ["--server", "127.0.0.1:1"]
+    usual += [] if "--data" in words else ["--data", "mine.jsonl"]
+    assert main(["client", *usual, *words]) == 2
+    assert said in capsys.readouterr().err

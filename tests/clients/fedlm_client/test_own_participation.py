@@ -1,0 +1,311 @@
+"""What a device counts itself: a hostile server gets no more of it than the first plan that it showed."""
+
+import asyncio
+import itertools
+import json
+
+import jax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.errors import ClientError
+from fedlm.fedlm_client.files import replace_whole
+from fedlm.fedlm_client.own_participation import OwnParticipation
+from fedlm.fedlm_client.protocol import PROTOCOL
+from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
+from fedlm.fl_core.deployment.protocol.training_program import write_training_program
+from fedlm.fl_core.deployment.server.client_service import participation_plan
+from fedlm.fl_core.updates.update_bytes import pack_parameters
+from tests.deployment import small_deployment as small
+from tests.support.serving import serving
+
+SETTINGS = small.deployment(chunk_bytes=4096)
+Outcome = messages.UploadHeader.Outcome
+
+
+def plan(rounds=20, min_separation=3, max_participations=4):
+    return messages.ParticipationPlan(
+        rounds=rounds, min_separation=min_separation, max_participations=max_participations
+    )
+
+
+def asked(number, shown=None, population="people", **others):
+    """What a server asks for; the first plan where none is given, and none where it is False."""
+    shown = None if shown is False else shown or plan()
+    return messages.RoundConfiguration(round_number=number, population=population, participation=shown, **others)
+
+
+def models(count):
+    """So many models, as a server offers them."""
+    model = small.task(SETTINGS).model
+    params = [model.init(jax.random.key(seed)) for seed in range(count)]
+    return [ServedArtifact(pack_parameters(jax.device_get(one)), "float32", 4096) for one in params]
+
+
+class Hostile:
+    """Handlers of a server that asks for whatever rounds it likes, and says that it wants all updates."""
+
+    def __init__(self, *wanted, status="ACCEPTED", want_bytes=True):
+        self.wanted, self.status, self.want_bytes = list(wanted), status, want_bytes
+        self.outcomes, self.updates, self.next = [], [], 0
+        self.models = models(2)
+        self.vocabulary = ServedArtifact([b'{"kind": "numbers"}'], "tokenizer", 4096)
+        self.program = write_training_program(SETTINGS.model, small.task(SETTINGS).model, SETTINGS.training)
+
+    async def check_in(self, peer, request):
+        if self.next == len(self.wanted):
+            return messages.CheckInReply(come_back=messages.ComeBack(finished=True), protocols=[PROTOCOL])
+        selected, self.next = messages.RoundConfiguration(), self.next + 1
+        selected.CopyFrom(self.wanted[self.next - 1])
+        model = self.models[selected.client_index]
+        selected.MergeFrom(
+            messages.RoundConfiguration(
+                attempt=bytes([self.next]),
+                learning_rate=0.1,
+                program=self.program,
+                parameters=model.description,
+                vocabulary=self.vocabulary.description,
+                seconds=20.0,
+            )
+        )
+        return messages.CheckInReply(selected=selected, protocols=[PROTOCOL])
+
+    async def download(self, peer, request, bytes_at_once=0):
+        (artifact,) = (one for one in [*self.models, self.vocabulary] if one.description.digest == request.digest)
+        number = request.first_chunk
+        while number < len(artifact.description.chunk_digests):
+            chunk = artifact.chunk(number, bytes_at_once)
+            yield chunk
+            number += chunk.count
+
+    async def upload(self, peer, upload):
+        header, body, space = await upload.header(), b"", memoryview(bytearray(99_999))
+        self.outcomes.append(Outcome.Name(header.outcome))
+        if header.outcome == Outcome.Value("TRAINED") and self.want_bytes:
+            while count := await upload.read_into(space):
+                body += space[:count]
+            self.updates.append(body)
+        return messages.UploadReply(status=self.status)
+
+
+@pytest.fixture(autouse=True)
+def one_text(tmp_path, monkeypatch):
+    """The device keeps its text from one life to the next."""
+    made = small.store_of(tmp_path, 3)
+    monkeypatch.setattr(small, "store_of", lambda folder, client: made)
+
+
+def meet(handlers, folder, participation=None):
+    """Let one device take part for a server until it says that the run is over; returns what the device said."""
+    heard = []
+
+    async def go():
+        record = participation or OwnParticipation(folder / "record.json")
+        async with asyncio.timeout(60), serving(handlers) as server:
+            made = small.make_client(server.port, folder, 3, participation=record, notice=heard.append)
+            await made.run_async()
+
+    asyncio.run(go())
+    return heard
+
+
+def test_a_server_gets_no_more_than_the_first_plan_however_it_asks(tmp_path):
+    hostile = Hostile(asked(0), asked(1), asked(2), asked(3), asked(25))
+    meet(hostile, tmp_path)
+    assert hostile.outcomes == ["TRAINED", "NOT_ALLOWED", "NOT_ALLOWED", "TRAINED", "NOT_ALLOWED"]
+    # The device was off, and the population begins again under the same name, with the rounds of another run.
+    again = Hostile(asked(3, client_index=1), asked(10), asked(6), asked(15), asked(19), asked(0, client_index=1))
+    heard = meet(again, tmp_path)
+    assert again.outcomes == ["NOT_ALLOWED", "TRAINED", "TRAINED", "NOT_ALLOWED", "NOT_ALLOWED", "NOT_ALLOWED"]
+    assert len(again.updates) == 2
+    assert any("taken part 4 times, as often as the plan allows" in words for words in heard)
+    assert any("less than 3 rounds apart" in words for words in heard)
+
+
+@pytest.mark.parametrize(
+    ("looser", "what"),
+    [
+        (plan(rounds=21), "a plan that allows more"),
+        (plan(min_separation=2), "a plan that allows more"),
+        (plan(max_participations=5), "a plan that allows more"),
+        (messages.ParticipationPlan(rounds=20, min_separation=3), "a plan that allows more"),
+        (False, "shows no plan"),
+        (messages.ParticipationPlan(rounds=20), "a plan without rounds, participations or a separation"),
+    ],
+    ids=["rounds", "separation", "participations", "unbounded", "none", "nonsense"],
+)
+def test_a_looser_plan_ends_the_client_until_its_owner_agrees(tmp_path, looser, what):
+    hostile = Hostile(asked(0), asked(7, looser))
+    with pytest.raises(ClientError, match=what):
+        meet(hostile, tmp_path)
+    assert len(hostile.updates) == 1
+    with pytest.raises(ClientError, match=what):
+        meet(Hostile(asked(7, looser)), tmp_path)
+
+
+def test_another_population_is_refused_and_a_tighter_plan_is_kept(tmp_path):
+    hostile = Hostile(asked(0), asked(9, population="others"))
+    with pytest.raises(ClientError, match="'others', but this device is one of 'people'"):
+        meet(hostile, tmp_path)
+    tighter = plan(min_separation=6)
+    kept = Hostile(asked(5, tighter), asked(6, tighter), asked(9))
+    meet(kept, tmp_path)
+    assert kept.outcomes == ["NOT_ALLOWED", "TRAINED", "TRAINED"]
+
+
+def test_an_attempt_that_is_made_again_gets_the_same_update_and_nothing_else(tmp_path):
+    hostile = Hostile(asked(4), asked(4), asked(4, client_index=1), asked(4))
+    meet(hostile, tmp_path)
+    assert hostile.outcomes == ["TRAINED", "TRAINED", "NOT_ALLOWED", "TRAINED"]
+    assert len(set(hostile.updates)) == 1
+    # Not with other text.
+    small.store_of(tmp_path, 3).append(["9 9 9"])
+    changed = Hostile(asked(4))
+    meet(changed, tmp_path)
+    assert changed.outcomes == ["NOT_ALLOWED"]
+
+
+class Late(Hostile):
+    """Wants no update: it reads what training came to, which precedes it."""
+
+    async def upload(self, peer, upload):
+        header = await upload.header()
+        self.outcomes.append(Outcome.Name(header.outcome))
+        return messages.UploadReply(status="LATE")
+
+
+def test_what_no_server_wanted_is_not_counted(tmp_path):
+    record = tmp_path / "record.json"
+    meet(Late(asked(0)), tmp_path)
+    assert json.loads(record.read_text())["populations"]["people"]["taken"] == {}
+    meet(Hostile(asked(1)), tmp_path)
+    assert [*json.loads(record.read_text())["populations"]["people"]["taken"]] == ["1"]
+    assert record.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_server_that_wants_no_update_is_not_told_for_ever_what_training_came_to(tmp_path):
+    """A loss of a model that a server makes up says what the text is."""
+    shown = plan(max_participations=2)
+    curious = Late(*(asked(0, shown, seed=seed) for seed in (1, 2, 2, 3, 4, 5)))
+    heard = meet(curious, tmp_path)
+    assert curious.outcomes == ["TRAINED"] * 5 + ["NOT_ALLOWED"]
+    assert any("told what training came to" in words for words in heard)
+    # Nor of another round, in another life of the device. What was told may be asked again, and be sent.
+    again = Hostile(asked(9, shown), asked(0, shown, seed=2), asked(9, shown))
+    meet(again, tmp_path)
+    assert again.outcomes == ["NOT_ALLOWED", "TRAINED", "TRAINED"]
+
+
+def test_training_that_came_to_no_number_is_told_as_often_as_other(tmp_path, monkeypatch):
+    """Whether a model of a server's making comes to a number on some text says something of the text."""
+    monkeypatch.setattr("fedlm.clients.device.jax_trainer.train_locally", lambda *given: None)
+    curious = Hostile(*(asked(0, plan(max_participations=5), seed=seed) for seed in range(6)))
+    meet(curious, tmp_path)
+    assert curious.outcomes == ["NOT_FINITE"] * 5 + ["NOT_ALLOWED"]
+
+
+def test_the_owner_agrees_once(tmp_path):
+    record, text = tmp_path / "record.json", (1, 1)
+    first = OwnParticipation(record)
+    assert first.may(asked(0), text) == ""
+    first.take(asked(0), text)
+    agreeing = OwnParticipation(record, accept_plan=True)
+    looser = plan(min_separation=1)
+    assert agreeing.may(asked(1, looser), text) == ""
+    with pytest.raises(ClientError, match="--accept-plan"):
+        agreeing.may(asked(2, plan(rounds=99)), text)
+    # What was taken stays counted.
+    assert "apart" in OwnParticipation(record).may(asked(0, looser, learning_rate=0.5), text)
+    agreeing = OwnParticipation(record, accept_plan=True)
+    assert agreeing.may(asked(1, population="others"), text) == ""
+    assert agreeing.may(asked(1, looser), text) == ""
+    assert OwnParticipation(record, accept_plan=True).may(asked(50, False), text) == ""
+    assert OwnParticipation(record).may(asked(51, False), text) == ""
+
+
+def test_a_plan_may_be_required(tmp_path):
+    assert OwnParticipation().may(asked(0, False), (0, 0)) == ""
+    with pytest.raises(ClientError, match="leave out --require-plan"):
+        OwnParticipation(require_plan=True).may(asked(0, False), (0, 0))
+    assert OwnParticipation(require_plan=True).may(asked(0), (0, 0)) == ""
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"populations": {"a": {}}}', '{"populations": {"a": {"plan": [1]}}}'])
+def test_a_damaged_record_is_named(tmp_path, content):
+    (tmp_path / "record.json").write_text(content)
+    with pytest.raises(ClientError, match=r"record\.json: not a record of what this device took part in"):
+        OwnParticipation(tmp_path / "record.json").may(asked(0), (0, 0))
+
+
+def test_nothing_is_sent_that_cannot_be_counted(tmp_path, monkeypatch):
+    def full(path, content, private=False):
+        if '"0":' in content:
+            raise OSError(28, "No space left on device")
+        replace_whole(path, content, private)
+
+    monkeypatch.setattr("fedlm.fedlm_client.own_participation.replace_whole", full)
+    hostile = Hostile(asked(0))
+    with pytest.raises(ClientError, match="cannot be written"):
+        meet(hostile, tmp_path)
+    assert not any(hostile.updates)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(0, 2), st.sampled_from([(8, 3, 2), (8, None, 2), (8, 2, 3)])),
+        max_size=14,
+    )
+)
+def test_whatever_a_server_asks_no_device_takes_part_more_often_than_the_first_plan_says(tmp_path_factory, asks):
+    path, first, taken = tmp_path_factory.mktemp("device") / "record", None, set()
+    for number, seed, (rounds, most, apart) in asks:
+        shown = messages.ParticipationPlan(rounds=rounds, max_participations=most, min_separation=apart)
+        one = asked(number, shown, seed=seed)
+        # Each time the device has just been started again.
+        record = OwnParticipation(path)
+        try:
+            may = record.may(one, "text") == ""
+        except ClientError:
+            continue
+        first = first or (rounds, most or -(-rounds // apart), apart)
+        if may:
+            record.tell(one, "text")
+            record.take(one, "text")
+            taken.add((number, seed))
+    if first is not None:
+        numbers = sorted(number for number, _ in taken)
+        assert len(numbers) <= first[1]
+        assert all(after - before >= first[2] for before, after in itertools.pairwise(numbers))
+        assert all(number < first[0] for number in numbers)
+
+
+@pytest.mark.long
+def test_a_device_is_shown_the_plan_of_a_deployment_and_counts_as_its_server_does(tmp_path):
+    settings = small.deployment(
+        **small.PRIVACY | {"cohort_size": 1, "minimum_reports": 1, "over_selection": 1.0, "min_separation": 1},
+        max_participations=5,
+        population="people of the test",
+    )
+
+    async def go():
+        server = small.Server(small.task(settings), tmp_path / "run")
+        async with asyncio.timeout(60), server:
+            record = OwnParticipation(tmp_path / "record.json", require_plan=True)
+            client = small.make_client(server.port, tmp_path, 3, participation=record)
+            assert await client.run_async()
+
+    asyncio.run(go())
+    kept = json.loads((tmp_path / "record.json").read_text())["populations"]["people of the test"]
+    assert kept["plan"] == [3, 5, 1]
+    assert [*kept["taken"]] == ["0", "1", "2"]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["participation"] == {
+        "planned": {"max_participations": 3, "min_separation": 1},
+        "realised": {"clients": 1, "max_participations": 3, "min_separation": 1},
+    }
+
+
+def test_without_privacy_nothing_is_promised():
+    assert participation_plan(small.deployment()) is None
