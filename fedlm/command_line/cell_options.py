@@ -25,23 +25,23 @@ class CellOptions:
     """
 
     executor: Literal["local", "slurm"] = "local"
-    """local: processes of this machine. slurm: nothing runs; OUT/slurm.sh is written, a job array for sbatch, which
-    runs the cells when it is submitted."""
+    """local: processes of this machine. slurm: nothing runs; the command writes OUT/slurm.sh, a job array for sbatch,
+    which runs the cells when you submit it."""
     workers: Count | None = None
-    """Cells run at the same time. local: one per CPU core, or per accelerator, where it is not given. slurm: as
-    many in each task, 1 where it is not given."""
+    """Cells that run at the same time, with slurm in each task. If not given: one per CPU core or accelerator, and 1
+    with slurm."""
     cores: Count | None = None
-    """CPU cores of each cell, by whose number the last bits of its results are decided. local: where it is not given,
-    an equal part of the machine's. slurm: 1 where it is not given."""
+    """CPU cores of each cell. Their number decides the last bits of its results. If not given: an equal part of the
+    machine's cores, and 1 with slurm."""
     slurm_tasks: Count | None = None
-    """Tasks among which the job array shares the cells out: one for each cell, but 100 at most, where not given."""
+    """Tasks of the job array, which share the cells. If not given: one for each cell, but at most 100."""
     slurm_options: tuple[str, ...] = ()
     """Options of sbatch without their dashes, written into the script: partition=gpu account=me time=4:00:00
     gres=gpu:1."""
     slurm_submit: bool = False
     """Give the script to sbatch too."""
     share: str | None = None
-    """K/N: run only every N-th cell, from the K-th, here, and report nothing; what tasks of a job array do."""
+    """K/N: run only every N-th cell, beginning with the K-th, and write no report. Tasks of a job array do this."""
 
     def __post_init__(self) -> None:
         if self.share is not None:

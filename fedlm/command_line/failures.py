@@ -26,7 +26,7 @@ def complaint_about_place(error: Exception) -> str | None:
     """Say in a line which file or folder of the user cannot be used, and why; None where the error is another."""
     if not isinstance(error, OSError) or error.filename is None or error.errno not in _OF_THE_PLACE:
         return None
-    return f"{error.filename}: {error.strerror}; give another place, or make way there"
+    return f"{error.filename}: {error.strerror}; give another path, or mend this one"
 
 
 def is_full_disk(error: Exception) -> bool:
@@ -43,7 +43,8 @@ def kept_failure(error: Exception, words: list[str]) -> str:
         kept = f"The traceback is in {_kept(text)}, to report it with"
     except OSError as failed:
         kept = f"The traceback cannot be kept ({failed})"
-    return f"failed, and not by a mistake of yours that fedlm knows: {what}{memory}. {kept}; `fedlm --debug` prints it"
+    blame = "fedlm knows no mistake of yours that explains it"
+    return f"failed: {what}{memory}. {blame}. {kept}; `fedlm --debug` prints it"
 
 
 def _kept(text: str) -> Path:

@@ -22,14 +22,14 @@ class ProcessGroup:
     """The processes and devices that run a command together."""
 
     coordinator: str | None = None
-    """HOST:PORT at which process 0 waits for the others; or auto, where JAX finds out by itself which processes there
-    are (SLURM, Open MPI, Cloud TPU)."""
+    """HOST:PORT at which process 0 waits for the others; or auto, if JAX itself finds out which processes there are
+    (SLURM, Open MPI, Cloud TPU)."""
     num_processes: Count | None = None
-    """How many processes run this together."""
+    """Number of processes that run this together."""
     process_id: CountOrZero | None = None
-    """Which of them this is, from 0."""
+    """Number of this process, from 0."""
     devices: Count | None = None
-    """How many devices each process uses: CPU cores where there is no accelerator. All where it is not given."""
+    """Devices that each process uses (CPU cores without an accelerator). If not given, all."""
 
 
 def join_processes(group: ProcessGroup) -> None:

@@ -55,7 +55,7 @@ class _Noise:
     rho: Positive | None = None
     """Instead of the noise multiplier: find the least noise for this rho of zero-concentrated differential privacy."""
     delta: Delta
-    """At which epsilon is stated."""
+    """Delta at which epsilon is stated."""
     json: bool = False
     """Print one JSON object."""
 
@@ -63,9 +63,9 @@ class _Noise:
 @dataclass(frozen=True, kw_only=True)
 class _Federated(_Noise):
     rounds: Count
-    """T, how many rounds there are."""
+    """T, the number of rounds."""
     max_participations: Count | None = None
-    """k, in how many of them a client takes part at most."""
+    """k, the most rounds in which a client takes part."""
     min_separation: Count = 1
     """b, the least difference between the numbers of two rounds of a client: 1 allows adjacent rounds. (TensorFlow
     Privacy counts the rounds between the two, which is one less.)"""
@@ -74,7 +74,7 @@ class _Federated(_Noise):
 @dataclass(frozen=True, kw_only=True)
 class _Sampling:
     sampling_probability: Probability | None = None
-    """With which each client takes part in each round, independently and in secret (Poisson sampling)."""
+    """Probability that a client takes part in a round, independently and in secret (Poisson sampling)."""
 
 
 def _command_of(mechanism: Mechanism) -> type:
@@ -103,21 +103,21 @@ class DpSgdCommand(_Noise):
     """
 
     examples: LargeCount
-    """N, how many examples there are."""
+    """N, the number of examples."""
     batch_size: LargeCount
-    """B, how many a batch has on average."""
+    """B, the mean number of examples in a batch."""
     steps: Count
-    """T, how many steps are taken."""
+    """T, the number of steps."""
     sampling: Literal["poisson", "truncated-poisson"] = "poisson"
     """How batches are drawn. truncated-poisson: a batch that is too large for the device loses examples at random."""
     truncated_batch_size: LargeCount | None = None
-    """Examples that the device takes at most, for truncated-poisson; the batch size and six standard deviations where
-    it is not given."""
+    """Most examples that the device takes, for truncated-poisson. If not given, the batch size plus six standard
+    deviations."""
     mechanism: Literal["gaussian", "banded"] = "gaussian"
-    """gaussian: noise of every step is independent. banded: correlated, with cyclic sampling (amplified banded matrix
-    factorization)."""
+    """gaussian: the noise of every step is independent. banded: it is correlated, with cyclic sampling (amplified
+    banded matrix factorization)."""
     bands: Count | None = None
-    """Of the banded mechanism; where it is not given, those of the least error at epsilon."""
+    """Bands of the banded mechanism. If not given, the number with the least error at epsilon."""
     adjacency: Literal["add_or_remove", "zero_out"] = "add_or_remove"
     """Which data sets are neighbours: one example more or less, or one example whose gradient is zero."""
 
@@ -144,7 +144,7 @@ class LedgerCommand:
     path: tyro.conf.Positional[tuple[Path, ...]]
     """Ledgers, or folders of runs."""
     delta: Delta | None = None
-    """At which to state epsilon; the runs' own where it is not given."""
+    """Delta at which epsilon is stated. If not given, that of the runs."""
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -165,9 +165,9 @@ class BudgetCommand:
     data: tyro.conf.Positional[Path]
     """Folder of the data set."""
     epsilon: Positive | None = None
-    """That all runs together may spend, to set the budget; what is reserved is shown where it is not given."""
+    """Epsilon that all runs together may spend, to set the budget. If not given, the command shows what is reserved."""
     delta: Delta | None = None
-    """At which epsilon is stated."""
+    """Delta at which epsilon is stated."""
     json: bool = False
     """Print one JSON object."""
 
@@ -181,15 +181,15 @@ class PlotCommand:
     """Draw epsilon against rounds, and the error of the mechanisms at equal privacy."""
 
     rounds: Count
-    """T, how many rounds there are."""
+    """T, the number of rounds."""
     max_participations: Count | None = None
-    """k, in how many of them a client takes part at most."""
+    """k, the most rounds in which a client takes part."""
     min_separation: Count = 1
     """b, the least difference between the numbers of two rounds of a client."""
     epsilon: Positive
-    """That every mechanism is given noise for."""
+    """Epsilon for which every mechanism gets its noise."""
     delta: Delta
-    """At which epsilon is stated."""
+    """Delta at which epsilon is stated."""
     out: Path
     """The picture, .png, .svg or .pdf."""
 

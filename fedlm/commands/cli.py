@@ -90,7 +90,7 @@ def _run(command: str, debug: bool, argv: list[str]) -> int:
         return _TERMINATED
     except Exception as error:
         if is_full_disk(error):
-            return _complain(prog, f"the disk is full ({error}); make room, and give the command again", _FAILED)
+            return _complain(prog, f"the disk is full ({error}); free some space, and give the command again", _FAILED)
         if (why := complaint_about_place(error) or missing_platform()) is not None:
             return _complain(prog, why)
         if debug:

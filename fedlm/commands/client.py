@@ -31,28 +31,28 @@ class ClientCommand:
     insecure: bool = False
     """Speak plain text; to a server on loopback alone."""
     name: str | None = None
-    """What this client calls itself where it is insecure; always the same, since the server counts by it how often a
-    client takes part."""
+    """Name of this client with --insecure. Keep the same name, because the server counts by it how often a client takes
+    part."""
     max_examples: Count | None = None
-    """Keep the newest so many examples, and forget the others; all where it is not given."""
+    """Keep this many of the newest examples, and forget the others. If not given, keep all."""
     max_age_days: Positive | None = None
     """Forget examples that were added longer ago than this."""
     models: tuple[str, ...] = ()
-    """Names of the models to train; any registered one where none is given."""
+    """Names of the models that this client trains. If none is given, any registered one."""
     client_algorithms: tuple[str, ...] = ()
-    """Names of the client algorithms to train with; any registered one where none is given."""
+    """Names of the client algorithms that this client trains with. If none is given, any registered one."""
     largest_download: LargeCount = LARGEST_DOWNLOAD
-    """Bytes of the largest model, or tokenizer, to download."""
+    """Largest model or tokenizer to download, in bytes."""
     proxy: str | None = None
-    """Host and port of a proxy, which carries what is encrypted and hears nothing of it (CONNECT). None that the
-    environment names is ever used."""
+    """Host and port of a proxy (CONNECT), which carries the encrypted connection and cannot read it. The client never
+    uses a proxy that the environment names."""
     record: Path | None = None
-    """File in which this device counts the rounds that it took part in; beside its text where it is not given."""
+    """File in which this device counts the rounds that it took part in. If not given, it lies beside the text."""
     accept_plan: bool = False
     """Accept the population and the plan of participation that the server shows now, in place of those that it showed
     first: the device's owner agrees to more."""
     require_plan: bool = False
-    """Take part only where the server promises how often a client takes part, as one with privacy does."""
+    """Take part only if the server promises how often a client takes part, as a server with privacy does."""
 
 
 def main(argv: list[str]) -> int:
@@ -94,7 +94,7 @@ def _identity(command: ClientCommand) -> str:
     if command.insecure:
         loopback_only(command.server)
         if command.name is None or command.credentials is not None:
-            raise ConfigurationError(f"{setting('insecure')} needs a name, and does without {setting('credentials')}")
+            raise ConfigurationError(f"{setting('insecure')} needs a name, and no {setting('credentials')}")
         return command.name
     if command.credentials is None:
         raise ConfigurationError(

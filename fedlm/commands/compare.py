@@ -93,7 +93,7 @@ def main(argv: list[str]) -> int:
 
 
 def _look(path: Path) -> str:
-    return f"first curves: {path}; open it now, it is drawn again while models train, until the report takes its place"
+    return f"first curves: {path}; open it now: it is redrawn while models train, until the report replaces it"
 
 
 def _run_apart(command: CompareCommand, argv: list[str]) -> int:
@@ -119,14 +119,14 @@ def _select(command: CompareCommand, line: str) -> int:
     def announce(stated: "Statement") -> None:
         said = f"privacy of the run that will be chosen: {stated.sentence()}"
         console.print(said, soft_wrap=True, highlight=False, markup=False)
-        console.print("training; how many runs there are, and how they do, is not told", soft_wrap=True)
+        console.print("training; the number of runs and their scores stay secret", soft_wrap=True)
 
     command.execution.refuse_apart("private_selection")
     with ending_by_sigterm():
         executor = command.execution.cell_executor()
         selection = run_selection(command.comparison, command.out, None, announce, executor)
     report = write_selection_page(command.comparison, selection, command.out, line)
-    where = "none of the runs that were drawn" if selection.chosen is None else str(command.out / CHOSEN)
+    where = "none of the runs" if selection.chosen is None else str(command.out / CHOSEN)
     console.print(f"chosen: {where}", soft_wrap=True, highlight=False, markup=False)
     console.print(f"report: {report}", soft_wrap=True)
     return NO_GOOD if selection.chosen is None else 0

@@ -31,9 +31,9 @@ class ExportCommand:
     format: _Format  # type: ignore[valid-type]
     """The form to write."""
     out: Path
-    """File to make; with fedjax, folder."""
+    """File to make. With fedjax, a folder."""
     overwrite: bool = False
-    """Replace what is already at --out."""
+    """Replace what exists at --out."""
 
 
 ExportCommand.__doc__ = "\n\n".join(

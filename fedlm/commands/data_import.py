@@ -38,7 +38,7 @@ def _options_of(source_type: type, settings_type: type) -> type:
         overwrite: bool = False
         """Replace a token store that is already at --out."""
         workers: Count | None = None
-        """Processes that read and tokenize; one for each CPU core where it is not given."""
+        """Processes that read and tokenize. If not given, one for each CPU core."""
 
     Options.__doc__ = inspect.getdoc(source_type)
     return Options
@@ -64,7 +64,7 @@ def _print_summary(summary: ImportSummary, out: Path) -> None:
     if empty := [name for name, split in summary.header.splits.items() if not split.examples]:
         console.print(
             f"NO EXAMPLES in {' and '.join(empty)}: commands that need all three splits, as `fedlm simulate` does, "
-            "will refuse this store. Import text of more users, or divide them otherwise: by another --seed, or by "
+            "will refuse this store. Import text of more users, or split them otherwise, by another --seed, or by "
             "what the input says.",
             soft_wrap=True,
             highlight=False,

@@ -32,23 +32,23 @@ class RelevanceCommand:
     """The file to write."""
     unit: Literal["example", "client"] = "example"
     """What is clipped as a whole. example: one sequence, as in `fedlm pretrain`. client: all text of a client, as in
-    `fedlm simulate`, and in `fedlm pretrain --unit user`; of items always so."""
+    `fedlm simulate` and in `fedlm pretrain --unit user`. Items are always counted by client."""
     length: Count = 128
     """Tokens that a model reads in a sequence."""
     packing: Packing | None = None
-    """packed: a client's texts are laid end to end and cut into sequences. none: each stored example is a sequence. As
-    `fedlm pretrain` does where it is not given: packed for texts, none for all else."""
+    """packed: a client's texts are laid end to end and cut into sequences. none: each stored example is a sequence. If
+    not given, as in `fedlm pretrain`: packed for texts, none for everything else."""
     epsilon: Positive | None = None
-    """Count with (this, delta)-differential privacy for each client; with --packing none or --unit client, since one
-    packed sequence may hold data of several."""
+    """Count with (this, delta)-differential privacy for each client. Needs --packing none or --unit client, because one
+    packed sequence may hold data of several clients."""
     delta: Delta | None = None
     """The delta of epsilon: far below one over the number of clients."""
     tokens_per_unit: Count = 100
-    """Of a private count: distinct tokens of a unit that count fully; where there are more, all count for less. The
-    noise grows with its root."""
+    """For a private count: how many distinct tokens of a unit count fully. If a unit has more, all count for less. The
+    noise grows with the square root of this number."""
     origin: Literal["public"] | None = None
-    """Say that the text is public: of nobody whom a guarantee is to protect. What is promised of every model repeats
-    it."""
+    """Say that the text is public: no guarantee has to protect anybody who wrote it. Every model's statement repeats
+    this."""
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) != (self.delta is None):
@@ -71,7 +71,7 @@ def main(argv: list[str]) -> int:
     command = read_options(RelevanceCommand, argv, "fedlm data relevance")
     if command.out.exists():
         raise ConfigurationError(
-            f"{command.out}: is there already, and may be what runs were trained with; give another --out"
+            f"{command.out}: exists already, and runs may have been trained with it; give another --out"
         )
     private = None
     if command.epsilon is not None and command.delta is not None:

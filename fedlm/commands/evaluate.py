@@ -53,19 +53,19 @@ class EvaluateCommand:
     personalize: bool = False
     """Train on the first half of each client's examples before its second half is scored again."""
     client_learning_rate: Positive | None = None
-    """Learning rate of that training; the run's where it is not given."""
+    """Learning rate of that training. If not given, that of the run."""
     max_clients: Count | None = None
-    """Clients to score at most, chosen at random but always the same; all where it is not given. The files are then
-    named for it, evaluation_SPLIT_N_clients, and others stay as they are."""
+    """Score at most this many clients, chosen at random but always the same ones. If not given, all. The files are then
+    named evaluation_SPLIT_N_clients, and other files stay as they are."""
     data: Path | None = None
     """Folder of the run's data set, if it was moved."""
     devices: Count | None = None
-    """How many devices to use: CPU cores where there is no accelerator. All where it is not given; for tasks one of a
-    CPU, which has all cores."""
+    """Devices to use (CPU cores without an accelerator). If not given, all; for tasks on a CPU one, which has all
+    cores."""
     task_settings: TaskSettings
     ranking: RankingSettings
     json: bool = False
-    """Print what was found on tasks, or by ranking items, as one JSON object in place of a table."""
+    """Print the scores on tasks, or of recommended items, as one JSON object in place of a table."""
     out: Path | None = None
     """File to write that object into."""
 

@@ -41,22 +41,22 @@ class FleetCommand:
     """Whose text the clients have: the folder of a data set that `fedlm data import` wrote (its training clients; the
     server's tokenizer must be its own), or a JSON Lines file of objects with `user` and `text`."""
     clients: Count = 100
-    """How many clients; the text of one person serves several where there are more clients than people: what a server
-    states of each client then holds for no person."""
+    """Number of clients. If there are more clients than people, several of them have the text of one person. What a
+    server states of each client then holds for no person."""
     keys: Path | None = None
     """Folder of the authority's keys, as `fedlm keys ca` makes it: every client gets a certificate from it."""
     records: Path | None = None
     """Folder where each client keeps its own count of the rounds that it took part in, as a device does (`--record` of
-    `fedlm client`). Where it is not given, clients forget it when the fleet ends, and one that is started again for the
-    same run keeps to the server's count alone."""
+    `fedlm client`). If not given, clients forget it when the fleet ends. A fleet that is started again for the same run
+    then relies on the server's count alone."""
     insecure: bool = False
     """Speak plain text, to a server on loopback alone."""
     models: tuple[str, ...] = ()
-    """Names of the models to train; any registered one where none is given."""
+    """Names of the models that clients train. If none is given, any registered one."""
     hour: Annotated[float, Range(least=0, most=24)] | None = None
-    """Hour of the population's day at which to begin, from 0 to 24; the clock's, in UTC, where it is not given."""
+    """Hour of the population's day at which to begin, from 0 to 24. If not given, that of the clock, in UTC."""
     seconds: Positive | None = None
-    """Stop after so many; when the run is over where it is not given."""
+    """Stop after this many seconds. If not given, stop when the run is over."""
     json: bool = False
     """Print the summary as one JSON object."""
 

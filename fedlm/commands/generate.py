@@ -31,10 +31,11 @@ class GenerateCommand:
     prompts: Path | None = None
     """File of prompts, one a line; where it ends in .jsonl, the field prompt of each line."""
     json: bool = False
-    """Print JSON Lines: one of the run and its privacy, then one of each prompt, its completion, its tokens (ids) and
-    why it ends: eos, the model ended the text; max_tokens; max_length, the model reads no longer texts."""
+    """Print JSON Lines: first a line of the run and its privacy, then a line for each prompt. It has the completion,
+    its tokens (ids) and why it ends: eos, the model ended the text; max_tokens; max_length, the model reads no longer
+    texts."""
     vocabulary: Path | None = None
-    """The tokenizer: its JSON file, or the folder of a data set; that of the run's data set where it is not given."""
+    """Tokenizer: its JSON file, or the folder of a data set. If not given, that of the run's data set."""
 
 
 def main(argv: list[str]) -> int:

@@ -27,7 +27,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 @dataclass(frozen=True, kw_only=True)
 class _InFolder:
     keys: Path = Path("keys")
-    """Folder where keys are kept."""
+    """Folder of the keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class AuthorityCommand(_InFolder):
     """
 
     days: Annotated[int, Range(least=1, most=MOST_DAYS)] = 3650
-    """For how long it is valid."""
+    """Days for which the certificate is valid."""
 
     def run(self) -> None:
         Authority.create(self.keys, self.days)
@@ -51,10 +51,10 @@ class ServerCommand(_InFolder):
     """Make the server's certificate and key, in place of earlier ones; a server that runs takes them up by itself."""
 
     host: tuple[str, ...] = ()
-    """Names or addresses that clients dial, beside those of loopback; those of the certificate that is there where none
-    is given."""
+    """Names or addresses that clients dial, beside those of loopback. If none is given, those of the existing
+    certificate."""
     days: Annotated[int, Range(least=1, most=MOST_DAYS)] = 825
-    """For how long it is valid."""
+    """Days for which the certificate is valid."""
 
     def run(self) -> None:
         authority = Authority(self.keys)
@@ -63,7 +63,7 @@ class ServerCommand(_InFolder):
         authority.make_server(hosts, self.days)
         print(f"server: {self.keys / 'server.pem'}, for {', '.join(hosts)}")
         if dropped := [host for host in before if host not in hosts]:
-            print(f"it is not for {', '.join(dropped)} any more; give them as --host too where clients dial them")
+            print(f"it is no longer for {', '.join(dropped)}; if clients dial them, give them as --host too")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class MakeClientCommand(_InFolder):
     name: tyro.conf.Positional[str]
     """The client's name: its identity, by which the server counts how often it takes part."""
     days: Annotated[int, Range(least=1, most=MOST_DAYS)] = 365
-    """For how long it is valid."""
+    """Days for which the certificate is valid."""
 
     def run(self) -> None:
         print(f"client: {Authority(self.keys).make_client(self.name, self.days)}")
@@ -89,11 +89,11 @@ class TokenCommand(_InFolder):
     names: tyro.conf.Positional[tuple[str, ...]]
     """Names that the certificates will have. With several, each line is a name and its token."""
     hours: Annotated[float, Range(above=0, most=24 * MOST_DAYS)] = 72.0
-    """For how long a token can be used."""
+    """Hours for which a token can be used."""
     days: Annotated[int, Range(least=1, most=MOST_DAYS)] = 365
-    """For how long the certificate will be valid."""
+    """Days for which the certificate will be valid."""
     again: bool = False
-    """The same device asks again, because its certificate ends or its key is lost."""
+    """The same device asks again, because its certificate ends or it lost its key."""
 
     def run(self) -> None:
         authority = Authority(self.keys)
@@ -111,7 +111,8 @@ class ServeCommand(_InFolder):
     address: str = "127.0.0.1:8472"
     """Where to listen: host and port; port 0 takes a free one."""
     log: Path | None = None
-    """File for the log, which is put aside when it has 64 MiB, four times; standard error where it is not given."""
+    """Log file. It is put aside at 64 MiB, and four such files are kept. If not given, the log goes to standard
+    error."""
 
     def run(self) -> None:
         from fedlm.fl_core.deployment.event_log import json_log
@@ -128,9 +129,10 @@ class EnrolCommand:
     server: str
     """Host and port of the server's enrolment."""
     ca: Path
-    """The authority's certificate, `ca.pem`, that the operator gave; no other server is talked to."""
+    """The authority's certificate, `ca.pem`, from the operator. The client talks to no other server."""
     token: Path | None = None
-    """File of the token; standard input where it is not given. Others on this machine see what commands are given."""
+    """File with the token. If not given, standard input. Other users of this machine can see the arguments of
+    commands."""
     out: Path
     """Folder for the credentials, for `fedlm client --credentials`."""
 
@@ -149,7 +151,7 @@ class RevokeCommand(_InFolder):
     """Let a client in no more, from its next call on; the server need not be started again."""
 
     name: tyro.conf.Positional[str]
-    """The client's name, which is not given again."""
+    """The client's name. No other client ever gets it."""
 
     def run(self) -> None:
         Authority(self.keys).revoke(self.name)
@@ -190,14 +192,14 @@ class PlanCommand(_InFolder):
 _ACTIONS: dict[str, tuple[str, Any]] = {
     "ca": ("make the authority that signs all certificates", AuthorityCommand),
     "server": ("make the server's certificate and key", ServerCommand),
-    "client": ("make a client's certificate and key here, to be brought to its device", MakeClientCommand),
+    "client": ("make a client's certificate and key here, for you to bring to its device", MakeClientCommand),
     "token": ("make a one-time token with which a device enrols", TokenCommand),
     "serve": ("give devices certificates for their tokens, over the network", ServeCommand),
-    "enrol": ("on a device: make a key, and get a certificate for it with a token", EnrolCommand),
-    "revoke": ("let a client in no more", RevokeCommand),
+    "enrol": ("on a device: make a key, and get its certificate with a token", EnrolCommand),
+    "revoke": ("refuse a client from now on", RevokeCommand),
     "list": ("list the clients' certificates", ListCommand),
     "plan": ("make the key with which the server signs plans", PlanCommand),
-    "operator": ("make the token that operators show", OperatorCommand),
+    "operator": ("make the token by which operators are let in", OperatorCommand),
 }
 _EXAMPLES = """To begin:
 
@@ -214,7 +216,7 @@ def _run(action: str, argv: list[str]) -> int:
 COMMAND = Group(
     "fedlm keys",
     "action",
-    "Certificates by which a deployment's server and clients know each other (mutual TLS).",
+    "Certificates of a deployment's server and clients (mutual TLS).",
     {name: (text, Command(options, partial(_run, name))) for name, (text, options) in _ACTIONS.items()},
     _EXAMPLES,
 )

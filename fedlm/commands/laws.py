@@ -10,11 +10,11 @@ _EXAMPLES = """To begin:
 COMMAND = Group(
     "fedlm laws",
     "action",
-    "Scaling laws: which model, batch, steps and noise a budget of compute, data and privacy is best spent on.",
+    "Scaling laws: how to spend a budget of compute, data and privacy best.",
     {
         "run": ("train a grid of models, learning rates and noise, and measure the loss of each", laws_run.COMMAND),
-        "import": ("take in measurements that were made elsewhere", laws_import.COMMAND),
-        "fit": ("fit laws to what was measured, with their errors on what they had not seen", laws_fit.COMMAND),
+        "import": ("import measurements that were made elsewhere", laws_import.COMMAND),
+        "fit": ("fit laws to measurements, with their errors on measurements that were left out", laws_fit.COMMAND),
         "figures": ("draw pictures of laws", laws_figures.COMMAND),
         "table2": ("list the compute that saturates each budget of people and privacy", laws_table2.COMMAND),
         "report": ("write a page about laws: pictures, findings, errors", laws_report.COMMAND),

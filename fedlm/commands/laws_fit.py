@@ -40,7 +40,8 @@ class FitCommand:
     out: Path
     """File of laws to write, JSON."""
     forms: tuple[str, ...] = WHOLE_GRID
-    """Parametric laws to fit; those that the measurements are not enough for are named. No names: no law."""
+    """Parametric laws to fit. The output names those for which there are too few measurements. Without names, none is
+    fitted."""
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.forms if name not in FORMS]:

@@ -35,19 +35,17 @@ class LawsImportCommand:
     """
 
     source: tyro.conf.Positional[tuple[Path, ...]]
-    """The table, a file of comma-separated values; or folders of runs, or of several."""
+    """A table, which is a file of comma-separated values; or folders of runs, or of several runs."""
     out: Path
     """The Parquet file to write."""
     batch_size: Count = 1024
-    """Examples of a step, where a table has no column batch_size."""
+    """Examples of a step, if a table has no column batch_size."""
     length: Count = 512
-    """Tokens of an example, where a table has no column length."""
+    """Tokens of an example, if a table has no column length."""
     steps: Count | None = None
-    """Steps of a run's schedule, where a table has no column steps; the most that it has measurements of where it is
-    not given."""
+    """Steps of a run's schedule, if a table has no column steps. If not given, the last step that it measured."""
     block_rounds: Count | None = None
-    """Of federated runs: rounds that are averaged to one measurement; a 64th of the longest run's where it is not
-    given."""
+    """For federated runs: rounds whose mean is one measurement. If not given, a 64th of the longest run's rounds."""
 
     def __post_init__(self) -> None:
         of_runs = bool(self.source) and all(path.is_dir() for path in self.source)

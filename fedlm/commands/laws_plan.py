@@ -54,28 +54,28 @@ class LawsPlanCommand:
     """
 
     laws: Path | None = None
-    """The laws, a file that `fedlm laws fit` wrote; those that come with fedlm where it is not given, of small models
-    on one text, which the answer says."""
+    """File of laws, as `fedlm laws fit` writes it. If not given, the laws that come with fedlm, of small models on one
+    text; the answer says so."""
     examples: AtLeastOne | None = None
-    """N, examples to draw from, of which each is hidden; those of --data where it is not given."""
+    """N, the number of examples to draw from, each of which is hidden. If not given, that of --data."""
     epsilon: PositiveOrInfinite
-    """That the whole training may spend; inf for a training that is NOT PRIVATE."""
+    """Epsilon that the whole training may spend; inf for a training that is NOT PRIVATE."""
     compute: Positive | None = None
     """C, floating-point operations: 6 times parameters, batch size, steps and length."""
     delta: Delta | None = None
-    """At which epsilon is stated; the number of examples, or people, to the power -1.1 where it is not given."""
+    """Delta at which epsilon is stated. If not given, the number of examples, or people, to the power -1.1."""
     length: Count | None = None
-    """Tokens of an example; that of the laws where it is not given."""
+    """Tokens of an example. If not given, as many as in the laws."""
     data: Path | None = None
-    """Token store to train on: its vocabulary and number of examples are those of the plan."""
+    """Token store to train on. The plan has its vocabulary and number of examples."""
     near: Positive = 0.01
-    """Also say between which values the trainings lie whose loss is larger by no more than this part."""
+    """Also print the range of trainings whose loss is larger by at most this share."""
     json: bool = False
     """Print one JSON object."""
     write_config: Path | None = None
-    """Write a file of options, .toml, with which `fedlm pretrain --config FILE --out RUN` trains what was planned, or
-    `fedlm simulate` with --federated; a model that has no name is described in a file beside it. Without --data it
-    needs `--data` too. The run finds the noise for as many examples, or clients, as its data has."""
+    """Write a file of options, .toml, for `fedlm pretrain --config FILE --out RUN`, or with --federated for `fedlm
+    simulate`. It trains what was planned. A model without a name is described in a file beside it. Without --data the
+    training needs `--data` too. The run finds the noise for as many examples, or clients, as its data has."""
     federated: bool = False
     """Plan a federated training."""
     of_federated: FederatedSettings

@@ -33,11 +33,11 @@ class MemorizationCommand:
     checkpoint: Path
     """Folder of a run of `fedlm simulate` or `fedlm pretrain`."""
     data: Path | None = None
-    """Folder of the run's data set; where it was when the run was begun, if it is not given."""
+    """Folder of the run's data set. If not given, where it was when the run began."""
     cache: Path | None = None
-    """Folder for the tokens of the data, laid end to end; the folder `cache` of the data set where it is not given."""
+    """Folder for the tokens of the data, laid end to end. If not given, the folder `cache` of the data set."""
     devices: Count | None = None
-    """How many devices to use: CPU cores where there is no accelerator. All where it is not given."""
+    """Devices to use (CPU cores without an accelerator). If not given, all."""
     json: bool = False
     """Print one JSON object in place of tables."""
     plot: Path | None = None

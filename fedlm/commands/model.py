@@ -33,14 +33,14 @@ class ImportCommand:
     out: Path
     """Folder of the run to make."""
     publisher_epsilon: Positive | None = None
-    """What the publisher claims of the weights' privacy: statements of runs that begin with them quote it as the
-    publisher's, with its unit. It is not checked, and is part of no epsilon of a run."""
+    """Epsilon that the publisher claims for the weights. Statements of runs that begin with them quote it as the
+    publisher's, with its unit. fedlm does not check it, and counts it in no epsilon."""
     publisher_delta: Delta | None = None
     """Delta of that epsilon."""
     publisher_unit: str | None = None
-    """Whose presence it hides, in the publisher's words, such as "sequence of 1,024 tokens"."""
+    """Unit whose presence it hides, in the publisher's words, such as "sequence of 1,024 tokens"."""
     publisher_source: str | None = None
-    """Where the publisher says so: a URL, or the title of a report."""
+    """Where the publisher states this: a URL, or the title of a report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +62,11 @@ class ExportCommand:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of the tensors. auto: that of an imported model, bit for bit; float32 of a model that was trained."""
     batch_size: Count = 1
-    """Sequences that the program of stablehlo takes."""
+    """Sequences in the input of the stablehlo program."""
     length: Count = 128
-    """Tokens of each."""
+    """Tokens of each sequence."""
     vocabulary: Path | None = None
-    """The tokenizer: its JSON file, or the folder of a data set; that of the run's data set where it is not given."""
+    """Tokenizer: its JSON file, or the folder of a data set. If not given, that of the run's data set."""
 
 
 def _import(argv: list[str]) -> int:

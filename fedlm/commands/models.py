@@ -31,7 +31,7 @@ class ModelsCommand:
     json: bool = False
     """Print one JSON object from name to parameter count."""
     vocabulary_size: Count | None = None
-    """Count with this vocabulary size in place of each model's own."""
+    """Count with this vocabulary size instead of each model's own."""
 
 
 def main(argv: list[str]) -> int:

@@ -30,16 +30,16 @@ class ExportCommand:
 
     run: tyro.conf.Positional[Path]
     """Folder of the run, a deployment's or a simulation's; or the TOML file of a deployment's settings (`--config` of
-    `fedlm serve`), whose server may be running, or not begun."""
+    `fedlm serve`), whether its server runs or not."""
     out: Path
     """Folder to make."""
     keys: Path | None = None
     """Folder of the key for plans, of `fedlm keys plan`."""
     unsigned: bool = False
-    """Do without a signature. Clients run no such plan."""
+    """Export without a signature. Clients do not run such a plan."""
     vocabulary: Path | None = None
-    """The tokenizer: its JSON file, or the folder of a data set; that of the run's data set, or of the settings, where
-    it is not given."""
+    """Tokenizer: its JSON file, or the folder of a data set. If not given, that of the run's data set, or of the
+    settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,7 @@ def _print(digest: str, signed: str, manifest: dict[str, Any]) -> None:
 COMMAND = Group(
     "fedlm plan",
     "action",
-    "Training that travels as a model of LiteRT.",
+    "Plans: training as a model of LiteRT, for clients without our code.",
     {
         "export": ("write the plan of a run", Command(ExportCommand, _export)),
         "inspect": ("say what is in a plan", Command(InspectCommand, _inspect)),

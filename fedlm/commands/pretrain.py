@@ -42,9 +42,9 @@ class PretrainCommand:
     pretraining: Pretraining
     processes: ProcessGroup
     plan_devices: tuple[Count, ...] = ()
-    """Train nothing, but say what a step needs of each device: memory, and bytes exchanged. Several numbers of devices
-    give a table for each. CPU devices stand in for them while the same programs are compiled, which takes minutes for
-    a large model; precision auto is then float32, and the microbatch size that of an accelerator."""
+    """Train nothing, but print what a step needs of each device: memory, and bytes exchanged. Several numbers of
+    devices give a table for each. CPU devices stand in for them while the same programs are compiled, which takes
+    minutes for a large model. Precision auto is then float32, and the microbatch size that of an accelerator."""
     out: Path
     """Folder of the run."""
 

@@ -27,10 +27,10 @@ class RecommendCommand:
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
     user_history: tuple[str, ...] | None = None
-    """Items that a user has met, in the order of time; none for a user of whom nothing is known."""
+    """Items that a user has met, in the order of time. Give none for an unknown user."""
     histories: Path | None = None
-    """File of histories, one a line, items with spaces between; where it ends in .jsonl, the list items of each
-    line, whose names may have spaces."""
+    """File of histories, one a line, items with spaces between. If it ends in .jsonl, the list `items` of each line,
+    whose names may have spaces."""
     top: Count = 10
     """Items to recommend for each history."""
     keep_history: bool = False
@@ -38,8 +38,8 @@ class RecommendCommand:
     data: Path | None = None
     """Folder of the run's data set, which has the names of the items, if it was moved."""
     json: bool = False
-    """Print JSON Lines: one of the run and its privacy, then one of each history, with its items and their logits, the
-    model's scores, best first."""
+    """Print JSON Lines: first a line of the run and its privacy, then a line for each history. It has the items, best
+    first, with the model's scores (logits)."""
 
 
 def main(argv: list[str]) -> int:

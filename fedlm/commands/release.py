@@ -27,9 +27,9 @@ class ReleaseCommand:
     out: Path
     """Folder to make."""
     vocabulary: Path | None = None
-    """The tokenizer: its JSON file, or the folder of a data set; that of the run's data set where it is not given."""
+    """Tokenizer: its JSON file, or the folder of a data set. If not given, that of the run's data set."""
     uncovered_tokenizer: bool = False
-    """Publish the tokenizer although nothing is promised of it; words of a few people may be in it."""
+    """Publish the tokenizer although no promise covers it; it may have words of a few people."""
 
 
 def main(argv: list[str]) -> int:

@@ -40,9 +40,9 @@ class ListCommand:
     sort: Literal["run", "kind", "model", "state", "done", "heldout", "test", "size", "date"] = "run"
     """By which column."""
     reverse: bool = False
-    """The other way round."""
+    """Reverse the order."""
     json: bool = False
-    """Print one JSON object a run, a line each."""
+    """Print one JSON object a line for each run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class CompareCommand:
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of runs; of a folder with several, a comparison's for one, all are taken."""
+    """Folders of runs. A folder with several runs, such as a comparison's, stands for all of them."""
     out: Path
     """Folder of the report."""
 
@@ -71,9 +71,9 @@ class CleanCommand:
     folders: tyro.conf.Positional[tuple[Path, ...]]
     """Folders with runs."""
     whole: bool = False
-    """Remove the runs whole; each must be named by its own folder."""
+    """Remove whole runs. Name each by its own folder."""
     with_ledger: bool = False
-    """With --whole: also where that removes the record of the privacy that a run has spent."""
+    """With --whole: remove a run even if this removes the record of the privacy that it has spent."""
     yes: bool = False
     """Remove it."""
 
@@ -189,7 +189,7 @@ def _clean(argv: list[str]) -> int:
         remove(removals)
         print(f"{total} removed")
     else:
-        print(f"{total} can be removed; nothing was, --yes does it")
+        print(f"{total} can be removed; give --yes to remove it")
     return 0
 
 
@@ -203,7 +203,7 @@ _EXAMPLES = """For example:
 COMMAND = Group(
     "fedlm runs",
     "action",
-    "Runs that there are, of any kind: how they stand, how they compare, and what of them can be removed.",
+    "Runs of any kind: list them, compare them, and remove what they do not need.",
     {
         "list": ("list the runs in a folder, of any kind", Command(ListCommand, _list)),
         "compare": ("draw the curves of any runs over each other, on a page", Command(CompareCommand, _compare)),

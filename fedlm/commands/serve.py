@@ -43,12 +43,12 @@ class ServeCommand:
     out: Path
     """Folder of the run."""
     vocabulary: Path
-    """The tokenizer: its JSON file, or the folder of a data set that `fedlm data import` wrote."""
+    """Tokenizer: its JSON file, or the folder of a data set that `fedlm data import` wrote."""
     vocabulary_origin: Literal["public"] | None = None
-    """Say of the vocabulary that it is public: made without the text of anybody whom the guarantee is to protect. The
-    statement of what the run promises repeats it. Without it counts what the data set of --vocabulary has recorded."""
+    """Say that the vocabulary is public: made without text of anybody whom the guarantee has to protect. The run's
+    statement repeats this. If not given, the record in the data set of --vocabulary counts."""
     heldout: Path | None = None
-    """Folder of a data set of the same tokenizer, on whose held-out clients the model is scored."""
+    """Folder of a data set with the same tokenizer. The model is scored on its held-out clients."""
     heldout_examples: Count = 10_000
     """Held-out examples to score on; always the same ones."""
     address: str = "127.0.0.1:8470"
@@ -57,11 +57,10 @@ class ServeCommand:
     """Folder of the server's credentials and the list of revoked clients, as `fedlm keys` makes it. Clients need a
     certificate of the same authority (mutual TLS), and its name is their identity."""
     plan_key: Path | None = None
-    """Key of `fedlm keys plan`, `plan.key`, with which plans are signed for clients that have no models
-    (`fedlm-client`); that of --keys where it has one. Without a key such clients are turned away."""
+    """Key of `fedlm keys plan`, `plan.key`, which signs plans for clients that have no models (`fedlm-client`). If not
+    given, that of --keys, if it has one. Without a key the server turns such clients away."""
     page: Path | None = None
-    """Folder of the client of plans for browsers, `build/page` of clients/javascript, to be opened at this server's
-    address."""
+    """Folder of the browser client, `build/page` of clients/javascript. The server shows it at its address."""
     balancers: tuple[str, ...] = ()
     """Addresses, or networks such as 10.0.0.0/28, of balancers that pass TLS through: each connection of theirs must
     begin with a head of the PROXY protocol, version 1 or 2, and counts as one of the address that it names. From
@@ -71,26 +70,26 @@ class ServeCommand:
     on the certificate of each call's client, escaped PEM, in the field fedlm-client-certificate; from anybody else that
     field is refused."""
     max_connections: Count = 10_000
-    """Connections of clients at once, as far as this process may open so many files; beyond that the newest are shut,
-    and beyond half of it from one address."""
+    """Most connections of clients at once, if this process may open so many files. Beyond it the server closes the
+    newest connections, and beyond half of it those from one address."""
     insecure: bool = False
-    """Speak plain text, and believe the name that a client gives itself; on loopback alone."""
+    """Speak plain text, and believe the name that a client gives itself. Works on loopback alone."""
     database: str | None = None
-    """Where rounds, check-ins and participation are kept: postgresql://USER@HOST/DATABASE, whose
-    password is in ~/.pgpass or the file that PGPASSFILE names, or sqlite:///FILE; SQLite in the run's folder where it
-    is not given."""
+    """Database of rounds, check-ins and participation: postgresql://USER@HOST/DATABASE, whose password is in ~/.pgpass
+    or the file that PGPASSFILE names, or sqlite:///FILE. If not given, SQLite in the run's folder."""
     role: Literal["all", "coordinator", "aggregator"] = "all"
-    """What this process does. `all`: everything. To grow past one process, run one `coordinator`, which no client
-    talks to, and several `aggregator`s, which select clients, send them the model and add up their reports: all with
-    the same configuration and --database, each with an --out of its own. Aggregators on one machine share --address."""
+    """What this process does. `all`: everything. To grow past one process, run one `coordinator`, which no client talks
+    to, and several `aggregator`s. These select clients, send them the model and add up their reports. All have the same
+    configuration and --database, and each an --out of its own. Aggregators on one machine share --address."""
     operator_address: str | None = None
-    """Where operators look: host and port of a page, `/status.json` and `/metrics` for Prometheus; nowhere where it is
-    not given. With keys over HTTPS and with the token of `fedlm keys operator`; insecure over HTTP, for whoever can log
+    """Host and port for operators: a page, `/status.json`, and `/metrics` for Prometheus. If not given, there is none.
+    With keys it speaks HTTPS and needs the token of `fedlm keys operator`; insecure it speaks HTTP, for whoever can log
     in to this machine. An aggregator has `/metrics` alone; the rest is the coordinator's."""
     log: Path | None = None
-    """File for the log, which is put aside when it has 64 MiB, four times; standard error where it is not given."""
+    """Log file. It is put aside at 64 MiB, and four such files are kept. If not given, the log goes to standard
+    error."""
     linger_seconds: NotNegative = 30.0
-    """How long clients are still told that the run is over, before the server ends."""
+    """Seconds for which the server still tells clients that the run is over, before it ends."""
 
 
 _ESSENTIALS = (

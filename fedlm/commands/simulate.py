@@ -35,7 +35,7 @@ class SimulateCommand:
     out: Path
     """Folder of the run."""
     save_client_scores: bool = False
-    """Write test_clients.parquet into the folder too: the scores of each test client."""
+    """Also write test_clients.parquet into the folder: the scores of each test client."""
 
 
 _ESSENTIALS = (
@@ -74,7 +74,7 @@ def main(argv: list[str]) -> int:
             f"parameters{trained_part(summary)})"
         )
     if summary["rounds"] > experiment.rounds:
-        console.print(f"it had come so far before: {experiment.rounds} rounds, which were asked for, are fewer")
+        console.print(f"nothing was trained: the run already had more than the {experiment.rounds} rounds asked for")
     console.print(f"privacy: {escape(summary['privacy'])}", soft_wrap=True)
     if audit := summary.get("audit"):
         console.print(

@@ -43,9 +43,9 @@ class StatusCommand:
     keys: Path | None = None
     """Folder with `ca.pem` and `operator.token`, as `fedlm keys` makes it; for a server with keys."""
     watch: bool = False
-    """Go on, once a second, until interrupted."""
+    """Print the status once a second until interrupted."""
     json: bool = False
-    """Print one JSON object instead, or with `--watch` one a line."""
+    """Print one JSON object instead; with `--watch` one a line."""
 
 
 def main(argv: list[str]) -> int:

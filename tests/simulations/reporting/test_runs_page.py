@@ -102,7 +102,7 @@ def test_runs_are_listed_in_lines_where_a_table_would_be_cut(runs, capsys, monke
 def test_cleaning_only_says_what_it_would_do_until_it_is_told(runs, capsys):
     older = runs / "plain" / "checkpoints" / "2"
     assert main(["runs", "clean", str(runs)]) == 0
-    assert "nothing was, --yes does it" in capsys.readouterr().out
+    assert "give --yes to remove it" in capsys.readouterr().out
     assert older.exists()
     assert main(["runs", "clean", str(runs), "--yes"]) == 0
     assert not older.exists()
