@@ -90,12 +90,12 @@ class ImportSettings(VocabularyPrivacySettings, TokenizerSettings):
     """
 
     tokenizer_sentences: Count = 2_000_000
-    """Train the tokenizer on about so many sentences at most: those of some of the train split's clients. A private
-    vocabulary is made of all of them."""
+    """Train the tokenizer on about this many sentences at most, from some clients of the train split. A private
+    vocabulary uses all of them."""
     min_examples: Count = 1
     """Leave out clients with fewer examples, all splits together (the published Stack Overflow has 100)."""
     resplit: bool = False
-    """Split by user, 80/10/10, even where the source has splits of its own."""
+    """Split by user, 80/10/10, even if the source has splits of its own."""
     seed: Seed = 0
     """Seed of the split by user."""
 

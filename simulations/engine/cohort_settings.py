@@ -24,28 +24,29 @@ class CohortSettings:
     cohort_size: Count = 50
     """Clients that take part in a round, drawn without replacement."""
     cohort_sampler: CohortSamplerName = "uniform"
-    """How a round's clients are drawn. uniform: all alike. weighted: one after another with probability proportional to
-    weight among those that are left. availability: uniformly among those that are available when the round begins, or
-    all of them where they are fewer than cohort-size. Those that privacy can be accounted for: poisson: each client
+    """How a round's clients are drawn. uniform: all alike. weighted: one after another, with probability proportional
+    to weight among those that are left. availability: uniformly among those that are available when the round begins,
+    or all of them if they are fewer than cohort-size. Privacy can be accounted for the others. poisson: each client
     independently, cohort-size of them on average. min_separation: uniformly among those that may take part again.
     shuffled_epochs: all clients in a random order, then in another."""
     min_separation: Count = 1
-    """Of the min_separation sampler: rounds from one that a client takes part in to the next that it may, at least; 1
-    allows adjacent rounds."""
+    """For the min_separation sampler: least difference between the numbers of two rounds of a client; 1 allows adjacent
+    rounds."""
     max_participations: Count | None = None
-    """Of the min_separation sampler: rounds that a client may take part in at most."""
+    """For the min_separation sampler: most rounds in which a client takes part."""
     availability_trace: Path | None = None
-    """CSV file for the availability sampler, with the header `client_id,start,end`: hours within a cycle from and until
-    which a client is available, past the cycle's end where start is above end. Clients without a row never are."""
+    """CSV file for the availability sampler, with the header `client_id,start,end`: the hours of a cycle between which
+    a client is available. If start is above end, they pass the cycle's end. Clients without a row are never
+    available."""
     availability_cycle_hours: Positive = 24.0
-    """Length of the cycle that the trace's hours are of; it repeats for ever."""
+    """Hours of the trace's cycle, which repeats for ever."""
     round_minutes: Positive = 10.0
     """How long a round lasts for the availability sampler: round r begins r times this after the cycle's beginning."""
     cohort_weights: Path | None = None
-    """CSV file for the weighted sampler, with the header `client_id,weight`; clients without a row weigh nothing. Where
-    it is not given, a client weighs its number of examples to the power cohort-weight-exponent."""
+    """CSV file for the weighted sampler, with the header `client_id,weight`. Clients without a row weigh nothing. If
+    not given, a client's weight is its number of examples to the power cohort-weight-exponent."""
     cohort_weight_exponent: Finite = 1.0
-    """Power of a client's number of examples that is its weight for the weighted sampler."""
+    """For the weighted sampler: a client's weight is its number of examples to this power."""
 
     def __post_init__(self) -> None:
         check_value_types(self)

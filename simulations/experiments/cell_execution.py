@@ -33,7 +33,7 @@ class CellTask(Protocol):
 
     @property
     def directory(self) -> Path:
-        """Where it runs, and finds its own checkpoints; of no two cells the same."""
+        """The folder where it runs and finds its checkpoints; no two cells share one."""
         ...
 
     def is_finished(self) -> bool:

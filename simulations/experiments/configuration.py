@@ -28,11 +28,11 @@ class EvaluationSettings:
     """When a run is scored, and on what."""
 
     evaluate_every: Count = 10
-    """Score the held-out clients every so many rounds, and after the last."""
+    """Rounds between two scores of the held-out clients, who are also scored after the last round."""
     heldout_examples: Count = 10_000
     """Held-out examples to score on; always the same ones."""
     test_examples: Count | None = None
-    """Test examples to score on at the end; all where it is not given."""
+    """Test examples to score on at the end. If not given, all."""
 
     def __post_init__(self) -> None:
         check_value_types(self)
@@ -43,9 +43,8 @@ class AuditSettings:
     """An audit of what a run gives away of its clients."""
 
     audit_canaries: CountOrZero = 0
-    """Audit the run: draw so many made-up clients, let half of them contribute, and state in the summary how well one
-    can tell from the model which, as a lower bound on epsilon at delta. It is 0 wherever N times delta is not far below
-    0.05."""
+    """Audit the run with this many made-up clients, N, half of whom contribute. The summary states how well the model
+    tells which, as a lower bound on epsilon at delta. The bound is 0 unless N times delta is far below 0.05."""
     audit_repeats: Count = 20
     """Examples of a canary client, all the same random sequence."""
 
@@ -64,17 +63,17 @@ class RunSettings:
     rounds: Count = 100
     """Rounds to run."""
     init_from: Path | None = None
-    """Folder of a run of ours, whose last parameters to begin with in place of random ones; it must be of the same
-    model and vocabulary. What that run has spent of its people's privacy is part of what this run states."""
+    """Folder of another run of the same model and vocabulary. This run begins with that run's last parameters instead
+    of random ones, and states what that run has spent of its people's privacy, too."""
     initial_data: InitialData = "same"
-    """Whose text the parameters of init-from, and of all runs that they come from, were made from. same: that of the
-    people of this run, or nobody knows, so that a run that was not private makes this one NOT PRIVATE, and what a
-    private one spent is composed with what this one spends. public: public text. disjoint: other people's. The
-    statement repeats the last two as assumptions."""
+    """Whose text made the parameters of init-from, and of all runs that they come from. same: text of this run's
+    people, or unknown; a run that was not private then makes this one NOT PRIVATE, and what a private one spent is
+    composed with what this one spends. public: public text. disjoint: other people's text. The statement repeats public
+    and disjoint as assumptions."""
     checkpoint_every: Count = 50
-    """Save a checkpoint every so many rounds, and after the last."""
+    """Rounds between two checkpoints. The last round has one, too."""
     lanes_per_device: Count | None = None
-    """Clients trained together on one device: 1 on a CPU where it is not given, else as many as fit well."""
+    """Clients trained together on one device. If not given, 1 on a CPU, else as many as fit well."""
     cohorts: CohortSettings = field(default_factory=CohortSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
@@ -119,8 +118,8 @@ class Experiment(RunSettings):
     server_learning_rate: Positive = DEFAULT_SERVER_RATE
     """Learning rate of the server optimizer."""
     seed: Seed = 0
-    """Root seed of initialisation, cohorts, shuffling, dropout and rounding. All but the first follow from a secret
-    where privacy relies on Poisson cohorts."""
+    """Root seed of initialisation, cohorts, shuffling, dropout and rounding. Where privacy relies on Poisson cohorts,
+    all but the first follow from a secret instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,12 +127,12 @@ class SelectionSettings:
     """Private selection: the best of a random number of runs, at a stated price."""
 
     private_selection: Literal["none", "poisson", "truncated_negative_binomial"] = "none"
-    """Keep the best of a secret random number of runs alone, with a statement that includes what the choice costs
-    (Papernot and Steinke 2022). Each is a random one of the combinations of models and learning rates, with a seed and
-    noise of its own; the best is that of the lowest held-out loss. The distribution of the number:
-    truncated_negative_binomial costs the least, and gives at least one run; poisson varies less, and may give none. A
-    target-epsilon is reached with the choice. none: every combination is trained with every seed, and choosing among
-    them is not accounted."""
+    """Keep only the best of a secret random number of runs, with a statement that includes what the choice costs
+    (Papernot and Steinke 2022). Each run is a random one of the combinations of models and learning rates, with a seed
+    and noise of its own. The best one has the lowest held-out loss. The distribution of the number:
+    truncated_negative_binomial costs least, and gives at least one run; poisson varies less, and may give none. A
+    target-epsilon includes the choice. none: train every combination with every seed; choosing among them is not
+    accounted."""
     expected_trials: Positive = 10.0
     """How many runs a private selection trains on average."""
     selection_eta: NotNegative = 1.0
@@ -188,17 +187,17 @@ class Comparison(RunSettings):
     seeds: tuple[Seed, ...] = (0, 1)
     """Root seeds; each trains every model with every combination of learning rates once."""
     mechanisms: tuple[PrivacyName, ...] = ()
-    """Noise mechanisms to compare; all runs use privacy where none is given. A setting of one mechanism alone, such as
-    bands, goes to the runs of that one."""
+    """Noise mechanisms to compare. If none is given, all runs use privacy. A setting of one mechanism, such as bands,
+    goes to that mechanism's runs."""
     epsilons: tuple[PositiveOrInfinite, ...] = ()
-    """Compare at each of these epsilons in place of target-epsilon. inf means without noise: such runs have no privacy,
-    but the same cohorts and clip norm, and all clients weigh the same, so that what noise costs can be seen."""
+    """Compare at each of these epsilons instead of target-epsilon. inf: without noise. Such runs have no privacy, but
+    the same cohorts and clip norm, and equal weights for all clients, so they show what noise costs."""
     halvings: CountOrZero = 0
-    """Select learning rates by successive halving: how many times the client rates of each server rate are halved
-    before the end. With 2, the first seed trains all of them for a quarter of the rounds, the half with the lower
-    held-out losses for half, and the best quarter to the end, each from its checkpoint; the other seeds train the best
-    pair alone. Server rates are all trained to the end, since higher ones are ahead at first. 0: every seed trains
-    every pair to the end."""
+    """Select learning rates by successive halving: how many times to halve the client rates of each server rate before
+    the end. With 2, the first seed trains all of them for a quarter of the rounds, the half with the lower held-out
+    losses for half, and the best quarter to the end, each from its checkpoint. The other seeds train only the best
+    pair. All server rates are trained to the end, since higher ones are ahead at first. 0: every seed trains every pair
+    to the end."""
     selection: SelectionSettings = field(default_factory=SelectionSettings)
 
     def __post_init__(self) -> None:

@@ -47,7 +47,7 @@ class GenerationSettings:
 
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: _Count = 100
-    """Tokens to write, at most; a completion ends before where the model says that the text does."""
+    """Most tokens to write. A completion ends before where the model ends the text."""
     batch_size: _Count = 8
     """Prompts that are continued together."""
 

@@ -20,12 +20,12 @@ class Sampling:
     """Draw tokens with probabilities whose logits are divided by this. 0, the default, takes the most likely token each
     time; 1 draws as the model says."""
     top_k: Count | None = None
-    """Draw among so many most likely tokens only."""
+    """Draw only among this many of the most likely tokens."""
     top_p: Probability | None = None
-    """Draw among the fewest most likely tokens that have so much probability together (after --top-k, if both are
+    """Draw only among the fewest most likely tokens whose probabilities reach this sum (after --top-k, if both are
     given)."""
     seed: Seed = 0
-    """Chooses what is drawn. What a prompt gets depends on it and on the prompt's number, not on other prompts."""
+    """Seed of the draws. What a prompt gets depends on it and on the prompt's number, not on other prompts."""
 
     def __post_init__(self) -> None:
         check_value_types(self)

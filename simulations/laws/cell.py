@@ -54,7 +54,7 @@ class GridCell:
 
     @property
     def name(self) -> str:
-        """Of its files; of no two cells of a grid the same."""
+        """The name of its files; no two cells of a grid share one."""
         limited = f"_examples-{self.training_examples}" if self.training_examples else ""
         return (
             f"{urllib.parse.quote(self.model, safe='')}_batch-{self.batch_size}_steps-{self.steps}{limited}"

@@ -12,21 +12,21 @@ class FederatedSettings:
     """What a federated training may use, with --federated."""
 
     people: AtLeastOne | None = None
-    """Training clients to draw from, each of which is hidden; one person is one client."""
+    """Training clients to draw from, each of which is hidden. One person is one client."""
     client_trainings: AtLeastOne | None = None
-    """Compute: how often clients train in all, cohort size times rounds, at most."""
+    """Compute: the most client trainings in all, cohort size times rounds."""
     rounds_at_most: Count | None = None
-    """Rounds that there is time for."""
+    """Most rounds that there is time for."""
     cohort_at_most: Count | None = None
-    """Clients of a round that can be had."""
+    """Most clients that a round can have."""
     cohort_sampler: Literal["poisson", "min_separation", "shuffled_epochs"] | None = None
-    """How cohorts are drawn, as of `fedlm simulate`: poisson with gaussian noise and min_separation with correlated
-    noise where it is not given."""
+    """How cohorts are drawn, as in `fedlm simulate`. If not given, poisson with gaussian noise, and min_separation with
+    correlated noise."""
     min_separation: Count | None = None
-    """Of the min_separation sampler: rounds from one that a client takes part in to the next that it may, at least; as
-    many as there are people for, people over cohort size, where it is not given."""
+    """For the min_separation sampler: least difference between the numbers of two rounds of a client. If not given, as
+    many as there are people for, people over cohort size."""
     max_participations: Count | None = None
-    """Of the min_separation sampler: rounds that a client may take part in at most."""
+    """For the min_separation sampler: most rounds in which a client takes part."""
 
     def __post_init__(self) -> None:
         check_value_types(self)

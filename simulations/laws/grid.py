@@ -22,19 +22,19 @@ class _Axes:
     """What cells differ in; there is one for each combination."""
 
     models: tuple[str, ...]
-    """Names of models, as `fedlm models` lists them. transformer_3x128 is a decoder of 3 layers of width 128; so are
-    those of other numbers, of which the width is a multiple of 32."""
+    """Names of models, as `fedlm models` lists them. transformer_3x128 is a decoder of 3 layers of width 128; other
+    numbers work too, with a width that is a multiple of 32."""
     learning_rates: tuple[Positive, ...]
     """Highest learning rates of the schedule."""
     noise_batch_ratios: tuple[NotNegative, ...] = (0.0,)
-    """Standard deviations of the noise on a step's mean gradient, in clip norms: noise multiplier / batch size. 0 is
+    """Standard deviations of the noise on a step's mean gradient, in clip norms: noise multiplier / batch size. 0:
     without noise."""
     batch_sizes: tuple[Count, ...] = (1024,)
-    """Examples of a step, always as many."""
+    """Examples of a step."""
     steps: tuple[Count, ...]
-    """T, how many steps a run takes, and how long its schedule is."""
+    """T, the number of steps of a run, and the length of its schedule."""
     training_examples: tuple[CountOrZero, ...] = (0,)
-    """Train on so many examples of the data at most, drawn by the seed; 0 for all there are."""
+    """Train on at most this many examples of the data, drawn by the seed; 0 for all."""
     seeds: tuple[Seed, ...] = (0,)
     """Root seeds: each draws first parameters, batches, masks and noise."""
 
@@ -46,12 +46,12 @@ class _Task:
     data: Path
     """Token store, as `fedlm data import` makes it."""
     cache: Path | None = None
-    """Folder for the training tokens laid end to end; `cache` in the data's folder where it is not given."""
+    """Folder for the training tokens laid end to end. If not given, `cache` in the data's folder."""
     length: Count = 512
     """Tokens that the model reads in an example."""
     packing: Packing = "packed"
-    """packed: texts are laid end to end and cut into examples without padding. none: each stored example is one of its
-    own, cut or padded."""
+    """packed: texts are laid end to end and cut into examples without padding. none: each stored example is an example
+    of its own, cut or padded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +59,14 @@ class _Training:
     """How every cell is trained: by Adam."""
 
     clip_norm: Positive | None = 1.0
-    """C, the longest that an example's clipped gradient may be; gradients are divided by it. None: they are not
-    clipped, and there is no noise."""
+    """C, the greatest norm of an example's clipped gradient. Gradients are divided by it. None: no clipping and no
+    noise."""
     schedule: ScheduleName = "exponential"
     """How the learning rate falls after the warm-up, until the end of the run."""
     final_rate: Decay = 0.1
-    """To which part of the highest rate it falls."""
+    """Share of the highest rate at the end of the run."""
     warmup_steps: CountOrZero = 1000
-    """Steps over which the learning rate grows to its highest."""
+    """Steps in which the learning rate grows to its highest."""
     beta1: Decay = 0.9
     """Decay of Adam's first moment."""
     beta2: Decay = 0.999
@@ -80,12 +80,12 @@ class _Measuring:
     """How it is computed and measured."""
 
     block_steps: Count = 100
-    """Steps of a block, over which the training loss is averaged: a row of the measurements."""
+    """Steps of a block. A row of the measurements has the mean training loss of a block."""
     heldout_examples: CountOrZero = 0
-    """Score so many examples of the held-out split after every block; 0 for none. Where examples are repeated, the
-    training loss does not tell how well others are predicted."""
+    """Score this many held-out examples after every block; 0 for none. If examples repeat, the training loss does not
+    show how well others are predicted."""
     microbatch_size: Count | None = None
-    """Examples that are taken at once, a divisor of every batch size; whole batches where it is not given."""
+    """Examples that are taken at once, a divisor of every batch size. If not given, whole batches."""
     precision: Precision = "auto"
     """Precision of the model's arithmetic; parameters are float32 always. auto: float32 on a CPU, tf32 on a GPU,
     bfloat16 on a TPU."""

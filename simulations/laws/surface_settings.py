@@ -19,33 +19,34 @@ class SurfaceSettings:
     """
 
     method: Method = "paper"
-    """paper: as McKenna et al. 2025 word it. code: as their public code does it. two-stage: as the VaultGemma report
-    has it, by the final losses of trainings of several lengths."""
+    """paper: as McKenna et al. 2025 describe it. code: as in their public code. two-stage: as in the VaultGemma report,
+    from the final losses of trainings of several lengths."""
     interpolation: Interpolation = "monotone-cubic"
-    """How predictions lie between the grid's sizes and ratios, in the logarithms. monotone-cubic: on cubics that rise
-    and fall with the points. linear: as published, for the paper's table and figures; farther off where points are far
-    apart."""
+    """How to interpolate between the grid's sizes and ratios, in the logarithms. monotone-cubic: by cubics that rise
+    and fall with the points. linear: as published, for the paper's table and figures, with larger errors where points
+    are far apart."""
     smoothing: Smoothing = "isotonic"
     """How losses are smoothed along the steps. A cumulative minimum is too low where losses are noisy."""
     rolling: NotNegative = 10 / 1280
-    """With the method paper: each loss is averaged with those before it, so many blocks or such a share of them."""
+    """With the method paper: each loss is averaged with those of this many blocks before it, or of this share of
+    all."""
     drop_before: NotNegative = 1000 / 128_000
-    """With the method code: losses of earlier steps are dropped, those of the warm-up."""
+    """With the method code: drop losses of earlier steps, those of the warm-up."""
     extrapolate_from: NotNegative = 16_000 / 128_000
-    """Losses from here on determine how the loss goes on beyond the longest training."""
+    """The loss beyond the longest training follows from losses from here on."""
     doublings: Annotated[int, Range(least=0, most=64)] = 6
-    """How often the longest training is doubled at most, by extrapolation."""
+    """How often extrapolation doubles the longest training, at most."""
     kept_steps: Annotated[int, Range(least=8, most=1 << 20)] = 96
-    """The grid keeps so many of the measured steps, evenly spaced in their logarithm; all where there are no more."""
+    """Keep this many of the measured steps, evenly spaced in their logarithm, or all if there are fewer."""
     dense_form: Literal["mckenna_l1", "mckenna_l2"] | None = None
-    """With the method two-stage: the parametric law by which the grid is filled in between sizes and ratios. None: it
-    is filled in along the steps alone."""
+    """With the method two-stage: parametric law that fills in the grid between sizes and ratios. None: fill it in along
+    the steps alone."""
     draws: CountOrZero = 100
-    """Fits to losses drawn anew, which give the bands of predictions; 0 for none."""
+    """Number of fits to losses drawn anew, which give predictions their bands; 0 for none."""
     seed: Seed = 0
-    """Root of the draws' random numbers."""
+    """Seed of these draws."""
     batch_size: Count | None = None
-    """Which trainings are fitted; needed where the measurements have several batch sizes."""
+    """Batch size of the trainings to fit; needed if the measurements have several batch sizes."""
 
     def __post_init__(self) -> None:
         check_value_types(self)

@@ -35,33 +35,34 @@ class _Model:
     data: Path
     """Token store, as `fedlm data import` makes it."""
     cache: Path | None = None
-    """Folder for the training tokens laid end to end, made once and shared by runs; `cache` in the data's folder where
-    it is not given."""
+    """Folder for the training tokens laid end to end, made once and shared by runs. If not given, `cache` in the data's
+    folder."""
     init_from: Path | None = None
-    """Begin with the parameters of this run, of pretrain or simulate. What it has spent of its people's privacy is part
-    of what this run states."""
+    """Begin with the parameters of this run of pretrain or simulate. This run's statement includes what that run has
+    spent of its people's privacy."""
     initial_data: InitialData = "same"
-    """Whose text the parameters of init-from, and of all runs that they come from, were made from. same: that of the
-    people of this run, or nobody knows, so that a run that was not private makes this one NOT PRIVATE, and what a
-    private one spent is composed with what this one spends. public: public text. disjoint: other people's. The
-    statement repeats the last two as assumptions."""
+    """Whose text made the parameters of init-from, and of all runs that they come from. same: text of this run's
+    people, or unknown; a run that was not private then makes this one NOT PRIVATE, and what a private one spent is
+    composed with what this one spends. public: public text. disjoint: other people's text. The statement repeats public
+    and disjoint as assumptions."""
     steps: Count
-    """T, how many steps are taken."""
+    """T, the number of steps."""
     batch_size: Count
-    """B, units of a batch on average. With privacy each unit is in a batch independently with probability B / N; with b
-    bands, in every b-th with probability b B / N."""
+    """B, the mean number of units in a batch. With privacy each unit is in a batch independently with probability B /
+    N; with b bands, in every b-th with probability b B / N."""
     length: Count = 128
     """Tokens that the model reads in a sequence."""
     unit: Unit = "example"
-    """What is sampled, clipped and hidden as a whole. example: one sequence. user: all that a client of the store has,
-    up to sequences-per-unit sequences; a document of one that was imported without users, as is then stated."""
+    """What is sampled, clipped and hidden as a whole. example: one sequence. user: everything of one client of the
+    store, up to sequences-per-unit sequences. In a store that was imported without users that is a document, and the
+    statement says so."""
     packing: Packing | None = None
     """packed: texts are laid end to end and cut into sequences without padding. none: each stored example is a sequence
-    of its own, cut or padded. Where it is not given, none for prompts with completions, which cannot be packed, and
-    packed for texts. Too long an example loses the beginning of its prompt, and the end of a completion that is too
-    long by itself."""
+    of its own, cut or padded. If not given: packed for texts, none for prompts with completions, which cannot be
+    packed. An example that is too long loses the beginning of its prompt. A completion that is too long by itself loses
+    its end."""
     sequences_per_unit: Count = 1
-    """K, sequences of a user at most; only with the unit user."""
+    """K, the most sequences of a user; only with the unit user."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,38 +72,38 @@ class _Privacy:
     privacy: Literal["dpsgd", "none"] = "dpsgd"
     """dpsgd: clip the gradient of every unit and add noise to their sum. none: neither; the run is NOT PRIVATE."""
     mechanism: Literal["gaussian", "banded"] = "gaussian"
-    """gaussian: noise of every step is independent, as in DP-SGD. banded: it cancels what steps before have added, and
-    units take turns in as many parts as it has bands (amplified banded matrix factorization)."""
+    """gaussian: the noise of every step is independent, as in DP-SGD. banded: it cancels what earlier steps added, and
+    units take turns in as many parts as there are bands (amplified banded matrix factorization)."""
     bands: Count | None = None
-    """Diagonals of the banded mechanism, all but one of which cost the memory of a model each. Where it is not given,
-    the power of two up to 32 with the least error of prefix sums at epsilon, which takes a while to find."""
+    """Diagonals of the banded mechanism. Each but one costs the memory of a model. If not given, the power of two up to
+    32 with the least error of prefix sums at epsilon, which takes a while to find."""
     epsilon: Positive | None = None
     """Choose the noise so that the whole run is (this, delta)-differentially private."""
     noise_multiplier: Positive | None = None
     """Instead of epsilon: standard deviation of the noise on a step's sum, in clip norms."""
     noise_batch_ratio: Positive | None = None
-    """Instead of either: that of the noise on a step's mean, noise-multiplier / batch-size, by which trainings of any
-    batch size compare (McKenna et al. 2025, "Scaling laws for differentially private language models")."""
+    """Instead of either: standard deviation of the noise on a step's mean, noise-multiplier / batch-size. Trainings of
+    any batch size compare by it (McKenna et al. 2025, "Scaling laws for differentially private language models")."""
     delta: Delta | None = None
-    """At which epsilon is stated; the number of units to the power -1.1 where it is not given."""
+    """Delta at which epsilon is stated. If not given, the number of units to the power -1.1."""
     adjacency: Adjacency = "add_or_remove"
     """Which data sets are neighbours: one unit more or less, or one unit whose gradient is zero."""
     sampling: Literal["poisson", "truncated_poisson"] = "poisson"
     """How private batches are drawn. truncated_poisson: batches larger than truncated-batch-size lose units at
     random."""
     truncated_batch_size: Count | None = None
-    """Units that a truncated batch has at most; batch-size and six standard deviations where it is not given."""
+    """Most units of a truncated batch. If not given, batch-size plus six standard deviations."""
     clip_norm: Positive = 1.0
-    """C, the longest that a unit's clipped gradient may be. Gradients are divided by it, so that the learning rate need
-    not follow it."""
+    """C, the greatest norm of a unit's clipped gradient. Gradients are divided by it, so the learning rate need not
+    follow it."""
     clipping: MethodName = "bookkeeping"
     """How sums of clipped gradients are computed. All give the same; vmap is the slowest and takes any model."""
     clip_function: ClipName = "constant"
     """constant: longer gradients are scaled down to the clip norm. automatic: all are scaled to about the clip norm.
     per_layer: each parameter array is clipped alone."""
     noise_seed: Literal["entropy", "experiment"] = "entropy"
-    """entropy: noise and batches nobody can draw again; the ledger's folder keeps their secret. experiment: they follow
-    from the seed, for runs that must be repeatable; such a run is NOT PRIVATE, and says so."""
+    """entropy: nobody can draw the noise and batches again; the ledger's folder keeps their secret. experiment: they
+    follow from the seed, for runs that must be repeatable; such a run is NOT PRIVATE, and says so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,16 +111,16 @@ class _Optimization:
     """The optimizer and its learning rate."""
 
     optimizer: OptimizerName = "adam"
-    """What the (noised) mean gradient goes to."""
+    """Optimizer that takes the (noised) mean gradient."""
     learning_rate: Positive = 1e-3
     """Highest learning rate."""
     schedule: ScheduleName = "constant"
     """How the learning rate falls after the warm-up, to final-learning-rate at the end: linear by the same amount in
     every step, exponential by the same factor, cosine along half a wave. constant: it does not fall."""
     final_learning_rate: NotNegative = 0.0
-    """To which it falls; above 0 where exponential."""
+    """Learning rate at the end of the run; above 0 for exponential."""
     warmup_steps: CountOrZero = 0
-    """Steps over which the learning rate grows to its highest."""
+    """Steps in which the learning rate grows to its highest."""
     momentum: Decay = 0.0
     """Of sgd."""
     beta1: Decay = 0.9
@@ -131,7 +132,7 @@ class _Optimization:
     weight_decay: NotNegative = 0.01
     """Of adamw."""
     dropout: Decay = 0.0
-    """Share of activations that is dropped in training, of recommenders: sasrec, dpformer, gru4rec, lstm4rec."""
+    """Share of activations to drop in training, for recommenders: sasrec, dpformer, gru4rec, lstm4rec."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +140,7 @@ class _Computation:
     """How the devices compute."""
 
     microbatch_size: Count | None = None
-    """Units that a device takes at once; 4 on a CPU and 32 elsewhere where it is not given. Memory grows with it, the
+    """Units that a device takes at once. If not given, 4 on a CPU and 32 elsewhere. Memory grows with it, and the
     result does not depend on it."""
     sharding: Sharding = "data"
     """data: every device has all parameters. full: parameters, optimizer state, sums and noise are spread over the
@@ -154,10 +155,10 @@ class _Canaries:
     """Canaries, by which memorisation is measured."""
 
     canaries: CountOrZero = 0
-    """Plant so many random sequences into the training data, for each of canary-repeats; `fedlm memorization` then says
+    """Plant this many random sequences in the training data, for each of canary-repeats. `fedlm memorization` then says
     how well the model knows them."""
     canary_repeats: tuple[Count, ...] = (1, 4, 16)
-    """How many times a canary stands in the data, each time as a unit of its own."""
+    """How many times each canary stands in the data, each time as a unit of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,13 +168,13 @@ class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, Reattent
     seed: Seed = 0
     """Root seed of initialisation, canaries and, without privacy, batches, masks and dropout."""
     evaluate_every: Count = 100
-    """Score the held-out clients after every so many steps, and after the last."""
+    """Steps between two scores of the held-out clients, who are also scored after the last step."""
     heldout_examples: Count = 2000
-    """Held-out examples scored each time."""
+    """Held-out examples to score on each time."""
     test_examples: Count | None = None
-    """Test examples scored at the end; all where it is not given."""
+    """Test examples to score on at the end. If not given, all."""
     checkpoint_every: Count = 100
-    """Write a checkpoint after every so many steps, and after the last. Each that a private run writes is a release."""
+    """Steps between two checkpoints. The last step has one, too. Each checkpoint of a private run is a release."""
 
     def __post_init__(self) -> None:
         check_value_types(self)

@@ -25,11 +25,11 @@ class ExportSettings:
     """What an example is."""
 
     content: Literal["text", "ids"] = "text"
-    """The feature `tokens` with the example's text; or `x` and `y`, token ids that a model reads and predicts, with
-    the store's own numbers (PAD 0, BOS 1, EOS 2, OOV 3; of a vocabulary of Gemma's BOS 2, EOS 1). A Parquet file always
-    has text and all token ids."""
+    """What an example has: the feature `tokens` with its text; or `x` and `y`, token ids that a model reads and
+    predicts, with the store's own numbers (PAD 0, BOS 1, EOS 2, OOV 3; with a vocabulary of Gemma BOS 2, EOS 1). A
+    Parquet file always has text and all token ids."""
     length: Count = 20
-    """Token ids of `x` and of `y`: longer examples are cut, shorter ones padded."""
+    """Number of token ids of `x` and of `y`. Longer examples are cut, shorter ones padded."""
 
     def __post_init__(self) -> None:
         check_value_types(self)

@@ -77,17 +77,17 @@ class RecommendationSettings(VocabularyPrivacySettings):
     """Leave out users and items with fewer interactions; 1 keeps all."""
     filter: Literal["iterated", "once", "users"] | None = None
     """iterated: go on until all users and items that are left have min_interactions among themselves. once: count both
-    before anything is left out, as SASRec's published preprocessing does, so that some with fewer are left. users:
-    leave out users alone, by their own interactions with items of the catalogue. None stands for users where a
-    catalogue is given or private, which leaves no choice, and for iterated else."""
+    before anything is left out, as SASRec's published preprocessing does, so that some that are left have fewer. users:
+    leave out users alone, by their own interactions with items of the catalogue. If not given, users if a catalogue is
+    given or private, which leaves no choice, else iterated."""
     catalogue: Path | None = None
-    """File of all items that there are, one a line; or another store of items, or its tokenizer.json. Interactions with
-    others are left out. Without it, the catalogue is made of the interactions, of which the held-out ones too."""
+    """File of all items, one a line; or another store of items, or its tokenizer.json. Interactions with other items
+    are left out. Without it the interactions make the catalogue, held-out ones included."""
     validation_item: bool = True
-    """Hold out two items of each user: the last for test, the one before for heldout. Without it, the last alone: of a
-    tenth of the users for heldout, of the others for test."""
+    """Hold out two items of each user: the last for test, the one before for heldout. Without it, hold out only the
+    last: for heldout of a tenth of the users, for test of the others."""
     seed: Seed = 0
-    """Seed of that tenth."""
+    """Seed that draws this tenth."""
 
     def __post_init__(self) -> None:
         check_value_types(self)

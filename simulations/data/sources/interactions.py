@@ -31,20 +31,20 @@ class Interactions:
     """
 
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """The files; with parquet a folder stands for the files in it whose names end in .parquet."""
+    """The files. With parquet a folder stands for the files in it whose names end in .parquet."""
     format: Form = field(kw_only=True)
     """pairs: lines `user item` in the order of time. movielens: ratings.dat, ratings.csv or u.data as GroupLens
     publishes them. csv, jsonl, parquet: tables with the fields that --user, --item and --time name; reviews of Amazon
     are jsonl with reviewerID, asin and unixReviewTime, and since 2023 with user_id, parent_asin and timestamp."""
     user: str | None = field(default=None, kw_only=True)
-    """Name of a table's field with the user, a string or a whole number; user where it is not given."""
+    """Name of a table's field with the user, a string or a whole number. If not given, user."""
     item: str | None = field(default=None, kw_only=True)
-    """Name of a table's field with the item, a string or a whole number; item where it is not given."""
+    """Name of a table's field with the item, a string or a whole number. If not given, item."""
     time: str | None = field(default=None, kw_only=True)
-    """Name of a table's field by which a user's items are put in order, whole numbers, or times such as 2026-01-31 or
-    2026-01-31T18:30:00, all of one form; those of one time keep the table's order, as all do where it is not given."""
+    """Name of a table's field that puts a user's items in order: whole numbers, or times such as 2026-01-31 or
+    2026-01-31T18:30:00, all of one form. Items of equal time keep the table's order. If not given, all items do."""
     delimiter: str | None = field(default=None, kw_only=True)
-    """The character between the fields of csv, a comma where it is not given; \\t for a tab."""
+    """The character between the fields of csv; \\t for a tab. If not given, a comma."""
 
     words_are_separated: ClassVar[bool] = True
 

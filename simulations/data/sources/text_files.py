@@ -31,10 +31,10 @@ class TextFiles:
     """
 
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """The files. A folder stands for the files in it, and in the folders in it, whose names end in .txt or .TXT, or
-    in that and the end of a compressed file's name."""
+    """The files. A folder stands for the files in it and in its folders whose names end in .txt or .TXT, or in that and
+    the end of a compressed file's name."""
     documents: Documents = field(default="files", kw_only=True)
-    """What a document is: a file, a line, or a paragraph, which ends at a blank line."""
+    """What a document is: a file, a line, or a paragraph. A paragraph ends at a blank line."""
 
     words_are_separated = False
     without_users = True

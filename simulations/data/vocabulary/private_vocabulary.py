@@ -24,16 +24,16 @@ class VocabularyPrivacySettings:
 
     vocabulary_epsilon: Positive | None = None
     """Choose the vocabulary with (this, vocabulary_delta)-differential privacy for each client, by noised counts of
-    words. Without it, what one client wrote may be read in the vocabulary. The noise is fresh each time, so such an
+    words. Without it, others can read in the vocabulary what one client wrote. The noise is fresh each time, so such an
     import cannot be repeated."""
     vocabulary_delta: Delta | None = None
     """The delta of vocabulary_epsilon: far below one over the number of clients."""
     vocabulary_words_per_client: Count = 500
-    """Of a client's distinct words the most frequent so many are counted for a private vocabulary. With more, each
-    counts for less."""
+    """Count this many of a client's most frequent distinct words for a private vocabulary. With more, each counts for
+    less."""
     vocabulary_origin: Literal["public"] | None = None
-    """Say of the vocabulary that you give that it is public: made without the text of anybody whom a guarantee is to
-    protect. It is repeated in what is promised of every model."""
+    """Say that the vocabulary that you give is public: made without text of anybody whom a guarantee has to protect.
+    Every model's statement repeats this."""
 
     def __post_init__(self) -> None:
         if (self.vocabulary_epsilon is None) != (self.vocabulary_delta is None):

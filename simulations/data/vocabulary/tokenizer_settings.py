@@ -13,18 +13,18 @@ class TokenizerSettings:
     """What tokenizer to train, or to take."""
 
     tokenizer: Literal["wordpiece", "words"] = "wordpiece"
-    """How text becomes tokens: pieces of words, as BERT cuts them, so that hardly a word is unknown; or whole words,
-    of which the rare ones are unknown, as the published Stack Overflow tasks have it."""
+    """How text becomes tokens. wordpiece: pieces of words, as BERT cuts them, so that hardly a word is unknown. words:
+    whole words, as in the published Stack Overflow tasks; rare ones are unknown."""
     vocabulary_size: Count = 4096
-    """Tokens of the vocabulary at most. For wordpiece, special tokens and characters are among them; for words, it is
-    the number of the most frequent words kept, and the 4 special tokens come on top."""
+    """Most tokens of the vocabulary. For wordpiece, special tokens and characters are among them. For words, it is the
+    number of the most frequent words kept, and the 4 special tokens come on top."""
     lowercase: bool = True
     """Lower-case all text first."""
     vocabulary: Path | None = None
-    """A vocabulary to take in place of training one: a store or its tokenizer.json, taken as it is whatever the other
-    settings; for wordpiece a vocab.txt of one token a line, as BERT has it, taken whole with our special tokens for
-    its own; for words a file of `word count` lines, most frequent first, as the published stackoverflow.word_count,
-    of which the first vocabulary_size words are taken."""
+    """A vocabulary to use instead of training one: a store or its tokenizer.json, which is used as it is, whatever the
+    other settings. Or for wordpiece a vocab.txt of one token a line, as BERT has it, used whole with our special tokens
+    for its own. Or for words a file of `word count` lines, most frequent first, such as the published
+    stackoverflow.word_count; the first vocabulary_size words are used."""
 
     def __post_init__(self) -> None:
         check_value_types(self)

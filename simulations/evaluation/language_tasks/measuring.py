@@ -38,20 +38,20 @@ class TaskSettings:
     """Which tasks, and how."""
 
     tasks: str | None = None
-    """Names of tasks, groups or tags of lm-evaluation-harness, separated by commas, such as `arc_easy,piqa`; the model
-    is scored on these in place of clients. That library downloads their data sets from huggingface.co, and keeps them
-    (HF_HOME says where; with HF_DATASETS_OFFLINE=1 it only looks there)."""
+    """Names of tasks, groups or tags of lm-evaluation-harness, separated by commas, such as `arc_easy,piqa`. The model
+    is scored on these instead of clients. The library downloads their data sets from huggingface.co and keeps them in
+    HF_HOME; with HF_DATASETS_OFFLINE=1 it only looks there."""
     task_folder: Path | None = None
-    """Folder of tasks of your own in the library's format, YAML and data. Python functions that its YAML names are run:
-    give only a folder that you trust."""
+    """Folder of tasks of your own in the library's format, YAML and data. The library runs Python functions that the
+    YAML names, so give only a folder that you trust."""
     num_fewshot: CountOrZero | None = None
-    """Solved examples before each question; as many as each task says where it is not given."""
+    """Solved examples before each question. If not given, as many as each task says."""
     limit: Count | None = None
-    """Only so many first documents of each task, to try it out."""
+    """Score only this many of the first documents of each task, to try it out."""
     vocabulary: Path | None = None
-    """The tokenizer: its JSON file, or the folder of a data set; that of the run's data set where it is not given."""
+    """Tokenizer: its JSON file, or the folder of a data set. If not given, that of the run's data set."""
     batch_size: Count | None = None
-    """Inputs scored together on each device; as many as suit the device and the vocabulary where it is not given."""
+    """Inputs scored together on each device. If not given, as many as suit the device and the vocabulary."""
 
     def __post_init__(self) -> None:
         check_value_types(self)

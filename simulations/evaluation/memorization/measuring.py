@@ -44,13 +44,13 @@ class MemorizationSettings:
     """Whose sequences the model is asked to continue."""
     prefix: tuple[Count, ...] = ()
     """Tokens that the model is shown, BOS among them. Several values are measured one after another, all on sequences
-    that are long enough for the largest. Where it is not given, 50, or as many as enough sequences allow."""
+    that are long enough for the largest. If not given, 50, or as many as enough sequences allow."""
     suffix: Count | None = None
-    """Tokens that the model is to continue with. Where it is not given, 50, or as many as enough sequences allow."""
+    """Tokens that the model continues with. If not given, 50, or as many as enough sequences allow."""
     examples: Count = 1000
-    """Sequences of each split, at most; drawn at random among those that are long enough."""
+    """Most sequences of each split, drawn at random among those that are long enough."""
     references: Annotated[int, Range(least=2, most=1 << 30)] = 2000
-    """Random sequences among which canaries are ranked, where the run was trained on canaries."""
+    """Random sequences among which canaries are ranked, if the run was trained on canaries."""
     seed: Seed = 0
     """Chooses the sequences."""
 

@@ -31,12 +31,12 @@ class RankingSettings:
     """How recommendations are scored, where a run's data is one of recommendation."""
 
     top_k: tuple[Count, ...] | None = None
-    """Each k of HIT@k, NDCG@k and coverage@k; 1, 5, 10 and 20 where it is not given."""
+    """Each k of HIT@k, NDCG@k and coverage@k. If not given, 1, 5, 10 and 20."""
     sampled_negatives: Count | None = None
-    """Rank a user's held-out item among so many others, drawn uniformly without replacement from those that the user
-    has not met; among all items of the catalogue where it is not given. Scores of the two kinds cannot be compared."""
+    """Rank a user's held-out item among this many others, drawn uniformly without replacement from those that the user
+    has not met. If not given, among all items of the catalogue. Scores of the two kinds cannot be compared."""
     keep_history: bool = False
-    """Rank items that the user has met before as well, which are left out otherwise."""
+    """Also rank items that the user has met before."""
     negatives_seed: Seed = 0
     """Seed of the draw."""
 

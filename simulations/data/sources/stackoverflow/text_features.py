@@ -28,7 +28,7 @@ class FeatureFiles:
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """The files."""
     feature: str | None = None
-    """Name of the feature with the text; tokens or else snippets where it is not given."""
+    """Name of the feature with the text. If not given, tokens, or else snippets."""
 
     @property
     def words_are_separated(self) -> bool:

@@ -47,7 +47,7 @@ class CsvTables(RowSettings):
     delimiter: str = field(default=",", kw_only=True)
     """The character between fields; \\t for a tab."""
     quotes: bool = field(default=True, kw_only=True)
-    """Whether quotation marks may stand around fields. Without them, a quotation mark is a character like any other
+    """Whether quotation marks may stand around fields. Without this, a quotation mark is a character like any other,
     and a line is a row."""
 
     def __post_init__(self) -> None:

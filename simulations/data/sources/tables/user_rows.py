@@ -37,32 +37,32 @@ class RowSettings:
     """Which fields of a row mean what."""
 
     user: str | None = "user"
-    """Name of the field that says whose text it is: a string or a whole number, 12.0 being 12. Rows without a user
-    are left out, and counted. None where texts have no users: each row is then a document, and a client of its own."""
+    """Name of the field that says whose text it is: a string or a whole number; 12.0 is 12. Rows without a user are
+    left out, and counted. Give None if texts have no users: each row is then a document, and a client of its own."""
     text: str = "text"
     """Name of the field with the text."""
     split: str | None = None
     """Name of a field that says train, heldout (or validation, valid, dev) or test. Without it, users are split
     80/10/10."""
     order: str | None = None
-    """Name of a field by which a user's rows are put in order: whole numbers, or times as ISO 8601 writes them, such as
-    2026-01-31 or 2026-01-31T18:30:00, of UTC where they name no zone. All are of one form: Unix seconds among times,
-    dates among times of day, or zones in some, are refused."""
+    """Name of a field that puts a user's rows in order: whole numbers, or ISO 8601 times, such as 2026-01-31 or
+    2026-01-31T18:30:00, in UTC if they name no zone. All must have one form: Unix seconds among times, dates among
+    times of day, or zones in some, are refused."""
     examples: ExampleCut | None = None
-    """What makes an example: each sentence of a text, or each text as a whole. None stands for sentences where there
-    are users, and for texts where there are documents."""
+    """What makes an example: each sentence of a text, or each text as a whole. If not given, sentences where there are
+    users, and texts where there are documents."""
     prompt: str | None = None
-    """In place of a text: name of the field with a prompt. A row is then one example, its prompt and its completion,
-    of which `fedlm pretrain` trains on the completion alone. Both are encoded apart and as they are, so that a space
-    between them must stand in one of them."""
+    """Instead of a text: name of the field with a prompt. A row is then one example, its prompt and its completion, and
+    `fedlm pretrain` trains on the completion alone. Both are encoded apart and as they are, so a space between them
+    must stand in one of them."""
     completion: str | None = None
-    """Name of the field with what completes the prompt."""
+    """Name of the field with the completion of the prompt."""
     messages: str | None = None
-    """In place of prompt and completion: name of the field with a conversation, a list of objects with role and
-    content. Its last message must be the assistant's, and is the completion; all before it is the prompt."""
+    """Instead of prompt and completion: name of the field with a conversation, a list of objects with role and content.
+    Its last message must be the assistant's, and is the completion. Everything before it is the prompt."""
     chat_template: Path | None = None
     """How messages are written: a chat_template.jinja, a tokenizer_config.json that has one, or the folder of a model
-    with one of these, which may be what `fedlm model import` made."""
+    with one of these, which may come from `fedlm model import`."""
 
     words_are_separated = False
     texts_are_names: ClassVar[bool] = False
