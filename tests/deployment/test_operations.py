@@ -151,6 +151,7 @@ def selector(name, labels):
     return f"{name}{{{inside}}}" if inside else name
 
 
+@pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 def test_the_page_in_a_browser(tmp_path):
     async def look(server):

@@ -58,6 +58,7 @@ def test_writes_metrics_and_a_summary(finished):
     assert "round 8/8" in result.stderr
 
 
+@pytest.mark.long
 def test_learns(finished):
     out, _ = finished
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -171,6 +172,7 @@ def test_a_diverging_run_ends_early_and_says_so(small_store, tmp_path, fedlm_her
     assert summary["test_perplexity"] is None or summary["test_perplexity"] > 1
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_is_named(small_store, tmp_path, fedlm_here):
     out = tmp_path / "damaged"
     assert fedlm_here(*options(small_store, out, rounds=2)).returncode == 0

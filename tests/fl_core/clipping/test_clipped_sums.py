@@ -292,6 +292,7 @@ def test_large_logits_that_are_made_twice_are_the_same(monkeypatch):
         assert 0 < length(found.gradient) <= clip_norm * (1 + 1e-6)
 
 
+@pytest.mark.long
 def test_errors_of_logits_whose_normalizer_is_lost_are_as_long_as_they_are(monkeypatch):
     """Beside logits of 10^9 the logarithm of how many there are is nothing, so that each has an error of 1."""
     vocabulary, width, positions = 2**18, 8, 64

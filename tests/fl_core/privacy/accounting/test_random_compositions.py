@@ -107,6 +107,7 @@ def test_bounds_hold_on_a_grid_that_is_far_too_coarse(monkeypatch):
     assert 19.9 < lower_epsilon(losses, 1e-9) <= 20 <= upper_epsilon(losses, 1e-9) < 20.1
 
 
+@pytest.mark.long
 def test_masses_below_a_jump_may_all_be_none(monkeypatch):
     """Where the grid is coarse, all ordinary losses of a release may have masses that no float expresses."""
     monkeypatch.setattr(loss_sums, "_MOST_POINTS", 1 << 13)
@@ -125,6 +126,7 @@ def test_masses_next_to_none_are_no_warning():
         assert lower_epsilon(losses_of([event], direction), 1e-6) <= upper_epsilon(losses_of([event], direction), 1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("often", "rare", "delta"),
     [
@@ -145,6 +147,7 @@ def test_a_rare_release_that_gives_everything_away_takes_its_probability_of_delt
     assert lower > epsilon_bounds([often], delta).upper
 
 
+@pytest.mark.long
 def test_a_training_and_one_with_hardly_any_noise():
     """60 batches of one example of a million, and one such batch with so little noise that all of it is seen."""
     probability = 1 / 1_036_672
@@ -157,6 +160,7 @@ def test_a_training_and_one_with_hardly_any_noise():
     assert both.lower > 4 * epsilon_bounds([often], 1e-6).upper
 
 
+@pytest.mark.long
 def test_losses_of_one_release_do_not_hide_those_of_another():
     """A far loss that hardly happens once made the window so wide that all else lay between two points of its grid."""
     events = [
@@ -198,6 +202,7 @@ def test_delta_of_much_noise_with_fifty_digits(noise, epsilon):
         assert 0 <= delta_above([GaussianEvent(noise)], epsilon) / exact - 1 <= 1e-8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("events", "epsilon", "exact"),
     [
