@@ -109,6 +109,35 @@ def _composed(kind: type[_Settings], values: dict[str, Any]) -> _Settings:
     return kind(**own)
 
 
+def part_of(settings: Any, kind: type[_Settings]) -> _Settings:
+    """Give the part of settings that is of a kind: a record within them, or they themselves where they inherit it."""
+    values = [settings, *(getattr(settings, field.name) for field in dataclasses.fields(settings))]
+    return next(value for value in values if isinstance(value, kind))
+
+
+def path_settings(kind: type) -> tuple[str, ...]:
+    """List the values of a record, and of the records within it, that are paths, by name."""
+    return tuple(name for name, hint in value_types(kind).items() if Path in (hint, *get_args(hint)))
+
+
+class PartSettings:
+    """Settings that are checked with the rest of a run's, which they are a part of."""
+
+    def check_run(self, run: Any) -> None:
+        """Refuse what does not fit together, or not with the settings of the run. Raises ConfigurationError."""
+
+
+def check_parts(settings: Any) -> None:
+    """Check the parts of a run's settings, as `PartSettings` do: the records within them, and what they inherit."""
+    for kind in type(settings).__mro__:
+        if issubclass(kind, PartSettings) and "check_run" in vars(kind):
+            kind.check_run(settings, settings)
+    for field in dataclasses.fields(settings):
+        if isinstance(part := getattr(settings, field.name), PartSettings):
+            check_value_types(part)
+            part.check_run(settings)
+
+
 def default_settings(kind: type) -> dict[str, Any]:
     """Collect the defaults of a record's fields, and of those of the records within it, by name."""
     defaults: dict[str, Any] = {}

@@ -30,7 +30,7 @@ def fedlm(
     import jax
 
     from fedlm.fl_core.deployment.roles import Endpoints, serve
-    from fedlm.fl_core.deployment.server.client_service import Task
+    from fedlm.fl_core.deployment.server.task import Task
     from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
     from fedlm.fl_core.deployment.transport.http_server import HttpServer
     from fedlm.fl_core.deployment.transport.listeners import Listener, ListenOptions

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.interop.task import Setting, Task, make_clients
 from fedlm.fl_core.rounds.aggregation import AggregationRules
 from fedlm.fl_core.rounds.local_sgd import LocalTraining
-from fedlm.fl_core.rounds.round_loop import Averaging, FederatedOptimization, run_rounds
+from fedlm.fl_core.rounds.round_loop import Averaging, FederatedOptimization, Rounds
 from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig
 from fedlm.fl_core.updates.registry import make_compressor
 from fedlm.interop.parameters import Tree
@@ -50,5 +50,7 @@ def run_ours(task: Task, server: str = "fedadam", averaging: Averaging | None = 
     )
     start = optimization.first_state(jax.tree_util.tree_map(jnp.asarray, task.params))
     sampler = EveryClient(len(task.clients))
-    for finished in run_rounds(start, range(setting.rounds), engine, sampler, optimization, averaging):
+    for finished in Rounds(
+        start, range(setting.rounds), engine, sampler, optimization=optimization, averaging=averaging
+    ):
         yield jax.tree_util.tree_map(np.asarray, finished.state.params)

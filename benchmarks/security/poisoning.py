@@ -22,9 +22,10 @@ import numpy as np
 from benchmarks.machine import describe_machine
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustRule, robust_mean
-from fedlm.fl_core.rounds.aggregation import AggregationRules, CohortAggregate, contribution
+from fedlm.fl_core.rounds.aggregation import AggregationRules, CohortAggregate, WeightedMean, contribution
 from fedlm.fl_core.rounds.cohorts import UniformSampler
 from fedlm.fl_core.rounds.local_sgd import TrainingSums, local_step
+from fedlm.fl_core.rounds.norm_bounds import BoundedMean
 from fedlm.fl_core.rounds.round_loop import CohortResult, FederatedOptimization, RoundPlan
 from fedlm.fl_core.rounds.scores import evaluate
 from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig
@@ -112,7 +113,8 @@ def heldout_loss(
     with tempfile.TemporaryDirectory() as out, RunFolder(Path(out)) as folder:
         run = Run(folder, RunIdentity("poisoning", {}, {}), rounds, 10, find_divergence)
         fresh = optimization.first_state(model.init(jax.random.key(seed)))
-        training = FederatedTraining(run, optimization, fresh, None, defence.bounds, defence.bounds)
+        averaging = BoundedMean() if defence.bounds else WeightedMean()
+        training = FederatedTraining(run, optimization, fresh, averaging=averaging, goes_back=defence.bounds)
         run.take(training.rounds(runner, UniformSampler(CLIENTS, COHORT, seed), score, 10))
         loss = score(training.server.params)["heldout_loss"]
         return (loss if np.isfinite(loss) else None), sum("went_back" in row for row in folder.rows)

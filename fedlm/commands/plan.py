@@ -82,9 +82,9 @@ def _export(argv: list[str]) -> int:
 def _of_run(command: ExportCommand) -> "PlanSource":
     """Read what a plan is made of from the folder of a run; one of a simulation says nothing of cutting text."""
     from fedlm.fl_core.composed_settings import compose, value_types
-    from fedlm.fl_core.lora_settings import recorded_lora
     from fedlm.fl_core.privacy.origins.ancestry import settings_in
     from fedlm.fl_core.rounds.settings import TrainingSettings
+    from fedlm.fl_core.runs.capabilities.lora_settings import recorded_lora
     from fedlm.simulations.weights.exporting import read_run, tokenizer_of
 
     stored = read_run(command.run, command.vocabulary)

@@ -220,7 +220,7 @@ def served_model(name: str, training: "TrainingSettings", vocabulary: Path) -> S
     import jax
 
     from fedlm.fl_core.privacy.origins.vocabulary_origin import tokenizer_file
-    from fedlm.fl_core.reattention import refuse_reattention
+    from fedlm.fl_core.runs.capabilities.reattention import refuse_reattention
     from fedlm.models.layers.dropout import with_dropout
     from fedlm.models.precision import resolve_precision, with_precision
     from fedlm.models.special_tokens import OWN
@@ -245,7 +245,7 @@ def served_model(name: str, training: "TrainingSettings", vocabulary: Path) -> S
 
 
 def _task(command: ServeCommand) -> Any:
-    from fedlm.fl_core.deployment.server.client_service import Task
+    from fedlm.fl_core.deployment.server.task import Task
     from fedlm.simulations.data.vocabulary.given_vocabulary import given_origin
 
     deployment = command.deployment

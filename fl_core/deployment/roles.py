@@ -28,9 +28,10 @@ from fedlm.fl_core.deployment.operations.overview import Overview, ProcessShown,
 from fedlm.fl_core.deployment.protocol.interface import Handlers
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.security.keys import Authority
-from fedlm.fl_core.deployment.server.client_service import ClientService, Task
+from fedlm.fl_core.deployment.server.client_service import ClientService
 from fedlm.fl_core.deployment.server.local_rounds import LocalRounds
 from fedlm.fl_core.deployment.server.network_runner import NetworkCohortRunner
+from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.retrying import with_retries
@@ -119,7 +120,7 @@ async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, 
         folder = opened.enter_context(RunFolder(out, private=task.deployment.privacy.is_private))
         url = database or sqlite_url(out / DATABASE_FILE)
         state = SqlState(await opened.enter_async_context(endpoints.reached(url)))
-        training = _training(task, folder, state)
+        training = DeployedTraining(task, folder, state)
         service = ClientService.make(task, state, out)
         rounds = LocalRounds(service)
         overview = Overview(task.deployment, rounds, training, state)
@@ -149,7 +150,7 @@ async def coordinate(task: Task, out: Path, endpoints: Endpoints, observe: Obser
         folder = opened.enter_context(RunFolder(out, private=task.deployment.privacy.is_private))
         connections = await opened.enter_async_context(endpoints.reached(database))
         state, shared = SqlState(connections), SharedRounds(connections)
-        training = _training(task, folder, state)
+        training = DeployedTraining(task, folder, state)
         opened.enter_context(_draining_signals(draining.set))
         runner = SharedCohortRunner(shared, task.deployment, agreement(task), draining.is_set)
         status = SharedStatus(runner, state, draining.is_set)
@@ -210,12 +211,6 @@ async def enrol_devices(keys: Path, address: str) -> None:
         listening.enter_context(_draining_signals(stopped.set))
         await _listen(listening, EnrolmentServer(Authority(keys).enrol, address, keys), "devices")
         await stopped.wait()
-
-
-def _training(task: Task, folder: RunFolder, state: SqlState) -> DeployedTraining:
-    return DeployedTraining(
-        task.deployment, task.model, task.fingerprint, folder, state, task.score, task.sampler, task.vocabulary_origin
-    )
 
 
 def agreement(task: Task) -> str:

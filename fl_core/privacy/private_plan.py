@@ -1,11 +1,9 @@
 """From the settings of a private run and what its sampler enforces to the plan whose privacy is accounted."""
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.origins.ancestry import Phase
-from fedlm.fl_core.privacy.origins.relevance_origin import RelevanceOrigin
-from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN, VocabularyOrigin
+from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.participation import Participation
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
 from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
@@ -14,55 +12,65 @@ from fedlm.fl_core.privacy.promise.spending import calibrate_total
 from fedlm.fl_core.privacy.settings import PrivacySettings
 
 
+class PlannedRounds(NamedTuple):
+    """What is planned of the rounds of a run, but for their noise."""
+
+    rounds: int
+    cohort_size: int
+    clip_norm: float  # of updates
+    participation: Participation  # what the run's sampler enforces
+    delta: float  # at which epsilon is stated
+    unit: str = CLIENT  # whose presence is hidden
+
+
+class Beside(NamedTuple):
+    """What counts towards a target beside the sums of a run."""
+
+    origins: Origins = Origins()
+    training_data: str | None = None  # fingerprint of the training data; None where nobody knows it
+    law: TrialsLaw | None = None  # of the number of trials that the run is to be chosen from; None for no choice
+
+
 def plan_aggregation(
     settings: PrivacySettings,
-    rounds: int,
-    cohort_size: int,
-    clip_norm: float,
-    participation: Participation,
-    delta: float,
+    planned: PlannedRounds,
+    beside: Beside = Beside(),  # noqa: B008
     known: PrivacyPlan | None = None,
-    training_data: str | None = None,
-    ancestry: Sequence[Phase] = (),
-    vocabulary: VocabularyOrigin = UNKNOWN,
-    law: TrialsLaw | None = None,
-    unit: str = CLIENT,
-    relevance: RelevanceOrigin | None = None,
 ) -> PrivateAggregation:
     """Work out what a private run does, of settings that were checked.
 
     Args:
       settings: of the run.
-      rounds: of the run.
-      cohort_size: of a round.
-      clip_norm: of updates.
-      participation: what the run's sampler enforces.
-      delta: at which epsilon is stated.
-      known: the plan of the run that goes on, whose coefficients and noise need not be chosen again.
-      training_data: fingerprint of the training data; None where nobody knows it.
-      ancestry: what the first parameters went through, whose spending a target includes.
-      vocabulary: where it comes from; what it has spent a target includes too.
-      law: of the number of trials that the run is to be chosen from, which a target includes too; None for no choice.
-      unit: whose presence is hidden; that of `known` where there is one.
-      relevance: where the relevances come from that attention is corrected by, whose spending a target includes too;
-        None without re-attention.
+      planned: of its rounds.
+      beside: what a target includes beside them.
+      known: the plan of the run that goes on, whose coefficients and noise need not be chosen again, and whose unit
+        stays.
 
     Raises:
       ConfigurationError: the settings do not fit.
     """
-    mechanism = MECHANISMS[settings.privacy]
-    unit = unit if known is None else known.unit
-    with_noise = plan_noise(settings.privacy, rounds, participation, mechanism.options_of(settings), known, unit)
+    mechanism, delta = MECHANISMS[settings.privacy], planned.delta
+    unit = planned.unit if known is None else known.unit
+    options = mechanism.options_of(settings)
+    with_noise = plan_noise(settings.privacy, planned.rounds, planned.participation, options, known, unit)
     if settings.noise_multiplier is not None:
         plan = with_noise(settings.noise_multiplier)
     else:
-        target = settings.target_epsilon, settings.target_rho
-        plan = calibrate_total(with_noise, delta, *target, training_data, ancestry, known, vocabulary, law, relevance)
-    goal = cohort_size if settings.report_goal is None else settings.report_goal
+        plan = calibrate_total(
+            with_noise,
+            delta,
+            settings.target_epsilon,
+            settings.target_rho,
+            training_data=beside.training_data,
+            **beside.origins._asdict(),
+            known=known,
+            law=beside.law,
+        )
+    goal = planned.cohort_size if settings.report_goal is None else settings.report_goal
     adaptive = None
     if settings.clip_quantile is not None:
         count_noise = settings.clip_count_noise
         if count_noise is None:
             count_noise = max(goal / 20, plan.noise_multiplier)
         adaptive = AdaptiveClipping(settings.clip_quantile, settings.clip_quantile_rate, count_noise)
-    return PrivateAggregation(plan, clip_norm, goal, adaptive, mechanism.restarts_optimizer(settings))
+    return PrivateAggregation(plan, planned.clip_norm, goal, adaptive, mechanism.restarts_optimizer(settings))

@@ -199,9 +199,12 @@ def mean_delta(aggregate: CohortAggregate) -> Params:
 
 
 class WeightedMean:
-    """The mean by the clients' weights, without privacy; see `fedlm.fl_core.rounds.round_loop.Averaging`."""
+    """The mean by the clients' weights, without privacy; see `fedlm.fl_core.rounds.round_loop.PlainAveraging`."""
 
     def init(self) -> None:
+        return None
+
+    def after(self, rows: list[dict[str, Any]]) -> None:
         return None
 
     def clip_norm(self, state: None) -> None:

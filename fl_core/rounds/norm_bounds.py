@@ -33,7 +33,7 @@ def recent_medians(rows: Iterable[dict[str, Any]]) -> RecentMedians:
 
 class BoundedMean:
     """The weighted mean of updates of which none is longer than `MEDIANS_IN_BOUND` of the latest cohorts' medians; see
-    `fedlm.fl_core.rounds.round_loop.Averaging`.
+    `fedlm.fl_core.rounds.round_loop.PlainAveraging`.
 
     Before there is a cohort to go by, all updates are cut to one length, shorter than any, and their mean is made as
     much longer as this cohort's median is: each counts by its direction.
@@ -41,6 +41,9 @@ class BoundedMean:
 
     def init(self) -> RecentMedians:
         return ()
+
+    def after(self, rows: list[dict[str, Any]]) -> RecentMedians:
+        return recent_medians(rows)
 
     def clip_norm(self, state: RecentMedians) -> float:
         # Of two in the middle the lower, so that one cohort of liars in two moves nothing.

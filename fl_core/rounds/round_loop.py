@@ -1,6 +1,6 @@
 """The round loop, written once: simulations and deployments differ only in the `CohortRunner` they bring."""
 
-from collections.abc import Generator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -100,6 +100,14 @@ class Averaging(Protocol):
         ...
 
 
+class PlainAveraging(Averaging, Protocol):
+    """Averaging of a run without privacy, whose state follows from the run's metrics."""
+
+    def after(self, rows: list[dict[str, Any]]) -> Any:
+        """Find its state after the rounds of these metrics rows."""
+        ...
+
+
 class RoundResult(NamedTuple):
     """One finished round."""
 
@@ -135,62 +143,76 @@ class FederatedOptimization:
         return self.server_learning_rate * min(1.0, (round_number + 1) / max(self.server_warmup_rounds, 1))
 
 
-def run_rounds(
-    state: ServerState,
-    rounds: range,
-    runner: CohortRunner,
-    sampler: CohortSampler,
-    optimization: FederatedOptimization,
-    averaging: Averaging | None = None,
-    averaging_state: Any = None,
-    in_place: bool = False,
-) -> Generator[RoundResult, tuple[ServerState, Any] | None, None]:
-    """Run rounds one by one, yielding after each; states that are sent, of server and averaging, take the place of the
-    round's.
+class Rounds:
+    """Rounds of training one by one; iterating runs the next.
 
-    Args:
-      rounds: the round numbers to run; to resume, start where the state was saved.
-      averaging: makes means of the sums of rounds; `WeightedMean` where None.
-      averaging_state: its state before the first of these rounds; its first where None.
-      in_place: every step uses up the state before it, that of the first round too, whose memory the next one takes;
-        nobody else may hold its arrays then.
+    Attributes:
+      state: of the server, after the latest round.
+      averaging_state: of what makes means, after it.
     """
-    averaging = averaging or WeightedMean()
-    if averaging_state is None:
-        averaging_state = averaging.init()
-    plans = (
-        RoundPlan(
-            round_number,
-            sampler.sample(round_number),
-            optimization.seed,
-            optimization.client_learning_rate,
-            optimization.secret,
-        )
-        for round_number in rounds
-    )
-    plan = next(plans, None)
-    while plan is not None:
-        following = next(plans, None)
-        if following is not None:
-            runner.announce(following)
-        cohort = runner.run(state.params, plan, averaging.clip_norm(averaging_state), state.algorithm)
-        mean = averaging.next(averaging_state, cohort.aggregate, plan.round_number)
+
+    def __init__(
+        self,
+        state: ServerState,
+        rounds: range,
+        runner: CohortRunner,
+        sampler: CohortSampler,
+        *,
+        optimization: FederatedOptimization,
+        averaging: Averaging | None = None,
+        averaging_state: Any = None,
+        in_place: bool = False,
+    ):
+        """Run nothing yet.
+
+        Args:
+          rounds: the round numbers to run; to resume, start where the state was saved.
+          averaging: makes means of the sums of rounds; `WeightedMean` where None.
+          averaging_state: its state before the first of these rounds; its first where None.
+          in_place: every step uses up the state before it, that of the first round too, whose memory the next one
+            takes; nobody else may hold its arrays then.
+        """
+        self._rounds, self._runner, self._sampler = rounds, runner, sampler
+        self._optimization, self._in_place = optimization, in_place
+        self._averaging = averaging or WeightedMean()
+        self.state = state
+        self.averaging_state = self._averaging.init() if averaging_state is None else averaging_state
+
+    def go_back(self, state: ServerState, averaging_state: Any) -> None:
+        """Let these states take the place of those after the latest round."""
+        self.state, self.averaging_state = state, averaging_state
+
+    def __iter__(self) -> Iterator[RoundResult]:
+        plans = map(self._plan, self._rounds)
+        plan = next(plans, None)
+        while plan is not None:
+            following = next(plans, None)
+            if following is not None:
+                self._runner.announce(following)
+            yield self._run(plan)
+            plan = following
+
+    def _plan(self, round_number: int) -> RoundPlan:
+        settings = self._optimization
+        cohort = self._sampler.sample(round_number)
+        return RoundPlan(round_number, cohort, settings.seed, settings.client_learning_rate, settings.secret)
+
+    def _run(self, plan: RoundPlan) -> RoundResult:
+        settings, state = self._optimization, self.state
+        clip_norm = self._averaging.clip_norm(self.averaging_state)
+        cohort = self._runner.run(state.params, plan, clip_norm, state.algorithm)
+        mean = self._averaging.next(self.averaging_state, cohort.aggregate, plan.round_number)
         cohort = cohort._replace(aggregate=cohort.aggregate._replace(delta={}))
-        averaging_state = mean.state
         if mean.delta is not None:
-            rate = optimization.server_rate(plan.round_number)
-            step, before = (_step_in_place, _distinct(state)) if in_place else (_step, state)
-            state = step(optimization.server, optimization.algorithm, before, mean.delta, rate)
+            rate = settings.server_rate(plan.round_number)
+            step, before = (_step_in_place, _distinct(state)) if self._in_place else (_step, state)
+            state = step(settings.server, settings.algorithm, before, mean.delta, rate)
             mean = mean._replace(delta=None)
         if mean.restart:
-            state = init_server(optimization.server, state.params)._replace(algorithm=state.algorithm)
+            state = init_server(settings.server, state.params)._replace(algorithm=state.algorithm)
+        self.state, self.averaging_state = state, mean.state
         asked = len(plan.clients) if cohort.asked is None else cohort.asked
-        sent = yield RoundResult(plan.round_number, state, cohort, asked, mean)
-        if sent is not None:
-            state, averaging_state = sent
-        # The next round needs the memory.
-        del cohort, mean, sent
-        plan = following
+        return RoundResult(plan.round_number, state, cohort, asked, mean)
 
 
 def _distinct(state: ServerState) -> ServerState:

@@ -10,12 +10,7 @@ from fedlm.fl_core.number_ranges import Count, CountOrZero, Decay, Positive
 from fedlm.fl_core.rounds.aggregation import AggregationRules, Weighting
 from fedlm.fl_core.rounds.local_sgd import CapOrder, LocalTraining
 from fedlm.fl_core.rounds.round_loop import FederatedOptimization
-from fedlm.fl_core.rounds.server_optimizers import (
-    OwnServerOptimizer,
-    ServerOptimizerConfig,
-    ServerOptimizerName,
-    check_server_rate,
-)
+from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig, ServerOptimizerName, check_server_rate
 from fedlm.fl_core.updates.compressors import Compressor
 from fedlm.fl_core.updates.registry import COMPRESSION_OF_BITS, CompressionName, UploadBits, make_compressor
 from fedlm.models.precision import Precision
@@ -149,16 +144,11 @@ class TrainingSettings:
         )
 
     def optimization(
-        self,
-        server_learning_rate: float,
-        client_learning_rate: float,
-        seed: int,
-        own_optimizer: OwnServerOptimizer | None = None,
+        self, server_learning_rate: float, client_learning_rate: float, seed: int
     ) -> FederatedOptimization:
-        """Collect what the round loop needs, with an optimizer in place of the named one where it is given. Raises
-        ConfigurationError where a server optimizer of one's own cannot be imported, or brings a learning rate beside
-        these."""
-        server = own_optimizer or self.server_config()
+        """Collect what the round loop needs. Raises ConfigurationError where a server optimizer of one's own cannot be
+        imported, or brings a learning rate beside these."""
+        server = self.server_config()
         check_server_rate(server, server_learning_rate, self.server_warmup_rounds)
         return FederatedOptimization(
             server=server,

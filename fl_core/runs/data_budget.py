@@ -21,7 +21,7 @@ from fedlm.fl_core.errors import ConfigurationError, UserError, setting
 from fedlm.fl_core.privacy.accounting.delta import check_delta
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE, Phase, seen_from, with_all_doubts
-from fedlm.fl_core.privacy.origins.relevance_origin import RelevanceOrigin
+from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.origins.vocabulary_origin import origin_of_data
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record.record_chain import Record, RecordChain
@@ -188,34 +188,33 @@ class Reservation:
         return self._budget.entered(self._commitment, name)
 
 
-def reservation_of(
-    data: Path,
-    command: str,
-    folder: Path,
-    plan: PrivacyPlan,
-    training_data: str | None,
-    ancestry: tuple[Phase, ...],
-    relevance: RelevanceOrigin | None = None,
-) -> Reservation | None:
+def reservation_of(data: Path, training: Phase, origins: Origins) -> Reservation | None:
     """Make what a private run on a data set reserves; None where that has no budget.
 
     Args:
       data: folder of the data set.
+      training: the run, as `planned_training` describes it.
+      origins: of what it begins with.
+    """
+    if not (data / BUDGET_FILE).exists():
+        return None
+    training = training._replace(vocabulary=origin_of_data(data).as_json())
+    if (relevance := origins.relevance) is not None:
+        training = training._replace(relevance=relevance.as_json(), not_private=relevance.not_private)
+    return Reservation(DataBudget(data), training, origins.ancestry)
+
+
+def planned_training(command: str, folder: Path, plan: PrivacyPlan, training_data: str | None) -> Phase:
+    """Describe all that a run plans.
+
+    Args:
       command: of the run.
       folder: of the run.
       plan: of the run.
       training_data: fingerprint of the training data.
-      ancestry: what the first parameters went through.
-      relevance: where the relevances come from that its attention is corrected by.
     """
-    if not (data / BUDGET_FILE).exists():
-        return None
     training = Phase(command, str(folder.absolute()), plan.rounds, "", training_data, "same")
-    training = training._replace(plan=plan.as_json(), generations=[[0, plan.rounds]])
-    training = training._replace(vocabulary=origin_of_data(data).as_json())
-    if relevance is not None:
-        training = training._replace(relevance=relevance.as_json(), not_private=relevance.not_private)
-    return Reservation(DataBudget(data), training, ancestry)
+    return training._replace(plan=plan.as_json(), generations=[[0, plan.rounds]])
 
 
 def budget_of(data: Path, private: bool) -> DataBudget | None:

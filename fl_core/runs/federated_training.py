@@ -14,8 +14,7 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.processes import from_first, gather
 from fedlm.fl_core.rounds.aggregation import WeightedMean
 from fedlm.fl_core.rounds.cohorts import CohortSampler
-from fedlm.fl_core.rounds.norm_bounds import BoundedMean, recent_medians
-from fedlm.fl_core.rounds.round_loop import Averaging, CohortRunner, FederatedOptimization, run_rounds
+from fedlm.fl_core.rounds.round_loop import Averaging, CohortRunner, FederatedOptimization, PlainAveraging, Rounds
 from fedlm.fl_core.rounds.server_optimizers import ServerState
 from fedlm.fl_core.runs.absurd_steps import AbsurdSteps, standing_rows
 from fedlm.fl_core.runs.driver import Run, Step
@@ -62,36 +61,41 @@ class FederatedTraining:
         run: Run,
         optimization: FederatedOptimization,
         fresh: ServerState,
-        aggregation: "PrivateAggregation | None" = None,
-        bounds_norms: bool = False,
+        private: "PrivateAggregation | None" = None,
+        *,
+        averaging: PlainAveraging = WeightedMean(),  # noqa: B008
         goes_back: bool = False,
         in_place: bool = False,
     ):
         """Begin, or go back to the newest checkpoint; see `Run.resume`.
 
         Args:
-          aggregation: makes means private, and the run has the terms of its plan; without it the run is not private.
-          bounds_norms: whether no update counts with a norm that is unusual, see `BoundedMean`; not with privacy.
+          private: makes means private, and the run has the terms of its plan; without it the run is not private.
+          averaging: makes means of the sums of a run that is not private.
           goes_back: whether a step that makes the held-out loss absurd is undone; not with privacy.
           in_place: whether a step takes the memory of the state before it, whose arrays nobody else may hold then.
         """
         self.run, self._optimization, self._in_place = run, optimization, in_place
-        self._private: PrivateRounds | None = None
         # What a run without a checkpoint goes back to.
         self._first: ServerState | None = None
         self._absurd: AbsurdSteps | None = None
-        if aggregation is None:
-            self.server = ServerState(*from_first(run.resume(_stored(fresh))))
-            self._averaging: Averaging = BoundedMean() if bounds_norms else WeightedMean()
-            rows = gather(run.folder.rows)[0] if bounds_norms or goes_back else []
-            self._averaging_state: Any = recent_medians(standing_rows(rows)) if bounds_norms else None
-            if goes_back:
-                # A step in place would use up the very arrays that are gone back to.
-                self._first = jax.tree_util.tree_map(jnp.copy, fresh) if in_place else fresh
-                self._absurd = AbsurdSteps(rows)
+        self._plain: PlainAveraging | None = None
+        self._private: PrivateRounds | None = None
+        self._averaging: Averaging = averaging
+        if private is not None:
+            self._resume_privately(fresh, private)
         else:
-            self._resume_privately(fresh, aggregation)
+            self._resume_plainly(fresh, averaging, goes_back)
         self.rounds_done = run.standing.first
+
+    def _resume_plainly(self, fresh: ServerState, averaging: PlainAveraging, goes_back: bool) -> None:
+        self.server = ServerState(*from_first(self.run.resume(_stored(fresh))))
+        rows = gather(self.run.folder.rows)[0]
+        self._plain, self._averaging_state = averaging, averaging.after(standing_rows(rows))
+        if goes_back:
+            # A step in place would use up the very arrays that are gone back to.
+            self._first = jax.tree_util.tree_map(jnp.copy, fresh) if self._in_place else fresh
+            self._absurd = AbsurdSteps(rows)
 
     def _resume_privately(self, fresh: ServerState, aggregation: "PrivateAggregation") -> None:
         from fedlm.fl_core.privacy.private_rounds import PrivateRounds
@@ -128,25 +132,19 @@ class FederatedTraining:
         What clients shuffle and round by follows from the secret, where there is one. It goes by their numbers, so that
         by a seed that is known one client more would change the updates of all behind it.
         """
-        optimization = dataclasses.replace(self._optimization, secret=secret)
-        results = run_rounds(
+        rounds = Rounds(
             self.server,
             self.run.remaining,
             runner,
             sampler,
-            optimization,
-            self._averaging,
-            self._averaging_state,
-            self._in_place,
+            optimization=dataclasses.replace(self._optimization, secret=secret),
+            averaging=self._averaging,
+            averaging_state=self._averaging_state,
+            in_place=self._in_place,
         )
         began = time.monotonic()
-        earlier: tuple[ServerState, Any] | None = None
-        while True:
-            try:
-                result = results.send(earlier)
-            except StopIteration:
-                return
-            self.server, self.rounds_done, earlier = result.state, result.round_number + 1, None
+        for result in rounds:
+            self.server, self.rounds_done = result.state, result.round_number + 1
             row = round_row(result)
             if score is not None and (
                 self.rounds_done % evaluate_every == 0 or self.rounds_done == self.run.standing.end
@@ -158,10 +156,11 @@ class FederatedTraining:
                 if self._absurd is not None and self._is_absurd(self._absurd, scores, score):
                     row[WENT_BACK] = self._absurd.in_a_row
                     row[WENT_BACK_TO], self.server = self._earlier(self._absurd, score)
-                    earlier = self.server, self._averaging_after(row)
+                    rounds.go_back(self.server, self._averaging_after(row))
             began, row["seconds"] = time.monotonic(), time.monotonic() - began
             state = functools.partial(self.checkpoint, result.mean.state)
             yield Step(self.rounds_done, row | result.mean.metrics, state)
+            # The next round needs the memory.
             del result, state
 
     def _is_absurd(self, absurd: AbsurdSteps, scores: dict[str, Any], score: Score) -> bool:
@@ -183,10 +182,9 @@ class FederatedTraining:
 
     def _averaging_after(self, row: dict[str, Any]) -> Any:
         """Find the averaging's state after a row that tells of going back."""
-        if not isinstance(self._averaging, BoundedMean):
-            return self._averaging.init()
+        assert self._plain is not None
         # Honest updates from a ruined model are long: a bound that remembered them would let the next lie through.
-        return recent_medians(standing_rows([*gather(self.run.folder.rows)[0], row]))
+        return self._plain.after(standing_rows([*gather(self.run.folder.rows)[0], row]))
 
     def checkpoint(self, averaging_state: Any = None) -> Any:
         """Make what a checkpoint holds; with privacy, after the round that left this state of what makes means."""

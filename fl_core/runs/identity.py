@@ -8,11 +8,8 @@ from typing import Any, NamedTuple
 import jax
 
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
-from fedlm.fl_core.privacy.origins.ancestry import Phase, as_records, recorded_ancestry
-from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
-from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, UNKNOWN, VocabularyOrigin
+from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.processes import gather
-from fedlm.fl_core.reattention import Reattention
 from fedlm.fl_core.runs.initial_parameters import restated
 from fedlm.fl_core.runs.places import PLACES, places_of
 from fedlm.models.registry import DESCRIPTION
@@ -31,13 +28,6 @@ class Fact(NamedTuple):
     in_summary: tuple[str, ...] = ()
 
 
-def errors_fact(reattention: Reattention | None) -> Fact:
-    """Make the fact that is the fingerprint of the constants of a model with re-attention."""
-    found = None if reattention is None else reattention.errors.fingerprint()
-    what = "amount of noise, or relevance of tokens, that attention is corrected by"
-    return Fact(found, what, ("parameter_errors", "sha256"))
-
-
 @dataclass(frozen=True)
 class RunIdentity:
     """What a run is. A folder that holds another one is refused, and so are processes that differ."""
@@ -48,28 +38,20 @@ class RunIdentity:
     paths: tuple[str, ...] = ()  # settings that name files, which may lie elsewhere when the run goes on
     may_change: tuple[str, ...] = ()  # settings that may be others when the run goes on
     unchecked: dict[str, Any] = field(default_factory=dict)  # what else checkpoints say of the run
-    ancestry: tuple[Phase, ...] = ()  # what its first parameters went through
-    vocabulary: VocabularyOrigin = UNKNOWN
-    relevance: RelevanceOrigin | None = None  # that its attention is corrected by; None without re-attention
+    origins: Origins = field(default_factory=Origins)  # of what it begins with
 
     def about(self) -> dict[str, Any]:
         """Make what every checkpoint, and the ledger, says of the run."""
-        ancestry = {"ancestry": as_records(self.ancestry)}
         facts = {name: fact.value for name, fact in self.facts.items()}
-        vocabulary = {ORIGIN_FIELD: self.vocabulary.as_json()}
-        relevance = {} if self.relevance is None else {RELEVANCE_FIELD: self.relevance.as_json()}
         # A model may be named by the file of its description.
         described = ("model",) * str(self.settings.get("model")).endswith(DESCRIPTION)
         places = {PLACES: places_of(self.settings, (*described, *self.paths))}
-        return {self.kind: self.settings, **facts, **ancestry, **vocabulary, **relevance, **places, **self.unchecked}
+        return {self.kind: self.settings, **facts, **self.origins.as_json(), **places, **self.unchecked}
 
     def going_on(self, found: dict[str, Any]) -> "RunIdentity":
-        """Take over what the run in the folder has written down of its first parameters, its vocabulary and the
-        relevances of its tokens, given its `about`: it was true when they were read, whatever has become of the runs
-        and files that they come from."""
-        vocabulary = VocabularyOrigin.from_json(found.get(ORIGIN_FIELD))
-        relevance = RelevanceOrigin.from_json(found.get(RELEVANCE_FIELD))
-        return replace(self, ancestry=recorded_ancestry(found), vocabulary=vocabulary, relevance=relevance)
+        """Take over what the run in the folder has written down of what it began with, given its `about`: it was true
+        when that was read, whatever has become of the runs and files that it comes from."""
+        return replace(self, origins=Origins.of_record(found))
 
     def check(self, found: dict[str, Any], directory: Path) -> None:
         """Refuse to go on with another run, given what `about` said when the run in the folder was begun. Raises
@@ -90,7 +72,7 @@ class RunIdentity:
                     f"{directory}: holds a run with another {fact.what}; give what it was begun with, or another "
                     f"{setting('out')}"
                 )
-        if self.vocabulary.release not in (None, VocabularyOrigin.from_json(found.get(ORIGIN_FIELD)).release):
+        if self.origins.vocabulary.release not in (None, Origins.of_record(found).vocabulary.release):
             raise CheckpointError(
                 f"{directory}: holds a run with the vocabulary of another import, whose noise was drawn apart, though "
                 f"its words are equal; give the data set that it was begun with, or another {setting('out')}"

@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedlm.fl_core.errors import CheckpointError
-from fedlm.fl_core.privacy.origins.ancestry import Phase, recorded_ancestry
-from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
-from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
+from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE, PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.record.participation_record import ParticipationRecord
@@ -109,9 +107,7 @@ class BegunRun(NamedTuple):
     """What a private run that goes on has promised already."""
 
     plan: PrivacyPlan
-    ancestry: tuple[Phase, ...]  # what its first parameters went through
-    vocabulary: VocabularyOrigin
-    relevance: RelevanceOrigin | None = None  # that its attention is corrected by
+    origins: Origins  # of what it began with
 
 
 def begun_run(folder: RunFolder) -> BegunRun | None:
@@ -130,9 +126,7 @@ def _begun(found: tuple[dict[str, Any], dict[str, Any]] | None) -> BegunRun | No
     if found is None:
         return None
     plan, about = found
-    vocabulary = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD))
-    relevance = RelevanceOrigin.from_json(about.get(RELEVANCE_FIELD))
-    return BegunRun(PrivacyPlan.from_json(plan), recorded_ancestry(about), vocabulary, relevance)
+    return BegunRun(PrivacyPlan.from_json(plan), Origins.of_record(about))
 
 
 def plan_in(directory: Path) -> PrivacyPlan | None:

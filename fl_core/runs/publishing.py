@@ -37,9 +37,9 @@ from fedlm.fl_core.privacy.origins.vocabulary_origin import (
 from fedlm.fl_core.privacy.promise.spending import law_of, least_covered, vocabularies_of
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.statement import state_plan
-from fedlm.fl_core.reattention import ERRORS_FACT, ERRORS_FILE, errors_as_text, read_errors
+from fedlm.fl_core.runs.capabilities.frozen_parameters import whole_parameters
+from fedlm.fl_core.runs.capabilities.reattention import ERRORS_FACT, ERRORS_FILE, errors_as_text, read_errors
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
-from fedlm.fl_core.runs.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.initial_parameters import fit_parameters, ledger_in, refuse_not_finite, stored_parameters
 from fedlm.fl_core.runs.places import place_in
 from fedlm.fl_core.runs.run_lock import run_lock

@@ -7,14 +7,20 @@ that is as good as being absent.) If the model, trained once, allows to guess th
 epsilon has a lower bound (Steinke et al. 2023, "Privacy auditing with one (1) training run").
 """
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.composed_settings import check_value_types
+from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.number_ranges import Count, CountOrZero
 from fedlm.fl_core.randomness import host_rng
 from fedlm.fl_core.rounds.scores import example_sums
+from fedlm.fl_core.rounds.settings import TrainingSettings
+from fedlm.fl_core.runs.capabilities.interface import Capability, Ended, Opening
 from fedlm.models.base import Batch, Model, Params
 from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.simulations.data.federated_data import EVALUATION_BATCH, FederatedData
@@ -32,12 +38,64 @@ class Canaries(NamedTuple):
     inside: np.ndarray  # bool [canaries], whether it contributes
 
 
+@dataclass(frozen=True, kw_only=True)
+class AuditSettings:
+    """An audit of what a run gives away of its clients."""
+
+    audit_canaries: CountOrZero = 0
+    """Audit the run with this many made-up clients, N, half of whom contribute. The summary states how well the model
+    tells which, as a lower bound on epsilon at delta. The bound is 0 unless N times delta is far below 0.05."""
+    audit_repeats: Count = 20
+    """Examples of a canary client, all the same random sequence."""
+
+    def __post_init__(self) -> None:
+        check_value_types(self)
+        if self.audit_canaries == 1:
+            raise ConfigurationError(f"{setting('audit_canaries')} is 1, but must be at least 2, or 0 for no audit")
+
+
+class Audit(Capability):
+    """A run with canaries among its clients, and what its model tells of them."""
+
+    unsaid: ClassVar[Mapping[str, Any]] = {"audit": None}
+
+    def __init__(self, canaries: Canaries):
+        """Add canaries that were drawn."""
+        self._canaries = canaries
+
+    @classmethod
+    def of(cls, opening: Opening) -> "Audit | None":
+        settings, data = opening.part(AuditSettings), opening.data
+        if not settings.audit_canaries:
+            return None
+        assert data is not None
+        canaries = draw_canaries(
+            settings.audit_canaries,
+            settings.audit_repeats,
+            opening.part(TrainingSettings).length,
+            data.vocabulary_size,
+            seed=opening.settings.seed,
+            special_tokens=data.special_tokens,
+        )
+        return cls(canaries)
+
+    def opened(self, opening: Opening) -> Opening:
+        # It asks what the run has changed of its first parameters.
+        return dataclasses.replace(opening, needs_first=True)
+
+    def data(self, train: Any) -> "WithCanaries":
+        return WithCanaries(train, self._canaries)
+
+    def summary(self, ended: Ended) -> dict[str, Any]:
+        return {"audit": audit(ended, self._canaries)}
+
+
 def draw_canaries(
-    number: int, repeats: int, length: int, vocabulary_size: int, seed: int, special_tokens: SpecialTokens = OWN
+    number: int, repeats: int, length: int, vocabulary_size: int, *, seed: int, special_tokens: SpecialTokens = OWN
 ) -> Canaries:
     """Draw canaries, all independent, of `length` target tokens; special tokens do not occur in them."""
     rng = host_rng(seed, "canaries")
-    sequences = random_sequences(rng, number, length, vocabulary_size, special_tokens)
+    sequences = random_sequences(rng, number, length, vocabulary_size, special_tokens=special_tokens)
     inside = rng.random(number) < 0.5
     if number and inside.all() | ~inside.any():
         raise ConfigurationError(f"all {number} canaries drew the same coin; take more of them, or another seed")
@@ -66,20 +124,21 @@ class WithCanaries:
         return np.tile(secret, (int(self.num_examples[client]) if rows is None else len(rows), 1))
 
 
-def audit(model: Model, before: Params, after: Params, canaries: Canaries, delta: float) -> dict[str, Any]:
+def audit(ended: Ended, canaries: Canaries) -> dict[str, Any]:
     """Guess from a model which canaries took part, and bound its epsilon from below. Returns `epsilon_lower_bound` at
     `confidence`, `auc` of the guesses, and counts of canaries."""
     # Loading the auditing library takes a while.
     from jax_privacy.auditing import CanaryScoreAuditor
 
-    gain = _losses(model, before, canaries) - _losses(model, after, canaries)
+    before = _losses(ended.model, ended.first(), canaries)
+    gain = before - _losses(ended.model, ended.last(), canaries)
     gain = np.where(np.isfinite(gain), gain, np.nan_to_num(gain, nan=0.0, posinf=1e30, neginf=-1e30))
     inside, outside = gain[canaries.inside], gain[~canaries.inside]
     auditor = CanaryScoreAuditor(inside, outside)
     return {
-        "epsilon_lower_bound": float(max(0.0, auditor.epsilon_one_run(SIGNIFICANCE, delta))),
+        "epsilon_lower_bound": float(max(0.0, auditor.epsilon_one_run(SIGNIFICANCE, ended.delta))),
         "confidence": 1 - SIGNIFICANCE,
-        "delta": delta,
+        "delta": ended.delta,
         "auc": _area_under_curve(inside, outside),
         "canaries": len(gain),
         "canaries_inside": int(canaries.inside.sum()),

@@ -6,17 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedlm.fl_core.composed_settings import check_value_types, compose
+from fedlm.fl_core.composed_settings import check_parts, check_value_types, compose, path_settings
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.lora_settings import LoraSettings
 from fedlm.fl_core.number_ranges import Count, CountOrZero, NotNegative, Positive, PositiveOrInfinite, Seed
 from fedlm.fl_core.privacy.origins.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.settings import PrivacyName, PrivacySettings
-from fedlm.fl_core.reattention import ReattentionSettings
 from fedlm.fl_core.rounds.server_optimizers import DEFAULT_SERVER_RATE
 from fedlm.fl_core.rounds.settings import TrainingSettings
+from fedlm.fl_core.runs.capabilities.lora_settings import LoraSettings
+from fedlm.fl_core.runs.capabilities.reattention import ReattentionSettings
 from fedlm.models.registry import has_reattention
 from fedlm.simulations.engine.cohort_settings import CohortSettings
+from fedlm.simulations.evaluation.canaries import AuditSettings
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
@@ -36,22 +37,6 @@ class EvaluationSettings:
 
     def __post_init__(self) -> None:
         check_value_types(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditSettings:
-    """An audit of what a run gives away of its clients."""
-
-    audit_canaries: CountOrZero = 0
-    """Audit the run with this many made-up clients, N, half of whom contribute. The summary states how well the model
-    tells which, as a lower bound on epsilon at delta. The bound is 0 unless N times delta is far below 0.05."""
-    audit_repeats: Count = 20
-    """Examples of a canary client, all the same random sequence."""
-
-    def __post_init__(self) -> None:
-        check_value_types(self)
-        if self.audit_canaries == 1:
-            raise ConfigurationError(f"{setting('audit_canaries')} is 1, but must be at least 2, or 0 for no audit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +70,7 @@ class RunSettings:
     def __post_init__(self) -> None:
         check_value_types(self)
         check_initial_data(self.init_from, self.initial_data)
-        self.lora.check_lora(self.init_from)
-        self.reattention.check_reattention()
+        check_parts(self)
         for privacy in self.compared_privacy():
             privacy.check_privacy(
                 self.cohorts.cohort_sampler,
@@ -299,7 +283,7 @@ class Comparison(RunSettings):
         ]
 
 
-MAY_MOVE = ("data", "availability_trace", "cohort_weights", "init_from", "relevance")
+MAY_MOVE = path_settings(Experiment)
 """Paths whose files may lie elsewhere when a run goes on; their content is compared instead."""
 
 

@@ -16,14 +16,15 @@ from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.processes import gather, is_first, lost_processes, together
-from fedlm.fl_core.reattention import keep_errors
+from fedlm.fl_core.rounds.aggregation import WeightedMean
 from fedlm.fl_core.rounds.cohorts import CohortSampler
 from fedlm.fl_core.rounds.scores import ClientSums, Scores, evaluate, evaluate_clients
+from fedlm.fl_core.runs.capabilities.frozen_parameters import whole_parameters
+from fedlm.fl_core.runs.capabilities.interface import Ended
 from fedlm.fl_core.runs.driver import Run, Step
 from fedlm.fl_core.runs.federated_training import FederatedTraining
-from fedlm.fl_core.runs.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.initial_parameters import fit_parameters
-from fedlm.fl_core.runs.metrics_log import METRICS_FILE, finite_or_none, read_rows
+from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.round_rows import find_worse_than_guess, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training
@@ -34,10 +35,10 @@ from fedlm.models.shown import facts_table, in_a_line
 from fedlm.simulations.data.federated_data import device_batches, evaluation_owners
 from fedlm.simulations.engine.cohort_engine import CohortEngine
 from fedlm.simulations.engine.lane_count import choose_lanes, copies_beyond_sgd
-from fedlm.simulations.evaluation.canaries import audit
 from fedlm.simulations.evaluation.client_scores import client_columns, describe_clients, write_table
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.preparation import PreparedExperiment, Training, prepare
+from fedlm.simulations.experiments.tuning import ComparedWith
 
 if TYPE_CHECKING:
     from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
@@ -155,7 +156,8 @@ def run_experiment(
       57.1
     """
     folder = Path(out)
-    prepared = together(lambda: prepare(experiment, tuning=tuning, out=folder))
+    brought = () if tuning is None else (ComparedWith(tuning),)
+    prepared = together(lambda: prepare(experiment, brought, folder))
 
     def see(finished: FinishedRound) -> None:
         observe(dict(finished.row), finished.rounds)
@@ -187,22 +189,25 @@ def run_prepared(
     with precision_scope(prepared.precision), RunFolder(out, private=prepared.privacy is not None) as folder:
         aggregation, terms = (None, None) if prepared.privacy is None else _privacy(prepared, folder)
         run = Run(folder, prepared.identity, prepared.rounds, prepared.save_every, prepared.find_divergence, terms)
-        training, scoring = prepared.training, prepared.scoring
-        bounded = prepared.bounds_norms
+        training, scoring, capabilities = prepared.training, prepared.scoring, prepared.capabilities
         frozen = prepared.frozen(out)
-        state = FederatedTraining(run, training.optimization, prepared.fresh_state(), aggregation, bounded, bounded)
-        if prepared.initial is not None and prepared.lora is not None:
-            prepared.initial.keep(out)
-        if prepared.reattention is not None and is_first():
-            keep_errors(out, prepared.reattention.errors)
-        whole = functools.partial(prepared.whole, frozen)
-        heldout = list(device_batches(scoring.heldout, training.length, scoring.heldout_examples))
+        state = FederatedTraining(
+            run,
+            training.optimization,
+            prepared.fresh_state(),
+            aggregation,
+            averaging=capabilities.averaging(WeightedMean()),
+            goes_back=capabilities.undoes(),
+        )
+        capabilities.keep(out)
+        whole = functools.partial(capabilities.whole, frozen)
+        heldout = list(device_batches(scoring.heldout, training.length, scoring.settings.heldout_examples))
         secret = _secret_of_cohorts(training.cohorts.sampler, run.standing.draw_seed)
         rounds = state.rounds(
             _engine(training, frozen),
             _sampler(training.cohorts.sampler, secret, terms),
             lambda trained: _scores(prepared, heldout, whole(trained)),
-            scoring.every,
+            scoring.settings.evaluate_every,
             secret,
         )
         stops = _Stops(may_stop)
@@ -216,16 +221,23 @@ def run_prepared(
         if stops.stopped:
             run.save(state.rounds_done, state.checkpoint())
         params = whole(state.server.params)
-        batches = device_batches(scoring.test, training.length, scoring.test_examples)
-        owners = evaluation_owners(scoring.test, scoring.test_examples)
+        batches = device_batches(scoring.test, training.length, scoring.settings.test_examples)
+        owners = evaluation_owners(scoring.test, scoring.settings.test_examples)
         test, clients = evaluate_clients(prepared.model, params, batches, owners)
         if is_first():
             table = client_columns(clients, scoring.test.client_ids) if save_client_scores else None
             _write_table(out / CLIENTS_TABLE, table)
         record = None if terms is None else terms.participation
         took_part = None if record is None else record.beside_plan(state.rounds_done, prepared.rounds)
-        found = _audit(prepared, frozen, params)
-        summary = _finish(run, prepared, state.server.params, test, clients, stops.stopped, took_part, found)
+        ended = Ended(prepared.model, lambda: whole(prepared.fresh_state().params), lambda: params, prepared.delta)
+        facts = {
+            **({"stopped_by_callback": True} if stops.stopped else {}),
+            **({} if took_part is None else {"participation": took_part}),
+            **_facts(prepared, folder.rows, test, clients),
+            **capabilities.summary(ended),
+        }
+        run.divergence = run.divergence or find_worse_than_guess(folder.rows, prepared.model.vocabulary_size)
+        summary = run.finish(state.server.params, facts)
         return FinishedRun(summary, list(folder.rows), prepared.model, lambda: params)
 
 
@@ -247,16 +259,10 @@ class _Stops:
 
 def _scores(prepared: PreparedExperiment, heldout: list[Batch], params: Params) -> dict[str, Any]:
     scores = named_scores(evaluate(prepared.model, params, heldout), "heldout")
-    if prepared.evaluation is None:
-        return scores
-    own = prepared.evaluation(prepared.model, _copied(params))
-    try:
-        numbers = {str(name): finite_or_none(float(value)) for name, value in dict(own).items()}
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"evaluation gave {own!r}, but must give numbers by name ({error})") from error
-    if taken := numbers.keys() & scores.keys():
+    own = prepared.capabilities.scores(prepared.model, _copied(params))
+    if taken := own.keys() & scores.keys():
         raise ConfigurationError(f"evaluation gave {', '.join(sorted(taken))}, which is there already; name it else")
-    return scores | numbers
+    return scores | own
 
 
 def _copied(params: Params) -> Params:
@@ -288,7 +294,7 @@ def _finished(prepared: PreparedExperiment, out: Path, save_client_scores: bool)
 def _privacy(prepared: PreparedExperiment, folder: RunFolder) -> "tuple[PrivateAggregation, PrivacyTerms]":
     # The libraries of privacy take a while to load.
     from fedlm.fl_core.privacy.record.participation_record import PARTICIPATION_FILE, ParticipationRecord
-    from fedlm.fl_core.runs.data_budget import reservation_of
+    from fedlm.fl_core.runs.data_budget import planned_training
     from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run
 
     privacy, record = prepared.privacy, None
@@ -300,9 +306,9 @@ def _privacy(prepared: PreparedExperiment, folder: RunFolder) -> "tuple[PrivateA
     aggregation = together(lambda: privacy.plan(begun))
     # All processes draw the same noise, by the plan of the first: an optimized matrix may differ in its last bits.
     plan = aggregation.plan.from_json(gather(aggregation.plan.as_json())[0])
-    said = privacy if begun is None else begun
-    of_run = (plan, privacy.training_data, said.ancestry, said.relevance)
-    reservation = reservation_of(privacy.data, "simulate", folder.directory, *of_run)
+    origins = privacy.origins if begun is None else begun.origins
+    training = planned_training("simulate", folder.directory, plan, privacy.training_data)
+    reservation = prepared.capabilities.reservation(training, origins)
     terms = PrivacyTerms(plan, privacy.delta, privacy.noise_seed, participation=record, budget=reservation)
     return dataclasses.replace(aggregation, plan=plan), terms
 
@@ -341,41 +347,17 @@ def _write_table(path: Path, table: dict[str, Any] | None) -> None:
         path.unlink(missing_ok=True)
 
 
-def _finish(
-    run: Run,
-    prepared: PreparedExperiment,
-    params: Params,
-    test: Scores,
-    clients: ClientSums,
-    stopped: bool,
-    participation: dict[str, Any] | None,
-    audited: dict[str, Any] | None,
+def _facts(
+    prepared: PreparedExperiment, rows: list[dict[str, Any]], test: Scores, clients: ClientSums
 ) -> dict[str, Any]:
-    rows, model, identity, file = run.folder.rows, prepared.model, prepared.identity, prepared.training.cohorts.file
-    run.divergence = run.divergence or find_worse_than_guess(rows, model.vocabulary_size)
-    return run.finish(
-        params,
-        {
-            **({"stopped_by_callback": True} if stopped else {}),
-            **({} if participation is None else {"participation": participation}),
-            **describe_training(model, prepared.precision, rows, test),
-            "trained_parameters": parameter_count(prepared.training.work.model),
-            "test_clients": describe_clients(clients),
-            **{name: sum(row[name] for row in rows) for name in ("clients_dropped", "bytes_down", "bytes_up")},
-            "audit": audited,
-            "initial_parameters": prepared.initial.about() if prepared.initial else None,
-            **({} if prepared.reattention is None else {"parameter_errors": prepared.reattention.about()}),
-            "experiment": identity.settings,
-            "vocabulary_sha256": identity.facts["vocabulary"].value,
-            "training_data_sha256": identity.facts["training_data_sha256"].value,
-            "cohort_file": file._asdict() if file else None,
-        },
-    )
-
-
-def _audit(prepared: PreparedExperiment, frozen: Params, params: Params) -> dict[str, Any] | None:
-    canaries = prepared.scoring.canaries
-    if canaries is None:
-        return None
-    first = prepared.fresh_state().params if prepared.lora is None else frozen
-    return audit(prepared.model, first, params, canaries, prepared.delta)
+    model, identity, file = prepared.model, prepared.identity, prepared.training.cohorts.file
+    return {
+        **describe_training(model, prepared.precision, rows, test),
+        "trained_parameters": parameter_count(prepared.training.work.model),
+        "test_clients": describe_clients(clients),
+        **{name: sum(row[name] for row in rows) for name in ("clients_dropped", "bytes_down", "bytes_up")},
+        "experiment": identity.settings,
+        "vocabulary_sha256": identity.facts["vocabulary"].value,
+        "training_data_sha256": identity.facts["training_data_sha256"].value,
+        "cohort_file": file._asdict() if file else None,
+    }

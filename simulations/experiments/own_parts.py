@@ -5,8 +5,10 @@ objects, which stand for them in its record; what is behind a name is the progra
 """
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -16,12 +18,17 @@ from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, check_com
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.rounds.cohorts import CohortSampler
-from fedlm.fl_core.rounds.server_optimizers import OwnServerOptimizer
+from fedlm.fl_core.rounds.local_sgd import LocalTraining
+from fedlm.fl_core.rounds.round_loop import FederatedOptimization
+from fedlm.fl_core.rounds.server_optimizers import OwnServerOptimizer, check_server_rate
+from fedlm.fl_core.runs.capabilities.interface import Builder, Capability, Opening
+from fedlm.fl_core.runs.metrics_log import finite_or_none
 from fedlm.models.arguments import checked_arguments
 from fedlm.models.base import Model, Params
 from fedlm.models.registry import ModelEntry, with_special_tokens
 from fedlm.models.special_tokens import OWN, SpecialTokens
 from fedlm.simulations.data.federated_data import DataSet
+from fedlm.simulations.engine.cohort_samplers import Cohorts
 
 _Object = TypeVar("_Object")
 
@@ -61,16 +68,62 @@ def named(name: str, object: _Object) -> Named[_Object]:
     return Named(name, object)
 
 
-class OwnParts(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class OwnParts(Capability):
     """What a program brings by object; what it does not bring is None, and settings say what it is."""
 
     model: OwnModel | None = None
-    data: DataSet | None = None
+    data_set: DataSet | None = None
     client_algorithm: ClientAlgorithm | None = None
     server_optimizer: OwnServerOptimizer | None = None
     cohort_sampler: CohortSampler | None = None
     evaluation: Evaluation | None = None
-    labels: Mapping[str, str] = {}
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def opened(self, opening: Opening) -> Opening:
+        if opening.private:
+            self.check_private()
+        return dataclasses.replace(opening, own_model=self.model)
+
+    def store(self) -> DataSet | None:
+        return self.data_set
+
+    def builder(self) -> Builder | None:
+        model = self.model
+        if model is None:
+            return None
+        # A function may make another model when it is called again.
+        build = _same_model if isinstance(model, ModelEntry | Model) else build_model
+        return lambda vocabulary_size, special_tokens, **constants: build(model, vocabulary_size, special_tokens)
+
+    def recorded(self, settings: dict[str, Any]) -> dict[str, Any]:
+        return settings | dict(self.labels)
+
+    def cohorts(self, cohorts: Cohorts, clients: int) -> Cohorts:
+        if self.cohort_sampler is None:
+            return cohorts
+        return Cohorts(CheckedSampler(self.cohort_sampler, clients), None)
+
+    def local(self, training: LocalTraining) -> LocalTraining:
+        algorithm = self.client_algorithm
+        return training if algorithm is None else dataclasses.replace(training, algorithm=algorithm)
+
+    def optimization(self, optimization: FederatedOptimization) -> FederatedOptimization:
+        server, algorithm = self.server_optimizer, self.client_algorithm
+        if server is not None:
+            check_server_rate(server, optimization.server_learning_rate, optimization.server_warmup_rounds)
+        return dataclasses.replace(
+            optimization, server=server or optimization.server, algorithm=algorithm or optimization.algorithm
+        )
+
+    def scores(self, model: Model, params: Params) -> dict[str, float | None]:
+        if self.evaluation is None:
+            return {}
+        own = self.evaluation(model, params)
+        try:
+            return {str(name): finite_or_none(float(value)) for name, value in dict(own).items()}
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"evaluation gave {own!r}, but must give numbers by name ({error})") from error
 
     def check_can_go_on(self, out: Path) -> None:
         """Refuse a folder in which a run was begun, where nothing tells whether its objects were these. Raises
@@ -156,6 +209,12 @@ def build_model(model: OwnModel, vocabulary_size: int, special_tokens: SpecialTo
             "next token"
         )
     return built
+
+
+# The same object for the same model lets the next run reuse compiled programs.
+@functools.lru_cache(maxsize=32)
+def _same_model(model: ModelEntry | Model, vocabulary_size: int, special_tokens: SpecialTokens) -> Model:
+    return build_model(model, vocabulary_size, special_tokens)
 
 
 class CheckedSampler:

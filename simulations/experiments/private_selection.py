@@ -37,6 +37,7 @@ from fedlm.simulations.experiments.comparison import Cell, CellResult, changed_s
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.preparation import prepare
 from fedlm.simulations.experiments.selection_record import SelectionRecord, ledger_path
+from fedlm.simulations.experiments.tuning import ComparedWith
 
 SCORE = "the loss on held-out clients of its last model"
 CHOSEN = "chosen"
@@ -170,7 +171,7 @@ def _check_data(store: TokenStore) -> None:
 
 def _plan(experiment: Any, law: TrialsLaw) -> tuple[Statement, Record]:
     """State what any run of the selection will spend where it is chosen, and write down what all begin with."""
-    prepared = prepare(experiment, tuning={"selection": law.as_json(), "chosen": True})
+    prepared = prepare(experiment, [ComparedWith({"selection": law.as_json(), "chosen": True})])
     privacy = prepared.privacy
     assert privacy is not None
     plan, about = privacy.plan().plan, prepared.identity.about()

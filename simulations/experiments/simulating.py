@@ -101,7 +101,7 @@ def simulate(
     algorithm, optimizer = objects["client_algorithm"], objects["server_optimizer"]
     own = OwnParts(
         model=objects["model"],
-        data=objects["data"],
+        data_set=objects["data"],
         client_algorithm=None if algorithm is None else checked_algorithm(algorithm),
         server_optimizer=None if optimizer is None else OwnServerOptimizer(optimizer),
         cohort_sampler=objects["cohort_sampler"],
@@ -131,8 +131,8 @@ def simulate(
 
 
 def _experiment(named: dict[str, Any], labels: dict[str, str], settings: dict[str, Any], own: OwnParts) -> Experiment:
-    if isinstance(own.data, DataInMemory) and own.data.row_length is not None:
-        settings = {"length": own.data.row_length, **settings}
+    if isinstance(own.data_set, DataInMemory) and own.data_set.row_length is not None:
+        settings = {"length": own.data_set.row_length, **settings}
     # What an object stands for is not read from the settings, whose checks know names only.
     stand_ins = {name: labels[name] for name in ("model", "data") if name in labels}
     values = settings | named | stand_ins
@@ -142,7 +142,7 @@ def _experiment(named: dict[str, Any], labels: dict[str, str], settings: dict[st
 def _run(
     experiment: Experiment, own: OwnParts, out: Path, callbacks: Sequence[Callback], may_stop: bool
 ) -> FinishedRun:
-    prepared = together(lambda: prepare(experiment, own, out=out))
+    prepared = together(lambda: prepare(experiment, [own], out))
     watching = _Watching(callbacks, prepared.identity.settings, experiment.privacy.is_private)
     try:
         run = run_prepared(prepared, out, watching.see, may_stop=may_stop)

@@ -14,7 +14,7 @@ from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
-from fedlm.fl_core.reattention import refuse_reattention
+from fedlm.fl_core.runs.capabilities.reattention import refuse_reattention
 from fedlm.fl_core.runs.data_budget import budget_of
 from fedlm.fl_core.runs.run_folder import GRID, GRID_FILE, refuse_other_contents
 from fedlm.fl_core.runs.run_lock import run_lock

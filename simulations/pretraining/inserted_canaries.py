@@ -13,12 +13,44 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.number_ranges import Count, CountOrZero
 from fedlm.fl_core.randomness import host_rng
+from fedlm.fl_core.runs.capabilities.interface import Capability, Opening
 from fedlm.models.special_tokens import OOV_ID, OWN, PAD_ID, SpecialTokens
 from fedlm.simulations.pretraining.privacy_units import Units
 
 _FIRST_WORD = OOV_ID + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanarySettings:
+    """Canaries, by which memorisation is measured."""
+
+    canaries: CountOrZero = 0
+    """Plant this many random sequences in the training data, for each of canary-repeats. `fedlm memorization` then says
+    how well the model knows them."""
+    canary_repeats: tuple[Count, ...] = (1, 4, 16)
+    """How many times each canary stands in the data, each time as a unit of its own."""
+
+
+class Canaries(Capability):
+    """A run with canaries among what it is trained on."""
+
+    def __init__(self, canaries: "InsertedCanaries"):
+        """Plant canaries."""
+        self._canaries = canaries
+
+    @classmethod
+    def of(cls, opening: Opening) -> "Canaries | None":
+        assert opening.data is not None
+        settings = settings_as_json(opening.settings)
+        found = canaries_of(settings, opening.data.vocabulary_size, opening.data.special_tokens)
+        return None if found is None else cls(found)
+
+    def data(self, train: Units) -> Units:
+        return with_canaries(train, self._canaries)
 
 
 @dataclass(frozen=True)
@@ -60,7 +92,7 @@ class InsertedCanaries:
         return self._random(host_rng(self.seed, "canary references"), number)
 
     def _random(self, rng: np.random.Generator, number: int) -> NDArray[np.int32]:
-        return random_sequences(rng, number, self.length, self.vocabulary_size, self.special_tokens)
+        return random_sequences(rng, number, self.length, self.vocabulary_size, special_tokens=self.special_tokens)
 
     def planted(self) -> NDArray[np.int32]:
         """Return what each of the units that are added holds: int32 [units, length + 1]."""
@@ -78,9 +110,13 @@ def canaries_of(
     """
     if not settings.get("canaries"):
         return None
-    repeats = tuple(settings["canary_repeats"])
     return InsertedCanaries(
-        settings["canaries"], repeats, settings["length"], vocabulary_size, settings["seed"], special_tokens
+        number=settings["canaries"],
+        repeats=tuple(settings["canary_repeats"]),
+        length=settings["length"],
+        vocabulary_size=vocabulary_size,
+        seed=settings["seed"],
+        special_tokens=special_tokens,
     )
 
 
@@ -134,7 +170,7 @@ class UnitsWithCanaries(Units):
 
 
 def random_sequences(
-    rng: np.random.Generator, number: int, length: int, vocabulary_size: int, special_tokens: SpecialTokens = OWN
+    rng: np.random.Generator, number: int, length: int, vocabulary_size: int, *, special_tokens: SpecialTokens = OWN
 ) -> NDArray[np.int32]:
     """Draw sequences of random words, int32 [number, length + 1]: BOS, `length - 1` words, each token as likely as any
     other but the special ones, and EOS."""

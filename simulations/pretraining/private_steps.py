@@ -1,12 +1,9 @@
 """What makes central training private: its plan, and batches that are drawn as the plan accounts them."""
 
 import functools
-from collections.abc import Sequence
 
-from fedlm.fl_core.privacy.origins.ancestry import Phase
-from fedlm.fl_core.privacy.origins.relevance_origin import RelevanceOrigin
-from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.privacy.participation import PoissonParticipation
+from fedlm.fl_core.privacy.private_plan import Beside
 from fedlm.fl_core.privacy.promise.band_choice import best_bands
 from fedlm.fl_core.privacy.promise.central_plan import central_plan, enough_for_most_batches, most_bands
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
@@ -21,15 +18,13 @@ def plan_privacy(
     settings: Pretraining,
     units: Units,
     delta: float,
-    training_data: str | None = None,
-    ancestry: Sequence[Phase] = (),
+    beside: Beside = Beside(),  # noqa: B008
+    *,
     known: PrivacyPlan | None = None,
-    vocabulary: VocabularyOrigin = UNKNOWN,
-    relevance: RelevanceOrigin | None = None,
 ) -> PrivacyPlan:
-    """Work out the noise of a private run, with which it reaches its target together with what its first parameters,
-    its vocabulary and the relevances of its tokens have spent; `known` is the plan of the run that goes on. Raises
-    ConfigurationError where the settings do not fit the units, or the target cannot be reached."""
+    """Work out the noise of a private run, with which it reaches its target together with what counts beside its steps;
+    `known` is the plan of the run that goes on. Raises ConfigurationError where the settings do not fit the units, or
+    the target cannot be reached."""
     truncated = settings.truncated_batch_size
     if settings.sampling == "truncated_poisson" and truncated is None:
         chosen_before = getattr(known and known.participation, "most", None)
@@ -52,8 +47,15 @@ def plan_privacy(
         if settings.given_noise_multiplier is not None:
             return with_noise(settings.given_noise_multiplier, bands)
         noise = functools.partial(with_noise, bands=bands)
-        target = settings.epsilon, None
-        return calibrate_total(noise, delta, *target, training_data, ancestry, known, vocabulary, relevance=relevance)
+        return calibrate_total(
+            noise,
+            delta,
+            settings.epsilon,
+            None,
+            training_data=beside.training_data,
+            **beside.origins._asdict(),
+            known=known,
+        )
 
     if settings.mechanism == "gaussian" or settings.bands is not None:
         return planned(settings.bands)

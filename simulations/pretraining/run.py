@@ -10,22 +10,21 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from fedlm.fl_core.composed_settings import settings_as_json
+from fedlm.fl_core.composed_settings import path_settings, settings_as_json
 from fedlm.fl_core.privacy.mechanisms.registry import make_noise
 from fedlm.fl_core.processes import from_first, gather, is_first, lost_processes, together
 from fedlm.fl_core.randomness import device_key
-from fedlm.fl_core.reattention import ERRORS_FACT, keep_errors
 from fedlm.fl_core.rounds.aggregation import norm_quantiles
 from fedlm.fl_core.rounds.scores import Scores, evaluate
-from fedlm.fl_core.runs.data_budget import reservation_of
+from fedlm.fl_core.runs.capabilities.interface import Ended
+from fedlm.fl_core.runs.data_budget import planned_training
 from fedlm.fl_core.runs.driver import Run, Step
-from fedlm.fl_core.runs.identity import Fact, RunIdentity, errors_fact
+from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run
 from fedlm.fl_core.runs.round_rows import Divergence, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training
-from fedlm.models.base import parameter_count
-from fedlm.models.layers.lora import merge
+from fedlm.models.base import Params, parameter_count
 from fedlm.models.precision import precision_scope
 from fedlm.simulations.pretraining.dropout import DropoutKeys
 from fedlm.simulations.pretraining.evaluation import scored_batches
@@ -99,49 +98,38 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
         if prepared.plan is not None:
             begun = begun_run(folder)
             if begun is not None:
-                prepared = prepared.going_on(*begun)
+                prepared = prepared.going_on(begun)
             seed = settings.seed if settings.noise_seed == "experiment" else None
             plan = prepared.plan
             assert plan is not None
-            ancestry = (identity.ancestry if begun is None else begun.ancestry) or ()
-            data, training_data = settings.data, prepared.training_data
-            relevance = prepared.reattention.origin if prepared.reattention else None
-            reservation = reservation_of(data, "pretrain", out, plan, training_data, ancestry, relevance)
+            training = planned_training("pretrain", out, plan, prepared.training_data)
+            origins = identity.origins if begun is None else begun.origins
+            reservation = prepared.capabilities.reservation(training, origins)
             terms = PrivacyTerms(plan, prepared.delta, seed, budget=reservation)
         # When a private run ends follows from its parameters alone: who is held out may be among those whom this run,
         # or one before it, was trained on, and no noise hides what follows from their text.
         find = _find_divergence if terms is None else _find_lost_parameters
         run = Run(folder, identity, settings.steps, settings.checkpoint_every, find, terms)
-        training = _Training(prepared, run, observer)
-        run.take(training.steps(), observer.published)
-        return training.finish()
+        steps = _Training(prepared, run, observer)
+        run.take(steps.steps(), observer.published)
+        return steps.finish()
 
 
 def _identity(prepared: PreparedPretraining) -> RunIdentity:
-    initial, reattention = prepared.initial, prepared.reattention
+    store, of_clients = prepared.store, "set of training clients and their text"
     return RunIdentity(
         kind="pretraining",
-        settings=settings_as_json(prepared.settings),
+        settings=prepared.capabilities.recorded(settings_as_json(prepared.settings)),
         facts={
-            "vocabulary": Fact(prepared.vocabulary, "vocabulary", ("vocabulary_sha256",)),
-            "contents": Fact(prepared.contents, "content of data"),
-            "training_data_sha256": Fact(
-                prepared.training_data,
-                "set of training clients and their text",
-                ("training_data_sha256",),
-            ),
-            "initial_parameters_sha256": Fact(
-                initial.sha256 if initial else None,
-                "set of first parameters",
-                ("initial_parameters", "parameters_sha256"),
-            ),
-            ERRORS_FACT: errors_fact(reattention),
+            "vocabulary": Fact(store.fingerprint, "vocabulary", ("vocabulary_sha256",)),
+            "contents": Fact(store.contents, "content of data"),
+            "training_data_sha256": Fact(prepared.training_data, of_clients, ("training_data_sha256",)),
+            **prepared.capabilities.named_facts(),
         },
-        paths=("data", "cache", "init_from", "relevance"),
+        paths=path_settings(Pretraining),
         may_change=("microbatch_size", "sharding", "clipping"),
-        ancestry=initial.ancestry if initial else (),
-        vocabulary=prepared.vocabulary_origin,
-        relevance=reattention.origin if reattention else None,
+        origins=prepared.origins,
+        unchecked=prepared.capabilities.about(),
     )
 
 
@@ -169,20 +157,15 @@ class _Training:
         self._prepared, self._run, self._observer = prepared, run, observer
         self._rates = settings.learning_rates()
         self._trainer = trainer_of(prepared)
-        if prepared.adapters is not None:
-            assert prepared.initial is not None
-            self._trainer.take_frozen(prepared.initial.frozen(prepared.frozen_shapes(), run.folder.directory))
-        params = prepared.trained.init(device_key(settings.seed, "init"))
-        if prepared.initial is not None and prepared.adapters is None:
-            params = prepared.initial.fit(params)
+        frozen = prepared.capabilities.frozen(prepared.frozen_shapes(), run.folder.directory)
+        if frozen:
+            self._trainer.take_frozen(frozen)
+        params = self._fresh_params()
         fresh = self._trainer.fresh(params)
         if prepared.plan is not None:
             fresh = fresh._replace(noise=make_noise(prepared.plan).init(params))
         state = from_first(run.resume(fresh))
-        if prepared.initial is not None and prepared.adapters is not None:
-            prepared.initial.keep(run.folder.directory)
-        if prepared.reattention is not None and is_first():
-            keep_errors(run.folder.directory, prepared.reattention.errors)
+        prepared.capabilities.keep(run.folder.directory)
         if prepared.plan is not None:
             # Where noise begins anew, that of the checkpoint is over.
             begun, end = run.standing.noise_from, run.standing.end
@@ -193,12 +176,16 @@ class _Training:
                 state = state._replace(noise=self._noise.init(params))
         self._state = self._trainer.place(state)
 
+    def _fresh_params(self) -> Params:
+        prepared = self._prepared
+        return prepared.capabilities.first(prepared.trained.init(device_key(prepared.settings.seed, "init")))
+
     def steps(self) -> Iterator[Step]:
         """Take the steps that are left."""
         prepared, settings, left = self._prepared, self._prepared.settings, self._run.remaining
         transform: Transform | None = None
         if prepared.model.objective == "masked":
-            transform = MaskedWords(prepared.vocabulary_size, self._draw_seed)
+            transform = MaskedWords(prepared.store.vocabulary_size, self._draw_seed)
         if prepared.drops:
             transform = DropoutKeys(self._draw_seed, transform)
         data = logical_batches(
@@ -229,10 +216,11 @@ class _Training:
                 self._observer.stepped(done, settings.steps, seconds and expected_tokens / seconds)
 
     def _evaluate(self, batches: Iterable[Any]) -> Scores:
-        params, adapters = self._trainer.whole_params(self._state), self._prepared.adapters
-        if adapters is not None:
-            params = merge(adapters.config, self._trainer.whole_frozen(), params)
-        return evaluate(self._prepared.model, params, batches)
+        return evaluate(self._prepared.model, self._whole_params(), batches)
+
+    def _whole_params(self) -> Params:
+        params = self._trainer.whole_params(self._state)
+        return self._prepared.capabilities.whole(self._trainer.whole_frozen(), params)
 
     def _batches(self) -> Batches:
         prepared, settings = self._prepared, self._prepared.settings
@@ -295,8 +283,8 @@ class _Training:
     def _speed(self, batch: LogicalBatch, seconds: float) -> dict[str, Any]:
         rate = batch.positions / max(seconds, 1e-9)
         peak = peak_flops(jax.local_devices()[0].device_kind, self._prepared.precision)
-        adapters = self._prepared.adapters
-        used = training_flops_per_token(self._prepared.model, adapters and adapters.model) * rate
+        model, trained = self._prepared.model, self._prepared.trained
+        used = training_flops_per_token(model, None if trained is model else trained) * rate
         return {"tokens_per_second": rate, "mfu": used / (peak * jax.device_count()) if peak else None}
 
     def finish(self) -> dict[str, Any]:
@@ -307,6 +295,8 @@ class _Training:
         done = max((row["step"] + 1 for row in rows), default=0)
         if run.divergence is None and not math.isfinite(test.loss):
             run.divergence = Divergence(done - 1, "the test loss is not a finite number")
+        whole = functools.partial(prepared.capabilities.whole, self._trainer.whole_frozen())
+        ended = Ended(prepared.model, lambda: whole(self._fresh_params()), self._whole_params, prepared.delta)
         return run.finish(
             self._trainer.whole(self._state).params,
             {
@@ -319,10 +309,9 @@ class _Training:
                 "noise_batch_ratio": plan.noise_multiplier / settings.batch_size if plan else None,
                 "clipping_method": prepared.clipping.method if prepared.clipping else None,
                 "units": prepared.units.describe(),
-                "initial_parameters": prepared.initial.about() if prepared.initial else None,
-                **({} if prepared.reattention is None else {"parameter_errors": prepared.reattention.about()}),
+                **prepared.capabilities.summary(ended),
                 "pretraining": settings_as_json(settings),
-                "vocabulary_sha256": prepared.vocabulary,
+                "vocabulary_sha256": prepared.store.fingerprint,
                 "training_data_sha256": prepared.training_data,
             },
         )

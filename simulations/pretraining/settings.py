@@ -9,15 +9,16 @@ import optax
 
 from fedlm.fl_core.clipping.clip_functions import ClipName
 from fedlm.fl_core.clipping.methods import Clipping, MethodName
-from fedlm.fl_core.composed_settings import check_value_types
+from fedlm.fl_core.composed_settings import check_parts, check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.lora_settings import LoraSettings
 from fedlm.fl_core.number_ranges import Count, CountOrZero, Decay, NotNegative, Positive, Seed
 from fedlm.fl_core.privacy.accounting.delta import Delta
 from fedlm.fl_core.privacy.origins.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.promise.plan import Adjacency
-from fedlm.fl_core.reattention import ReattentionSettings
+from fedlm.fl_core.runs.capabilities.lora_settings import LoraSettings
+from fedlm.fl_core.runs.capabilities.reattention import ReattentionSettings
 from fedlm.models.precision import Precision
+from fedlm.simulations.pretraining.inserted_canaries import CanarySettings
 from fedlm.simulations.pretraining.optimizers import OptimizerName, ScheduleName, learning_rates
 from fedlm.simulations.pretraining.privacy_units import Packing, Unit
 from fedlm.simulations.pretraining.trainer import Sharding
@@ -151,18 +152,7 @@ class _Computation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Canaries:
-    """Canaries, by which memorisation is measured."""
-
-    canaries: CountOrZero = 0
-    """Plant this many random sequences in the training data, for each of canary-repeats. `fedlm memorization` then says
-    how well the model knows them."""
-    canary_repeats: tuple[Count, ...] = (1, 4, 16)
-    """How many times each canary stands in the data, each time as a unit of its own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, ReattentionSettings, _Privacy, _Model):
+class Pretraining(CanarySettings, _Computation, _Optimization, LoraSettings, ReattentionSettings, _Privacy, _Model):
     """Central training of one model: its seed, scores and checkpoints."""
 
     seed: Seed = 0
@@ -180,8 +170,7 @@ class Pretraining(_Canaries, _Computation, _Optimization, LoraSettings, Reattent
         check_value_types(self)
         self.learning_rates()
         check_initial_data(self.init_from, self.initial_data)
-        self.check_lora(self.init_from)
-        self.check_reattention()
+        check_parts(self)
         self._check_optimizer()
         self._check_privacy()
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.atomic_files import refuse_filled, whole_folder
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError, setting
-from fedlm.fl_core.lora_settings import recorded_lora
 from fedlm.fl_core.privacy.origins.ancestry import IMPORTED, recorded_ancestry, settings_in
 from fedlm.fl_core.privacy.origins.vocabulary_origin import TOKENIZER_FILE, tokenizer_file
-from fedlm.fl_core.reattention import ERRORS_FACT
-from fedlm.fl_core.runs.frozen_parameters import whole_parameters
+from fedlm.fl_core.runs.capabilities.frozen_parameters import whole_parameters
+from fedlm.fl_core.runs.capabilities.lora_settings import recorded_lora
+from fedlm.fl_core.runs.capabilities.reattention import ERRORS_FACT
 from fedlm.fl_core.runs.initial_parameters import fit_parameters, stated_privacy
 from fedlm.fl_core.runs.places import place_in
 from fedlm.fl_core.runs.publishing import released

@@ -98,7 +98,7 @@ def in_round(tmp_path, scenario, compiled=True, **changes):
         out = tmp_path / "run"
         with RunFolder(out) as folder, contextlib.closing(SqlState(sqlite_url(out / "state.db"))) as state:
             what = small.task(settings)
-            training = DeployedTraining(settings, what.model, "numbers", folder, state)
+            training = DeployedTraining(what, folder, state)
             round_ = Round(ClientService.make(what, state, out), settings, jax.device_get(training.params))
             if compiled:
                 round_.compile()

@@ -1,8 +1,10 @@
 """What a deployment is compared with: its run as a simulation, with clients in this process."""
 
 from fedlm.clients.device.local_training import ClientProgram
-from fedlm.fl_core.privacy.private_plan import plan_aggregation
+from fedlm.fl_core.privacy.private_plan import PlannedRounds, plan_aggregation
 from fedlm.fl_core.randomness import device_key
+from fedlm.fl_core.rounds.aggregation import WeightedMean
+from fedlm.fl_core.rounds.norm_bounds import BoundedMean
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.driver import Run
 from fedlm.fl_core.runs.federated_training import FederatedTraining
@@ -25,10 +27,14 @@ def simulate(settings, sampler, out, model=None, examples_of=small.examples_of):
         if settings.privacy.is_private:
             bound = settings.participation
             clip, delta = settings.training.update_clip_norm, settings.privacy.delta
-            aggregation = plan_aggregation(settings.privacy, settings.rounds, settings.cohort_size, clip, bound, delta)
+            planned = PlannedRounds(settings.rounds, settings.cohort_size, clip, bound, delta)
+            aggregation = plan_aggregation(settings.privacy, planned)
             terms = PrivacyTerms(aggregation.plan, delta, settings.seed)
         run = Run(folder, RunIdentity("test", {}, {}), settings.rounds, 1, find_divergence, terms)
-        training = FederatedTraining(run, settings.optimization(), fresh, aggregation, settings.bounds_norms)
+        # As a deployment does without privacy, where no clip norm is given.
+        bounded = settings.training.update_norm_bound != "none" and settings.training.update_clip_norm is None
+        averaging = BoundedMean() if bounded else WeightedMean()
+        training = FederatedTraining(run, settings.optimization(), fresh, aggregation, averaging=averaging)
         rows = []
         run.take(training.rounds(runner, sampler), rows.append)
         return training.server.params, rows[-1]

@@ -21,8 +21,8 @@ from fedlm.fedlm_client.limits import Limits
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.deployment.event_log import JsonLines, event
 from fedlm.fl_core.deployment.roles import Endpoints, aggregate, coordinate, serve
-from fedlm.fl_core.deployment.server.client_service import Task
 from fedlm.fl_core.deployment.server.settings import Deployment
+from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.transport.http_server import HttpServer
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.models.base import language_model

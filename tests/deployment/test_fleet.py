@@ -7,7 +7,7 @@ import pytest
 
 from fedlm.commands.cli import main as fedlm
 from fedlm.fl_core.deployment.security.keys import Authority
-from fedlm.fl_core.deployment.server.client_service import Task
+from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
 from fedlm.models.registry import create_model
 from fedlm.simulations.data.store.token_store import TokenStore

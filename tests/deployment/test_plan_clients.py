@@ -20,7 +20,7 @@ from fedlm.fedlm_client.plan_trainer import PlanTrainer
 from fedlm.fedlm_client.signature import read_public_keys
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
-from fedlm.fl_core.deployment.server.client_service import Task
+from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.rounds.cohorts import UniformSampler
 from fedlm.models.registry import create_model
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer

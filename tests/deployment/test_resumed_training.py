@@ -1,6 +1,7 @@
 """Where a deployment goes on after it was stopped; its clients are random numbers, and there is no network."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -55,7 +56,7 @@ def go_on(out, settings, drain_after=99, url=None, meanwhile=lambda row: None, s
     """Run until the end or until drained, doing something after each round; returns which rounds were run."""
     with RunFolder(out) as folder, contextlib.closing(SqlState(url or sqlite_url(out / DATABASE_FILE))) as state:
         state.record_check_ins([SeenClient(one, f"client{one}", "", 1, 0.0) for one in range(20)])
-        training = DeployedTraining(settings, small.task(settings).model, "numbers", folder, state, score)
+        training = DeployedTraining(dataclasses.replace(small.task(settings), score=score), folder, state)
         runner = RandomSums(state, drain_after, settings.aggregation_rules().exact)
         over = training.run(runner, meanwhile, lambda: False)
         assert over == (drain_after == 99)

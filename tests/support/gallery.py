@@ -96,7 +96,7 @@ def _serve(store: Path, out: Path) -> None:
     from fedlm.clients.device.server_instructions import AllowedPrograms
     from fedlm.fedlm_client.client import Client
     from fedlm.fedlm_client.example_store import ExampleStore
-    from fedlm.fl_core.deployment.server.client_service import Task
+    from fedlm.fl_core.deployment.server.task import Task
     from fedlm.models.registry import create_model
     from fedlm.simulations.data.store.token_store import TokenStore
     from tests.deployment import small_deployment as small

@@ -8,11 +8,9 @@ import jax
 
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.client_algorithms.interface import sent_by_client, sent_by_server
-from fedlm.fl_core.deployment.plans.plan import Plan, PlanSource, make_plan
 from fedlm.fl_core.deployment.plans.plan_offers import PLAN_BYTES, PlanOffer
 from fedlm.fl_core.deployment.protocol.artifacts import Buffer, ServedArtifact
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
-from fedlm.fl_core.deployment.security.plan_keys import PlanSigner
 from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers, Offer, Rounds
 from fedlm.fl_core.deployment.server.client_registry import ClientRegistry
 from fedlm.fl_core.deployment.server.pacing import PaceSteering
@@ -24,38 +22,14 @@ from fedlm.fl_core.deployment.server.reports.streaming_sum import SumSettings
 from fedlm.fl_core.deployment.server.reports.upload_buffers import UploadBuffers
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.deployment.server.settings import Deployment
+from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.state.state_sql import SqlState
-from fedlm.fl_core.privacy.origins.vocabulary_origin import GIVEN, VocabularyOrigin
-from fedlm.fl_core.rounds.cohorts import CohortSampler
-from fedlm.fl_core.runs.federated_training import Score
 from fedlm.fl_core.runs.run_folder import TRANSFERS_FOLDER
 from fedlm.fl_core.updates.update_bytes import DownloadEncoding, download_bytes, upload_bytes
-from fedlm.models.base import Model
 
 # Of a checkpoint the parameters, two moments of them and what a client algorithm remembers, then the next download; and
 # what the database, the ledger and files beside these grow by.
 _KEPT_MODELS, _KEPT_BYTES = 5, 1 << 26
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is trained."""
-
-    deployment: Deployment
-    model: Model
-    vocabulary: bytes
-    fingerprint: str
-    score: Score | None = None  # see `fedlm.fl_core.runs.federated_training.Score`
-    sampler: CohortSampler | None = None  # names the cohorts, for runs that repeat a simulation
-    vocabulary_origin: VocabularyOrigin = GIVEN
-    plan_signer: PlanSigner | None = None  # signs the plans of clients that have no models; None for no plans
-
-    def plan(self) -> Plan:
-        """Make the plan of clients that have no models; see `make_plan` for its errors."""
-        deployment = self.deployment
-        size = self.model.vocabulary_size
-        source = PlanSource(deployment.model, self.vocabulary, size, deployment.training, deployment.examples)
-        return make_plan(source)
 
 
 def participation_plan(deployment: Deployment) -> messages.ParticipationPlan | None:

@@ -170,13 +170,6 @@ class Deployment(_Travel, _Selection, _Model):
         return rules if self.aggregation == "mean" else dataclasses.replace(rules, weighting="uniform")
 
     @property
-    def bounds_norms(self) -> bool:
-        """Whether the norms of updates are bounded by what is usual among them."""
-        training = self.training
-        fixed = training.update_clip_norm is not None
-        return not self.privacy.is_private and not fixed and training.update_norm_bound != "none"
-
-    @property
     def fewest_reports(self) -> int:
         """Reports without which a round is abandoned."""
         return math.ceil(0.8 * self.cohort_size) if self.minimum_reports is None else self.minimum_reports

@@ -12,25 +12,29 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.composed_settings import settings_as_json
+from fedlm.fl_core.composed_settings import path_settings, settings_as_json
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.deployment.server.settings import MAY_CHANGE, Deployment
+from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.state import ReleaseRecord, StateError
 from fedlm.fl_core.deployment.state.state_sql import SqlState
-from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN, VocabularyOrigin
+from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.randomness import device_key
-from fedlm.fl_core.rounds.cohorts import CohortSampler, WhoeverChecksIn
+from fedlm.fl_core.rounds.aggregation import WeightedMean
+from fedlm.fl_core.rounds.cohorts import WhoeverChecksIn
 from fedlm.fl_core.rounds.round_loop import CohortRunner
+from fedlm.fl_core.runs.capabilities.bounded_norms import BoundedNorms
+from fedlm.fl_core.runs.capabilities.interface import Capabilities, Capability, Opening
+from fedlm.fl_core.runs.capabilities.warm_start import WarmStart
 from fedlm.fl_core.runs.driver import Observer, Run
-from fedlm.fl_core.runs.federated_training import FederatedTraining, Score
+from fedlm.fl_core.runs.federated_training import FederatedTraining
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
-from fedlm.fl_core.runs.initial_parameters import read_parameters
 from fedlm.fl_core.runs.round_rows import find_divergence, find_worse_than_guess
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training
-from fedlm.models.base import Model, Params
+from fedlm.models.base import Params
 from fedlm.models.precision import resolve_precision
 
 if TYPE_CHECKING:
@@ -40,76 +44,47 @@ if TYPE_CHECKING:
     from fedlm.fl_core.runs.private_releases import PrivacyTerms
 
 _RUN_FILE = "run"
+CAPABILITIES: tuple[type[Capability], ...] = (WarmStart, BoundedNorms)
+"""Of deployments, in the order in which they are read."""
 
 
 class DeployedTraining:
     """A run whose clients dial in; used in one thread."""
 
-    def __init__(
-        self,
-        deployment: Deployment,
-        model: Model,
-        vocabulary: str,
-        folder: RunFolder,
-        state: SqlState,
-        score: Score | None = None,
-        sampler: CohortSampler | None = None,
-        vocabulary_origin: VocabularyOrigin = UNKNOWN,
-    ):
-        """Find out where the run stands.
-
-        Args:
-          vocabulary: fingerprint of the tokenizer.
-          score: scores the model every so many rounds; None for never.
-          sampler: names the cohorts, for runs that repeat a simulation; whoever checks in takes part where None.
-          vocabulary_origin: where the tokenizer's vocabulary comes from.
-
-        Raises:
-          UserError: settings, folder and state do not belong together.
-        """
-        self._deployment, self._model, self._state = deployment, model, state
-        self._score, self._sampler = score, sampler or WhoeverChecksIn()
+    def __init__(self, task: Task, folder: RunFolder, state: SqlState):
+        """Find out where the run stands. Raises UserError where settings, folder and state do not belong together."""
+        deployment = task.deployment
+        self._task, self._state, self._sampler = task, state, task.sampler or WhoeverChecksIn()
         name = _run_name(folder.directory)
-        initial = None
-        if deployment.init_from is not None:
-            # Nobody knows who the clients of a deployment are.
-            initial = read_parameters(
-                deployment.init_from,
-                vocabulary,
-                deployment.model,
-                deployment.initial_data,
-                going_on=folder.directory,
-            )
-        self._identity = RunIdentity(
-            kind="experiment",
-            settings=settings_as_json(deployment),
-            facts={
-                "vocabulary": Fact(vocabulary, "vocabulary"),
-                "initial_parameters_sha256": Fact(initial.sha256 if initial else None, "set of first parameters"),
-            },
-            paths=("init_from",),
-            may_change=MAY_CHANGE,
-            unchecked={"run": name},
-            ancestry=initial.ancestry if initial else (),
-            vocabulary=vocabulary_origin,
-        )
+        capabilities = Capabilities.read(CAPABILITIES, _opening(task, folder))
+        self._identity = _identity(task, name, capabilities)
         state.claim(name)
         aggregation, terms = _privacy(deployment, folder, self._identity)
-        steps, save_every = deployment.rounds, deployment.saved_every
-        # When a private run ends must follow from what was released alone: not from what clients sent, nor from scores
-        # on held-out text, which may be that of clients, since nobody knows who these are.
-        diverged = find_divergence if terms is None else lambda rows: None
-        run = (folder, self._identity, steps, save_every, diverged, terms)
-        self._run = Run(*run, common=_CommonState(state))
-        params = model.init(device_key(deployment.seed, "init"))
-        optimization = deployment.optimization()
-        fresh = optimization.first_state(initial.fit(params) if initial else params)
-        # Where nothing scores the model there is nothing to go back for, and no first state to keep.
-        bounds_norms, goes_back = deployment.bounds_norms, aggregation is None and score is not None
-        self._training = FederatedTraining(
-            self._run, optimization, fresh, aggregation, bounds_norms, goes_back, in_place=True
+        self._run = Run(
+            folder,
+            self._identity,
+            steps=deployment.rounds,
+            save_every=deployment.saved_every,
+            # When a private run ends must follow from what was released alone: not from what clients sent, nor from
+            # scores on held-out text, which may be that of clients, since nobody knows who these are.
+            find_divergence=find_divergence if terms is None else lambda rows: None,
+            privacy=terms,
+            common=_CommonState(state),
         )
-        if aggregation is None and not bounds_norms and deployment.training.update_clip_norm is None:
+        params = capabilities.first(task.model.init(device_key(deployment.seed, "init")))
+        optimization, averaging = deployment.optimization(), capabilities.averaging(WeightedMean())
+        self._training = FederatedTraining(
+            self._run,
+            optimization,
+            optimization.first_state(params),
+            aggregation,
+            averaging=averaging,
+            # Where nothing scores the model there is nothing to go back for, and no first state to keep.
+            goes_back=task.score is not None,
+            in_place=True,
+        )
+        unbounded = isinstance(averaging, WeightedMean) and deployment.training.update_clip_norm is None
+        if aggregation is None and unbounded:
             warn("updates_not_bounded", why="update_norm_bound is none: one client can ruin the model")
         self._agree_with_state(self._training.rounds_done)
 
@@ -131,7 +106,7 @@ class DeployedTraining:
     def participation(self) -> dict[str, Any]:
         """Put how often, and how close together, clients took part beside what is promised; not to be published."""
         realised = with_retries(self._state.realised_participation)
-        return realised.beside(self._deployment.participation, self._deployment.rounds)
+        return realised.beside(self._task.deployment.participation, self._task.deployment.rounds)
 
     def _agree_with_state(self, first: int) -> None:
         finished = self._state.finished_rounds()
@@ -166,7 +141,7 @@ class DeployedTraining:
             self._record_release()
             observe(row)
 
-        rounds = training.rounds(runner, self._sampler, self._score, self._deployment.evaluate_every)
+        rounds = training.rounds(runner, self._sampler, self._task.score, self._task.deployment.evaluate_every)
         try:
             self._run.take(rounds, released, stopping)
         except DrainedError:
@@ -180,9 +155,9 @@ class DeployedTraining:
 
     def _finish(self) -> None:
         """Write the summary: how it ended, by the same rules as a simulation, and the newest held-out scores."""
-        run, model = self._run, self._model
+        run, model = self._run, self._task.model
         run.divergence = run.divergence or find_worse_than_guess(run.folder.rows, model.vocabulary_size)
-        precision = resolve_precision(self._deployment.training.precision, jax.default_backend())
+        precision = resolve_precision(self._task.deployment.training.precision, jax.default_backend())
         facts = describe_training(model, precision, run.folder.rows)
         run.finish(self.params, facts | self._identity.about() | {"participation": self.participation()})
 
@@ -200,30 +175,45 @@ class _CommonState:
         return with_retries(lambda: self._state.entered(name))
 
 
+def _opening(task: Task, folder: RunFolder) -> Opening:
+    privacy = task.deployment.privacy
+    return Opening(
+        settings=task.deployment,
+        private=privacy.is_private,
+        secret=privacy.noise_seed == "entropy",
+        # Nobody knows who the clients of a deployment are.
+        vocabulary=task.fingerprint,
+        folder=folder.directory,
+    )
+
+
+def _identity(task: Task, name: str, capabilities: Capabilities) -> RunIdentity:
+    return RunIdentity(
+        kind="experiment",
+        settings=settings_as_json(task.deployment),
+        facts={"vocabulary": Fact(task.fingerprint, "vocabulary"), **capabilities.named_facts()},
+        paths=path_settings(Deployment),
+        may_change=MAY_CHANGE,
+        unchecked={"run": name},
+        origins=capabilities.origins(Origins(vocabulary=task.vocabulary_origin)),
+    )
+
+
 def _privacy(
     deployment: Deployment, folder: RunFolder, identity: RunIdentity
 ) -> "tuple[PrivateAggregation | None, PrivacyTerms | None]":
     if not deployment.privacy.is_private:
         return None, None
-    from fedlm.fl_core.privacy.private_plan import plan_aggregation
+    from fedlm.fl_core.privacy.private_plan import Beside, PlannedRounds, plan_aggregation
     from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run
 
     clip_norm, delta = deployment.training.update_clip_norm, deployment.privacy.delta
     assert clip_norm is not None
     assert delta is not None
-    cohort, bound = deployment.cohort_size, deployment.participation
+    planned = PlannedRounds(deployment.rounds, deployment.cohort_size, clip_norm, deployment.participation, delta)
     begun = begun_run(folder)
-    aggregation = plan_aggregation(
-        deployment.privacy,
-        deployment.rounds,
-        cohort,
-        clip_norm,
-        bound,
-        delta,
-        begun and begun.plan,
-        ancestry=(identity.ancestry or ()) if begun is None else begun.ancestry,
-        vocabulary=identity.vocabulary if begun is None else begun.vocabulary,
-    )
+    beside = Beside(identity.origins if begun is None else begun.origins)
+    aggregation = plan_aggregation(deployment.privacy, planned, beside, begun and begun.plan)
     seed = deployment.seed if deployment.privacy.noise_seed == "experiment" else None
     return aggregation, PrivacyTerms(aggregation.plan, delta, seed, repeatable=False)
 

@@ -10,7 +10,7 @@ from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.rounds.aggregation import empty_aggregate
-from fedlm.fl_core.rounds.round_loop import CohortResult, FederatedOptimization, run_rounds
+from fedlm.fl_core.rounds.round_loop import CohortResult, FederatedOptimization, Rounds
 from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig, init_server, server_step
 from tests.support.exact_totals import exact_total
 
@@ -41,9 +41,8 @@ def run(plan, optimizer, restart_optimizer=False):
     config = ServerOptimizerConfig(optimizer, momentum=MOMENTUM)
     state = init_server(config, {"x": jnp.asarray(START)})
     private = PrivateRounds(PrivateAggregation(plan, CLIP, GOAL, None, restart_optimizer), SECRET, state.params)
-    loop = run_rounds(
-        state, range(plan.rounds), GivenSums(), Nobody(), FederatedOptimization(config, RATE, 1.0, 0), private
-    )
+    optimization = FederatedOptimization(config, RATE, 1.0, 0)
+    loop = Rounds(state, range(plan.rounds), GivenSums(), Nobody(), optimization=optimization, averaging=private)
     return [np.asarray(result.state.params["x"]) for result in loop]
 
 

@@ -7,7 +7,7 @@ import pytest
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.rounds.aggregation import NORM_BINS, WeightedMean, empty_aggregate
 from fedlm.fl_core.rounds.norm_bounds import MEDIANS_IN_BOUND, BoundedMean, recent_medians
-from fedlm.fl_core.rounds.round_loop import FederatedOptimization, RoundPlan, run_rounds
+from fedlm.fl_core.rounds.round_loop import FederatedOptimization, RoundPlan, Rounds
 from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig, init_server
 from fedlm.fl_core.rounds.settings import TrainingSettings
 from fedlm.fl_core.runs.round_rows import round_row
@@ -20,7 +20,17 @@ def results_of(optimizer, averaging, runner, rounds=range(ROUNDS), state=None):
     config = ServerOptimizerConfig(optimizer)
     rate = 0.5 if optimizer == "fedavg" else 0.1
     optimization = FederatedOptimization(config, rate, 1.0, 0)
-    return list(run_rounds(init_server(config, FIRST), rounds, runner, Everyone(), optimization, averaging, state))
+    return list(
+        Rounds(
+            init_server(config, FIRST),
+            rounds,
+            runner,
+            Everyone(),
+            optimization=optimization,
+            averaging=averaging,
+            averaging_state=state,
+        )
+    )
 
 
 def loss_of(*arguments):

@@ -6,7 +6,7 @@ import optax
 import pytest
 
 from fedlm.fl_core.rounds.aggregation import empty_aggregate
-from fedlm.fl_core.rounds.round_loop import CohortResult, FederatedOptimization, run_rounds
+from fedlm.fl_core.rounds.round_loop import CohortResult, FederatedOptimization, Rounds
 from fedlm.fl_core.rounds.server_optimizers import (
     DEFAULT_SERVER_RATE,
     OwnServerOptimizer,
@@ -36,7 +36,8 @@ class NoClients:
 def steps_of(optimization, rounds):
     state = init_server(CONFIG, jnp.zeros(2))
     found = [
-        float(result.state.params[0]) for result in run_rounds(state, rounds, OneCohort(), NoClients(), optimization)
+        float(result.state.params[0])
+        for result in Rounds(state, rounds, OneCohort(), NoClients(), optimization=optimization)
     ]
     return -np.diff([0.0, *found])
 
@@ -65,7 +66,7 @@ def test_steps_in_place_come_to_the_same_and_use_up_the_states_before_them():
     finals = []
     for in_place in (False, True):
         state = init_server(optimization.server, jnp.ones(2))
-        results = run_rounds(state, range(3), OneCohort(), NoClients(), optimization, in_place=in_place)
+        results = Rounds(state, range(3), OneCohort(), NoClients(), optimization=optimization, in_place=in_place)
         states = [state, *(result.state for result in results)]
         assert [one.params.is_deleted() for one in states] == [in_place] * 3 + [False]
         finals.append(np.asarray(states[-1].params))

@@ -2,6 +2,8 @@
 
 import pytest
 
+from fedlm.fl_core.rounds.aggregation import WeightedMean
+from fedlm.fl_core.rounds.norm_bounds import BoundedMean
 from fedlm.fl_core.rounds.round_loop import FederatedOptimization
 from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig, init_server
 from fedlm.fl_core.runs.absurd_steps import AbsurdSteps
@@ -20,7 +22,8 @@ def run(out, runner, rounds=12, save_every=4, goes_back=True, until=None, bounds
     with RunFolder(out) as folder:
         of_rounds = Run(folder, RunIdentity("test", {}, {}), rounds, save_every, find_divergence)
         optimization = FederatedOptimization(SERVER, 0.5, 1.0, 0)
-        training = FederatedTraining(of_rounds, optimization, init_server(SERVER, FIRST), None, bounds_norms, goes_back)
+        fresh, averaging = init_server(SERVER, FIRST), BoundedMean() if bounds_norms else WeightedMean()
+        training = FederatedTraining(of_rounds, optimization, fresh, averaging=averaging, goes_back=goes_back)
         of_rounds.take(
             training.rounds(runner, Everyone(), score, 2), rows.append, lambda: training.rounds_done == until
         )

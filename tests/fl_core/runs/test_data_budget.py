@@ -8,6 +8,7 @@ import pytest
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE, Phase
 from fedlm.fl_core.privacy.origins.relevance_origin import RelevanceOrigin
+from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.origins.vocabulary_origin import origin_of_import
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
@@ -15,7 +16,7 @@ from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.record.releases import Releases
-from fedlm.fl_core.runs.data_budget import BudgetError, DataBudget, budget_of, reservation_of
+from fedlm.fl_core.runs.data_budget import BudgetError, DataBudget, budget_of, planned_training, reservation_of
 
 DELTA = 1e-6
 PLAN = PrivacyPlan("gaussian", 4, 5.0, BoundedParticipation(None, 1))
@@ -45,8 +46,12 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
+def reserving(data, folder, plan=PLAN, origins=Origins()):  # noqa: B008
+    return reservation_of(data, planned_training("simulate", folder, plan, "text"), origins)
+
+
 def begin(data, folder, plan=PLAN, ancestry=()):
-    reservation = reservation_of(data, "simulate", folder, plan, "text", ancestry)
+    reservation = reserving(data, folder, plan, Origins(ancestry))
     releases = Releases(folder / "privacy", budget=reservation)
     releases.resume(plan, DELTA, {}, NoCheckpoints())
     return releases
@@ -69,7 +74,7 @@ def test_runs_reserve_until_the_budget_is_spent(data, tmp_path):
 @pytest.mark.parametrize("stopped", ["reserve", "begin", "begun"])
 def test_a_crash_costs_nothing_and_frees_nothing(data, tmp_path, stopped, monkeypatch):
     """Whether it comes after the reservation, or after the ledger's first record."""
-    reservation = type(reservation_of(data, "simulate", tmp_path, PLAN, "text", ()))
+    reservation = type(reserving(data, tmp_path))
     where = PrivacyLedger if stopped == "begin" else reservation
     real = getattr(where, stopped)
 
@@ -137,12 +142,11 @@ def test_what_speaks_against_a_run_that_has_reserved_speaks_against_those_that_b
 def test_public_relevances_of_people_who_count_do_not_fit(data, tmp_path):
     theirs = Phase("simulate", "a", 4, "", "theirs", "same", plan=PLAN.as_json(), generations=[[0, 4]])
     relevance = RelevanceOrigin("public", "count", text="theirs")
-    of_run = (PLAN, "text", (theirs,))
     with pytest.raises(BudgetError, match="counted without privacy in data of people who count"):
-        reservation_of(data, "simulate", tmp_path / "1", *of_run, relevance).reserve("secret")
-    reservation_of(data, "simulate", tmp_path / "1", *of_run).reserve("secret")
+        reserving(data, tmp_path / "1", origins=Origins((theirs,), relevance=relevance)).reserve("secret")
+    reserving(data, tmp_path / "1", origins=Origins((theirs,))).reserve("secret")
     with pytest.raises(BudgetError, match="counted without privacy in data of people who count"):
-        reservation_of(data, "simulate", tmp_path / "2", PLAN, "text", (), relevance).reserve("another")
+        reserving(data, tmp_path / "2", origins=Origins(relevance=relevance)).reserve("another")
 
 
 def test_what_first_parameters_went_through_since_counts_too(data, tmp_path):

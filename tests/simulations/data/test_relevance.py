@@ -57,7 +57,7 @@ def test_one_count_of_items_is_for_every_run(tmp_path, unit):
     run = prepare_pretraining(
         Pretraining(model="dpformer_tiny", unit=unit, relevance=tmp_path / "relevance.json", **settings)
     )
-    assert run.reattention.errors.relevance == found.values
+    assert run.capabilities.constants()["parameter_errors"].relevance == found.values
 
 
 def test_nothing_to_count_is_refused(tmp_path):

@@ -12,7 +12,7 @@ from fedlm.fl_core.client_algorithms.interface import check_private, check_usabl
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS, make_algorithm
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.rounds.cohorts import UniformSampler
-from fedlm.fl_core.rounds.round_loop import run_rounds
+from fedlm.fl_core.rounds.round_loop import Rounds
 from fedlm.simulations.data.federated_data import InMemoryData
 from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
 from fedlm.simulations.engine.lane_count import copies_beyond_sgd
@@ -53,7 +53,7 @@ def after_rounds(settings, runner, rounds=2):
     """The server's state after rounds, and what the last cohort cost."""
     optimization = settings.optimization()
     state = optimization.first_state(MODEL.init(jax.random.key(0)))
-    for result in run_rounds(state, range(rounds), runner, SAMPLER, optimization):
+    for result in Rounds(state, range(rounds), runner, SAMPLER, optimization=optimization):
         state, cohort = result.state, result.cohort
     return state, cohort
 

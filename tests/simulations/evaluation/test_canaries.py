@@ -9,6 +9,7 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.rounds.aggregation import AggregationRules
 from fedlm.fl_core.rounds.local_sgd import LocalTraining
 from fedlm.fl_core.rounds.round_loop import RoundPlan
+from fedlm.fl_core.runs.capabilities.interface import Ended
 from fedlm.fl_core.updates.registry import make_compressor
 from fedlm.models.registry import create_model
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, SPECIAL_TOKENS
@@ -44,7 +45,7 @@ def test_coins_that_all_fell_alike_are_refused():
     refused = []
     for seed in range(40):
         try:
-            assert draw_canaries(2, 1, 5, 120, seed).inside.sum() == 1
+            assert draw_canaries(2, 1, 5, 120, seed=seed).inside.sum() == 1
         except ConfigurationError as error:
             refused.append(str(error))
     assert 8 < len(refused) < 32
@@ -106,8 +107,8 @@ def audit_of(monkeypatch, gain, inside):
     """The audit of a model whose losses of the canaries fell by `gain`."""
     losses = iter([np.zeros(len(gain)), -np.asarray(gain)])
     monkeypatch.setattr(canaries, "_losses", lambda *_: next(losses))
-    drawn = draw_canaries(len(gain), 1, 5, 120, 0)._replace(inside=inside)
-    return audit(None, None, None, drawn, 1e-5)
+    drawn = draw_canaries(len(gain), 1, 5, 120, seed=0)._replace(inside=inside)
+    return audit(Ended(None, lambda: None, lambda: None, 1e-5), drawn)
 
 
 def test_canaries_that_give_themselves_away_prove_an_epsilon(monkeypatch):

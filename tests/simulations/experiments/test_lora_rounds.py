@@ -139,7 +139,10 @@ def test_with_privacy_adapters_are_what_is_released(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"dropout": 0.1}, "dropout is 0.1, but the model .* has none"), ({"init_from": None}, "give init_from")],
+    [
+        ({"dropout": 0.1, "init_from": None, "lora_rank": None}, "dropout is 0.1, but the model .* has none"),
+        ({"init_from": None}, "give init_from"),
+    ],
 )
 def test_settings_that_do_not_fit_are_refused(data, tmp_path, changes, message):
     settings = SETTINGS | {"init_from": tmp_path / "base", "lora_rank": 2} | changes

@@ -107,6 +107,6 @@ def test_central_training_includes_it(small_store, tmp_path):
         settings = {"model": MODEL, "data": store, "steps": 5, "batch_size": 4, "length": 8}
         settings |= {"unit": "user", "epsilon": 3.0, "delta": 1e-5}
         prepared = prepare_pretraining(compose(Pretraining, **settings))
-        assert prepared.vocabulary_origin == origin
+        assert prepared.origins.vocabulary == origin
         noises.append(prepared.plan.noise_multiplier)
     assert noises[0] > noises[1]

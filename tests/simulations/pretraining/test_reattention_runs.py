@@ -11,7 +11,7 @@ from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.promise.relevance_spending import plan_relevance
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.statement import state_plan
-from fedlm.fl_core.reattention import ERRORS_FACT, ERRORS_FILE, read_errors, refuse_reattention
+from fedlm.fl_core.runs.capabilities.reattention import ERRORS_FACT, ERRORS_FILE, read_errors, refuse_reattention
 from fedlm.fl_core.runs.data_budget import DataBudget
 from fedlm.fl_core.runs.publishing import publish
 from fedlm.models.families.reattention import ReattentionConfig, reattention_transformer
@@ -98,6 +98,10 @@ def test_the_statement_says_where_they_come_from(trained, train, files, tmp_path
     assert counted["privacy_guarantee"] is None
 
 
+def constants_of(prepared):
+    return prepared.capabilities.constants()["parameter_errors"]
+
+
 @pytest.mark.long
 def test_a_target_includes_what_a_private_count_spent(settings_of, files):
     target = {"noise_multiplier": None, "epsilon": 4.0}
@@ -105,8 +109,8 @@ def test_a_target_includes_what_a_private_count_spent(settings_of, files):
         prepare_pretraining(settings_of(relevance=files / kind, **target)) for kind in ("private", "public")
     )
     assert private.plan.noise_multiplier > public.plan.noise_multiplier
-    assert private.reattention.errors.noise_batch_ratio == private.plan.noise_multiplier / 6
-    about = {"relevance_origin": private.reattention.origin.as_json(), "vocabulary_origin": {"kind": "public"}}
+    assert constants_of(private).noise_batch_ratio == private.plan.noise_multiplier / 6
+    about = {"relevance_origin": private.origins.relevance.as_json(), "vocabulary_origin": {"kind": "public"}}
     assert 3.99 < state_plan(private.plan, DELTA, about).total.epsilon <= 4.0
 
 
@@ -163,7 +167,7 @@ def test_the_constants_are_published_with_the_model(trained, tmp_path):
 
 def test_a_control_permutes_them(settings_of, files):
     settings = settings_of(relevance=files / "public", permute_relevance=True)
-    errors = prepare_pretraining(settings).reattention.errors
+    errors = constants_of(prepare_pretraining(settings))
     assert sorted(errors.relevance) == sorted(json.loads((files / "public").read_text())["relevance"])
     assert errors.relevance != tuple(json.loads((files / "public").read_text())["relevance"])
 
@@ -200,7 +204,7 @@ def test_where_nothing_gives_the_constants_the_models_are_refused(trained, setti
         prepare_pretraining(adapters)
     entry = ModelEntry(reattention_transformer, ReattentionConfig(layers=1, heads=2, embedding=8, mlp=12))
     with pytest.raises(ConfigurationError, match="must be given by its name"):
-        prepare(compose(Experiment, **simulation), OwnParts(model=entry))
+        prepare(compose(Experiment, **simulation), [OwnParts(model=entry)])
 
 
 @pytest.mark.long

@@ -15,8 +15,8 @@ import tokenizers
 from benchmarks.simulation.peers.decoder_logits import INPUTS
 from fedlm.fl_core.errors import ConfigurationError, DataError, DiskError
 from fedlm.fl_core.privacy.origins.ancestry import OF_A_PUBLISHER
+from fedlm.fl_core.runs.capabilities.warm_start import read_parameters
 from fedlm.fl_core.runs.checkpoints import Checkpoints
-from fedlm.fl_core.runs.initial_parameters import read_parameters
 from fedlm.fl_core.runs.recorded_runs import find_runs
 from fedlm.models.registry import MODELS, create_model
 from fedlm.simulations.data.client_text import ClientText
@@ -181,7 +181,9 @@ def test_nothing_is_promised_of_imported_weights_but_what_a_user_says(tmp_path):
     vocabulary = read_run(tmp_path / "run").tokenizer.fingerprint
     assert read_run(tmp_path / "run").privacy == "NOT PRIVATE"
     for said in ("same", "public", "disjoint"):
-        (phase,) = read_parameters(tmp_path / "run", vocabulary, name, said, "some training data").ancestry
+        (phase,) = read_parameters(
+            tmp_path / "run", vocabulary, name, initial_data=said, training_data="some training data"
+        ).ancestry
         assert (phase.command, phase.people, phase.not_private) == ("model import", said, OF_A_PUBLISHER)
         assert (phase.steps, phase.training_data_sha256, phase.claim) == (0, None, None)
 
@@ -198,7 +200,7 @@ def test_what_a_publisher_claims_goes_with_the_weights(tmp_path, fedlm_here):
     assert 'claimed by the publisher: epsilon 2.0 at delta 1.1e-10 for each "sequence of 1,024 tokens"' in done.stdout
     stored = read_run(tmp_path / "run")
     name, vocabulary = str(tmp_path / "run" / "model.json"), stored.tokenizer.fingerprint
-    (phase,) = read_parameters(tmp_path / "run", vocabulary, name, "public").ancestry
+    (phase,) = read_parameters(tmp_path / "run", vocabulary, name, initial_data="public").ancestry
     claim = {"epsilon": 2.0, "delta": 1.1e-10, "unit": "sequence of 1,024 tokens", "source": "arXiv:2510.15001"}
     assert phase.claim == claim
 

@@ -1,15 +1,21 @@
-"""The constants of models with re-attention: settings, and the errors of parameters that a run's plan leads to."""
+"""Re-attention: models whose attention is corrected by the noise of the run's plan and the relevances of tokens."""
 
+import functools
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.composed_settings import check_value_types
+from fedlm.fl_core.composed_settings import PartSettings
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
-from fedlm.fl_core.privacy.origins.relevance_origin import Counted, Relevance, RelevanceOrigin, read_relevance
+from fedlm.fl_core.privacy.origins.relevance_origin import Relevance, read_relevance
+from fedlm.fl_core.privacy.origins.run_origins import Origins
+from fedlm.fl_core.processes import is_first
+from fedlm.fl_core.runs.capabilities.interface import Capability, Clipped, Ended, Opening
+from fedlm.fl_core.runs.identity import Fact
 from fedlm.models.families.reattention import ParameterErrors
 from fedlm.models.registry import has_reattention
 
@@ -24,7 +30,7 @@ NOT_THERE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReattentionSettings:
+class ReattentionSettings(PartSettings):
     """What models with re-attention know of the noise in their parameters."""
 
     relevance: Path | None = None
@@ -35,9 +41,7 @@ class ReattentionSettings:
     permute_relevance: bool = False
     """A control, which should not help: exchange the relevances among the tokens at random, by the seed."""
 
-    def check_reattention(self) -> None:
-        """Refuse what does not fit together. Raises ConfigurationError."""
-        check_value_types(self)
+    def check_run(self, run: Any) -> None:
         if self.permute_relevance and self.relevance is None:
             raise ConfigurationError(
                 f"{setting('permute_relevance')} does nothing without {setting('relevance')}; give that too, or leave "
@@ -45,63 +49,98 @@ class ReattentionSettings:
             )
 
 
-class Reattention(NamedTuple):
+class Reattention(Capability):
     """The constants of a run's model, and where they come from."""
 
-    errors: ParameterErrors
-    origin: RelevanceOrigin
+    facts: ClassVar[Mapping[str, Fact]] = {
+        ERRORS_FACT: Fact(
+            None,
+            "amount of noise, or relevance of tokens, that attention is corrected by",
+            ("parameter_errors", "sha256"),
+        )
+    }
 
-    def about(self) -> dict[str, Any]:
-        """Make the record for the run's summary."""
-        return {"sha256": self.errors.fingerprint(), "noise_batch_ratio": self.errors.noise_batch_ratio}
+    def __init__(self, relevance: Relevance, permuted_by: int | None, noise_ratio: Callable[[], float] | None = None):
+        """Correct attention by relevances, exchanged at random by a seed where there is one, and by noise."""
+        self._relevance, self._permuted_by, self._noise_ratio = relevance, permuted_by, noise_ratio
+
+    @classmethod
+    def of(cls, opening: Opening) -> "Reattention | None":
+        settings = opening.part(ReattentionSettings)
+        relevance = _relevance_of(settings, opening)
+        permuted_by = opening.settings.seed if settings.permute_relevance else None
+        return None if relevance is None else cls(relevance, permuted_by)
+
+    def planned(self, noise_ratio: Callable[[], float]) -> "Reattention":
+        return Reattention(self._relevance, self._permuted_by, noise_ratio)
+
+    @functools.cached_property
+    def errors(self) -> ParameterErrors:
+        """The constants, once the noise is known."""
+        assert self._noise_ratio is not None
+        errors = ParameterErrors(self._noise_ratio(), self._relevance.values)
+        return errors if self._permuted_by is None else errors.permuted(self._permuted_by)
+
+    def origins(self, origins: Origins) -> Origins:
+        return origins._replace(relevance=self._relevance.origin)
+
+    def constants(self) -> dict[str, Any]:
+        return {"parameter_errors": self.errors}
+
+    def keep(self, folder: Path) -> None:
+        if is_first():
+            keep_errors(folder, self.errors)
+
+    def fingerprints(self) -> dict[str, str | None]:
+        return {ERRORS_FACT: self.errors.fingerprint()}
+
+    def summary(self, ended: Ended) -> dict[str, Any]:
+        about = {"sha256": self.errors.fingerprint(), "noise_batch_ratio": self.errors.noise_batch_ratio}
+        return {"parameter_errors": about}
 
 
-def relevance_of_run(
-    settings: ReattentionSettings,
-    model: str,
-    private: bool,
-    data: Path,
-    vocabulary: str,
-    training_data: str | None,
-    sequences: tuple[Counted, int, str],
-    adapters: bool = False,
-) -> Relevance | None:
-    """Read the relevances that a run's model corrects its attention by; None where it does not.
-
-    Args:
-      settings: of the run.
-      model: its name.
-      private: whether the run has noise.
-      data: folder of its data.
-      vocabulary: fingerprint of the data's tokenizer.
-      training_data: fingerprint of the training clients' text.
-      sequences: the unit that is clipped, and for `example` the length and the packing of sequences.
-      adapters: whether the run trains low-rank adapters.
-
-    Raises:
-      ConfigurationError: they are missing, do nothing, or were counted for other data.
-    """
-    corrected, path = has_reattention(model), settings.relevance
-    if not (corrected and private):
+def _relevance_of(settings: ReattentionSettings, opening: Opening) -> Relevance | None:
+    """Read the relevances that a run's model corrects its attention by; None where it does not. Raises
+    ConfigurationError where they are missing, do nothing, or were counted for other data."""
+    path = settings.relevance
+    if opening.own_model is not None:
+        if path is not None or hasattr(getattr(opening.own_model, "config", None), "parameter_errors"):
+            raise ConfigurationError(
+                "a model with re-attention, which needs relevance, must be given by its name, or as a file, so that "
+                "the constants of the run are set; an object's are its own"
+            )
+        return None
+    model = opening.settings.model
+    corrected = has_reattention(model)
+    if not (corrected and opening.private):
         if path is not None:
             why = "without noise there is nothing to correct" if corrected else f"{model} has no re-attention"
             raise ConfigurationError(f"{setting('relevance')} is {path}, which does nothing: {why}; leave it out")
         return None
-    if adapters:
+    if opening.trained_by is not None:
+        name = setting(opening.trained_by)
         raise ConfigurationError(
-            f"{setting('lora_rank')} with the model {model}: re-attention is for models that are trained whole; leave "
-            f"{setting('lora_rank')} out"
+            f"{name} with the model {model}: re-attention is for models that are trained whole; leave {name} out"
         )
+    assert opening.data is not None
+    data = opening.data.path
     if path is None:
         raise ConfigurationError(
             f"the model {model} corrects its attention by how often each token occurs in a unit; give "
             f"{setting('relevance')}, a file that `fedlm data relevance {data} --out FILE` makes"
         )
     found = read_relevance(path)
-    if found.vocabulary != vocabulary:
+    _check_text(path, found, opening, data)
+    _check_units(path, found, opening.clipped)
+    return found
+
+
+def _check_text(path: Path, found: Relevance, opening: Opening, data: Path) -> None:
+    if found.vocabulary != opening.vocabulary:
         raise ConfigurationError(
             f"{path}: was counted for another vocabulary than that of {data}; count again with `fedlm data relevance`"
         )
+    training_data = opening.training_data
     if found.origin.private is not None and found.training_data != training_data:
         raise ConfigurationError(
             f"{path}: was counted privately in another data set than {data}, so that what it spends does not add up "
@@ -118,25 +157,18 @@ def relevance_of_run(
             f"{path}: was counted in training data, and the privacy budget of {data} knows nothing of that; give "
             "public relevances"
         )
-    unit, length, packing = sequences
-    counted = (found.unit, found.length, found.packing) if unit == "example" else found.unit
-    if counted != (sequences if unit == "example" else unit):
-        of_sequences = f" --length {length} --packing {packing}" if unit == "example" else ""
+
+
+def _check_units(path: Path, found: Relevance, clipped: Clipped | None) -> None:
+    assert clipped is not None
+    of_examples = clipped.unit == "example"
+    counted = (found.unit, found.length, found.packing)
+    if counted != clipped if of_examples else found.unit != clipped.unit:
+        of_sequences = f" --length {clipped.length} --packing {clipped.packing}" if of_examples else ""
         raise ConfigurationError(
             f"{path}: was counted by {found.unit}, in sequences of {found.length} tokens, packing {found.packing}, but "
-            f"this run clips by {unit}; count with `fedlm data relevance --unit {unit}{of_sequences}`"
+            f"this run clips by {clipped.unit}; count with `fedlm data relevance --unit {clipped.unit}{of_sequences}`"
         )
-    return found
-
-
-def reattention_of(
-    relevance: Relevance | None, settings: ReattentionSettings, noise_batch_ratio: float, seed: int
-) -> Reattention | None:
-    """Make the constants of a run's model of its relevances and the noise of its plan; None without relevances."""
-    if relevance is None:
-        return None
-    errors = ParameterErrors(noise_batch_ratio, relevance.values)
-    return Reattention(errors.permuted(seed) if settings.permute_relevance else errors, relevance.origin)
 
 
 def refuse_reattention(model: str) -> None:

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedlm.fl_core.composed_settings import check_value_types
+from fedlm.fl_core.composed_settings import PartSettings
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, Decay, Positive
 from fedlm.models.layers.lora import LoraConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoraSettings:
+class LoraSettings(PartSettings):
     """Low-rank adapters in place of the whole model."""
 
     lora_rank: Count | None = None
@@ -32,9 +32,7 @@ class LoraSettings:
         alpha = float(self.lora_rank) if self.lora_alpha is None else self.lora_alpha
         return LoraConfig(self.lora_rank, alpha, self.lora_dropout, self.lora_matrices)
 
-    def check_lora(self, init_from: Any) -> None:
-        """Refuse what does not fit together. Raises ConfigurationError."""
-        check_value_types(self)
+    def check_run(self, run: Any) -> None:
         if self.lora_rank is None:
             unused = [name for name in ("lora_alpha", "lora_dropout", "lora_matrices") if getattr(self, name)]
             if unused:
@@ -42,7 +40,7 @@ class LoraSettings:
                     f"{', '.join(unused)}: does nothing without {setting('lora_rank')}; give that too"
                 )
             return
-        if init_from is None:
+        if run.init_from is None:
             raise ConfigurationError(
                 f"{setting('lora_rank')} trains adapters of a model that is there already; give "
                 f"{setting('init_from')}, the folder of its run"

@@ -1,0 +1,1 @@
+"""What a run may have beside what every run has: a file for each capability."""

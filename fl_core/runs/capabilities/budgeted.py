@@ -1,0 +1,34 @@
+"""The budget that a data set may carry, as a run that uses the data keeps to it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE, Phase
+from fedlm.fl_core.privacy.origins.run_origins import Origins
+from fedlm.fl_core.runs.capabilities.interface import Capability, Opening
+
+if TYPE_CHECKING:
+    # The libraries of privacy take a while to load.
+    from fedlm.fl_core.runs.data_budget import Reservation
+
+
+class Budgeted(Capability):
+    """All that a run plans to spend is reserved from the budget of its data."""
+
+    def __init__(self, data: Path):
+        """Reserve from the budget of a data set, by its folder."""
+        self._data = data
+
+    @classmethod
+    def of(cls, opening: Opening) -> "Budgeted | None":
+        if opening.data is None or not (opening.data.path / BUDGET_FILE).exists():
+            return None
+        from fedlm.fl_core.runs.data_budget import budget_of
+
+        budget_of(opening.data.path, opening.private and opening.secret)
+        return cls(opening.data.path)
+
+    def reservation(self, training: Phase, origins: Origins) -> "Reservation | None":
+        from fedlm.fl_core.runs.data_budget import reservation_of
+
+        return reservation_of(self._data, training, origins)
