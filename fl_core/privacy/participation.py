@@ -4,13 +4,42 @@ else."""
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError, setting
 
 
+class SampledRounds(NamedTuple):
+    """The rounds in which one client may be drawn, in secret."""
+
+    rounds: int
+    sampling_probability: float  # in each of them
+    population: int | None = None  # how many there are to draw from, where rounds that are too large are cut
+    most: int | None = None  # that such a round keeps
+
+
+class BySampling:
+    """Who takes part is drawn in secret, by which privacy is amplified."""
+
+    sampled: ClassVar[bool] = True
+
+    def limits(self) -> None:
+        """What can be held of a client by counting: nothing."""
+        return None
+
+
+class ByLimits:
+    """How often, and when, a client takes part is limited, whoever chooses the rounds."""
+
+    sampled: ClassVar[bool] = False
+
+    def sampled_rounds(self, stretches: Sequence[tuple[int, int]]) -> None:
+        """See `PoissonParticipation.sampled_rounds`: there are none."""
+        return None
+
+
 @dataclass(frozen=True)
-class PoissonParticipation:
+class PoissonParticipation(BySampling):
     """Every client takes part in every round with the same probability, independently, and nobody learns who did.
 
     Attributes:
@@ -32,6 +61,21 @@ class PoissonParticipation:
     def bounded(self, rounds: int) -> "BoundedParticipation":
         """Refuse: nothing bounds how often a client takes part."""
         raise ConfigurationError("Poisson sampling is accounted round by round, not by a sensitivity")
+
+    def sampled_rounds(self, stretches: Sequence[tuple[int, int]]) -> SampledRounds:
+        """Describe the rounds in which one client may be drawn, of stretches from one round to before another."""
+        return SampledRounds(self.most_eligible(stretches), self.sampling_probability)
+
+    def in_words(self, unit: str, time: str) -> str:
+        """Say who takes part, of units by their noun, and when, by the noun of what updates are summed over."""
+        often = f"each {time}"
+        if self.cycle > 1:
+            often = (
+                f"no {time}s but those of its part, one of {self.cycle} that take turns, drawn whatever the data, and "
+                "in each of these"
+            )
+        probability = f"{self.sampling_probability:.6g}"
+        return f"each {unit} takes part in {often} independently with probability {probability}, in secret"
 
     def most_eligible(self, stretches: Sequence[tuple[int, int]]) -> int:
         """Count the rounds in which one client may be drawn, of stretches from one round to before another."""
@@ -59,9 +103,15 @@ class TruncatedPoissonParticipation(PoissonParticipation):
         if self.most < 1:
             raise ConfigurationError(f"{setting('truncated_batch_size')} is {self.most}, but must be at least 1")
 
+    def sampled_rounds(self, stretches: Sequence[tuple[int, int]]) -> SampledRounds:
+        return super().sampled_rounds(stretches)._replace(population=self.population, most=self.most)
+
+    def in_words(self, unit: str, time: str) -> str:
+        return f"{super().in_words(unit, time)}; of more than {self.most} a uniformly random part is left out"
+
 
 @dataclass(frozen=True)
-class BoundedParticipation:
+class BoundedParticipation(ByLimits):
     """A client takes part at most so often, and not again within so many rounds, whoever chooses the rounds.
 
     Attributes:
@@ -81,6 +131,21 @@ class BoundedParticipation:
     def bounded(self, rounds: int) -> "BoundedParticipation":
         """What is promised of so many rounds, wherever they begin."""
         return self
+
+    def limits(self) -> "BoundedParticipation":
+        """What can be held of a client by counting."""
+        return self
+
+    def may(self, before: Sequence[int], number: int) -> bool:
+        """Say whether a client that took part in these rounds may take part in a later one."""
+        apart = not before or number - before[-1] >= self.min_separation
+        return apart and (self.max_participations is None or len(before) < self.max_participations)
+
+    def in_words(self, unit: str, time: str) -> str:
+        """See `PoissonParticipation.in_words`."""
+        most, apart = self.max_participations, self.min_separation
+        often = "as often as that allows" if most is None else f"in at most {most} rounds"
+        return f"a client takes part {often}, rounds of one client being at least {apart} apart (y - x >= {apart})"
 
     def most(self, rounds: int) -> int:
         """Count the rounds, of so many, that one client can take part in."""
@@ -120,7 +185,7 @@ def participation_in_words(participation: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class EpochParticipation:
+class EpochParticipation(ByLimits):
     """A client takes part at most once in each epoch; epochs are consecutive rounds, from round 0.
 
     Attributes:
@@ -136,6 +201,19 @@ class EpochParticipation:
     def bounded(self, rounds: int) -> BoundedParticipation:
         """What still holds of the first so many rounds when the places of epochs are forgotten."""
         return BoundedParticipation(-(-rounds // self.rounds_per_epoch), 1)
+
+    def limits(self) -> "EpochParticipation":
+        """What can be held of a client by counting."""
+        return self
+
+    def may(self, before: Sequence[int], number: int) -> bool:
+        """Say whether a client that took part in these rounds may take part in a later one."""
+        return not before or before[-1] // self.rounds_per_epoch < number // self.rounds_per_epoch
+
+    def in_words(self, unit: str, time: str) -> str:
+        """See `PoissonParticipation.in_words`."""
+        every = f"every {self.rounds_per_epoch} consecutive rounds that make up an epoch"
+        return f"a client takes part in at most one of {every}"
 
 
 Participation = PoissonParticipation | BoundedParticipation | EpochParticipation

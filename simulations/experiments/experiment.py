@@ -12,7 +12,6 @@ import jax.numpy as jnp
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE
-from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.processes import gather, is_first, lost_processes, together
@@ -299,9 +298,10 @@ def _privacy(prepared: PreparedExperiment, folder: RunFolder) -> "tuple[PrivateA
 
     privacy, record = prepared.privacy, None
     assert privacy is not None
-    if is_first() and not isinstance(privacy.participation, PoissonParticipation):
+    limits = privacy.participation.limits()
+    if is_first() and limits is not None:
         path, clients = folder.directory / PRIVACY_FOLDER / PARTICIPATION_FILE, prepared.training.clients
-        record = ParticipationRecord(path, clients.client_ids, privacy.participation)
+        record = ParticipationRecord(path, clients.client_ids, limits)
     begun = begun_run(folder)
     aggregation = together(lambda: privacy.plan(begun))
     # All processes draw the same noise, by the plan of the first: an optimized matrix may differ in its last bits.

@@ -32,12 +32,7 @@ from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.participation import (
-    BoundedParticipation,
-    EpochParticipation,
-    PoissonParticipation,
-    TruncatedPoissonParticipation,
-)
+from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.promise.plan import ONE_DOCUMENT, PrivacyPlan
 from fedlm.models.arguments import checked_arguments
 
@@ -132,7 +127,7 @@ def account(plan: PrivacyPlan, delta: float, generations: Generations | None = N
         "rounds": rounds,
     }
     common |= {"unit": plan.unit, "adjacency": _adjacency(plan), "assumptions": assumptions(plan)}
-    if isinstance(plan.participation, PoissonParticipation):
+    if plan.participation.sampled:
         epsilon, lower = epsilon_bounds(events_of(plan, generations), delta)
         looser = _epsilon_by_rdp(plan, generations, delta)
         return Guarantee(
@@ -156,25 +151,16 @@ def events_of(plan: PrivacyPlan, generations: Generations | None = None) -> list
     """
     generations = [(0, plan.rounds)] if generations is None else list(generations)
     rounds = sum(end - first for first, end in generations)
-    sampling = plan.participation
     if not rounds:
         return []
-    if isinstance(sampling, PoissonParticipation):
+    if (drawn := plan.participation.sampled_rounds(generations)) is not None:
         # Where a unit may be drawn again, all that its last round was spread over has ended: each is a sampled Gaussian
         # mechanism of its own, on the outputs between (Choquette-Choo et al. 2023, "(Amplified) banded matrix
         # factorization: A unified approach to private training", theorem 4).
         noise = plan.noise_multiplier / math.sqrt(_squared_sensitivity_to_one_round(plan))
-        cut = sampling if isinstance(sampling, TruncatedPoissonParticipation) else None
-        return [
-            GaussianEvent(
-                noise,
-                sampling.most_eligible(generations),
-                sampling.sampling_probability,
-                population=cut.population if cut else None,
-                most=cut.most if cut else None,
-                one_more=cut is not None and plan.adjacency == "add_or_remove",
-            )
-        ]
+        one_more = drawn.most is not None and plan.adjacency == "add_or_remove"
+        probability = drawn.sampling_probability
+        return [GaussianEvent(noise, drawn.rounds, probability, drawn.population, drawn.most, one_more)]
     squared = sensitivity_squared(plan, generations)
     return [GaussianEvent(plan.noise_multiplier / math.sqrt(squared))] if squared else []
 
@@ -201,12 +187,13 @@ def gaussian_epsilon(noise_multiplier: float, sensitivity: float, delta: float) 
 
 def _epsilon_by_rdp(plan: PrivacyPlan, generations: Generations, delta: float) -> float | None:
     events = events_of(plan, generations)
-    if isinstance(plan.participation, TruncatedPoissonParticipation) or not events:
+    if not events:
         return None
-    dp_accounting = accounting_library()
-
     (event,) = events
     assert isinstance(event, GaussianEvent)
+    if event.most is not None:
+        return None
+    dp_accounting = accounting_library()
     relation = dp_accounting.NeighboringRelation[_RELATIONS[str(plan.adjacency)]]
     accountant = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
     noise = dp_accounting.GaussianDpEvent(event.noise_multiplier)
@@ -246,7 +233,7 @@ def calibrate(
         raise ConfigurationError(f"the target is {target}, but must be positive and finite, {MOST_LOSS:g} at most")
     check_delta(delta)
     plan = with_noise(1.0)
-    if not isinstance(plan.participation, PoissonParticipation):
+    if not plan.participation.sampled:
         sensitivity = math.sqrt(sensitivity_squared(plan, [(0, plan.rounds)]))
         unit = 1 / math.sqrt(2 * rho) if rho else gaussian_noise_multiplier(target, delta)
         noise = _rounded_up(sensitivity * unit)
@@ -301,22 +288,6 @@ _ONE_CLIENT = "one person is one client, and no other client has that person's d
 def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
     """List what must hold for a plan's guarantee to be true, one sentence each."""
     unit, time = _names(plan.unit)
-    match plan.participation:
-        case PoissonParticipation(probability):
-            often = f"each {time}"
-            if (cycle := plan.participation.cycle) > 1:
-                often = (
-                    f"no {time}s but those of its part, one of {cycle} that take turns, drawn whatever the data, "
-                    "and in each of these"
-                )
-            who = f"each {unit} takes part in {often} independently with probability {probability:.6g}, in secret"
-            if isinstance(plan.participation, TruncatedPoissonParticipation):
-                who += f"; of more than {plan.participation.most} a uniformly random part is left out"
-        case BoundedParticipation(most, apart):
-            often = "as often as that allows" if most is None else f"in at most {most} rounds"
-            who = f"a client takes part {often}, rounds of one client being at least {apart} apart (y - x >= {apart})"
-        case EpochParticipation(rounds):
-            who = f"a client takes part in at most one of every {rounds} consecutive rounds that make up an epoch"
     if unit == "client":
         clipped = "each client's update is clipped on the server, all clients weigh the same, and the sum"
     else:
@@ -325,9 +296,9 @@ def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
         "rounding in 32-bit floating point moves a sum of gradients by no more than 2^-12 of the clip norm, for which "
         "room is left"
     )
-    answering = unit == "client" and not isinstance(plan.participation, PoissonParticipation)
+    answering = unit == "client" and not plan.participation.sampled
     return (
-        who,
+        plan.participation.in_words(unit, time),
         *((_ANSWERS,) if answering else ()),
         f"{clipped} is divided by a number fixed beforehand",
         f"only models made of noised sums are published; measurements of single {time}s are not",
@@ -342,7 +313,7 @@ def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
 
 
 def _generators(plan: PrivacyPlan) -> str:
-    if not isinstance(plan.participation, PoissonParticipation):
+    if not plan.participation.sampled:
         return "the seed of the noise stays secret, and its generator (ChaCha20) cannot be told from chance"
     others = "Philox for who takes part" + (
         "" if _names(plan.unit)[0] == "client" else ", SplitMix64 for masks and dropout"

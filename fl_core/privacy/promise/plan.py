@@ -61,7 +61,7 @@ class PrivacyPlan(NoisePlan):
                 f"{setting('noise_multiplier')} is {self.noise_multiplier}, but must be positive and finite, between "
                 f"{_LEAST_NOISE:g} and {_MOST_NOISE:g}"
             )
-        sampled = isinstance(self.participation, PoissonParticipation)
+        sampled = self.participation.sampled
         if isinstance(self.participation, PoissonParticipation) and not self._amplified(self.participation):
             raise ConfigurationError(
                 f"the mechanism {self.mechanism} with Poisson sampling: no sound analysis of it is implemented, "

@@ -12,7 +12,6 @@ from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.origins.ancestry import Phase, data_of_people, on_other_data
 from fedlm.fl_core.privacy.origins.relevance_origin import RelevanceOrigin
 from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN, VocabularyOrigin
-from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.promise.guarantee import calibrate, events_of, least_noise, sensitivity_squared
 from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.promise.plan import ONE_DOCUMENT, Adjacency, PrivacyPlan
@@ -177,7 +176,7 @@ def common_adjacency(plans: Sequence[PrivacyPlan]) -> Adjacency:
 
 
 def _any_sampled(spent: Sequence[Spending]) -> bool:
-    return any(isinstance(one.plan.participation, PoissonParticipation) for one in spent)
+    return any(one.plan.participation.sampled for one in spent)
 
 
 def calibrate_total(

@@ -93,22 +93,13 @@ class ParticipationRecord:
     def _admit(self, number: int, clients: Sequence[str]) -> None:
         for client in clients:
             before = self._rounds.setdefault(client, [])
-            if not self._may(before, number):
+            if not self._promised.may(before, number):
                 raise CheckpointError(
                     f"{self._path}: client {client!r} took part in rounds {', '.join(map(str, before[-3:]))} and may "
                     f"not take part in round {number} ({self._promised}). The data or the software are not "
                     f"those that the run was begun with; go on with these, or give another {setting('out')}"
                 )
             before.append(number)
-
-    def _may(self, before: list[int], number: int) -> bool:
-        promised = self._promised
-        if not before:
-            return True
-        if isinstance(promised, EpochParticipation):
-            return before[-1] // promised.rounds_per_epoch < number // promised.rounds_per_epoch
-        most = promised.max_participations
-        return number - before[-1] >= promised.min_separation and (most is None or len(before) < most)
 
 
 class RecordedSampler:

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple, Protocol
 from fedlm.fl_core.atomic_files import append_whole, disk_errors, sync_to_disk
 from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.privacy.noise.noise_source import NOISE_FORMAT, SECRET_BYTES, commitment, fresh_secret
-from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.promise.guarantee import sensitivity_squared
 from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE, PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release
@@ -262,7 +261,7 @@ def _last_affordable(plan: PrivacyPlan, generations: list[tuple[int, int]]) -> i
 
     Noise that began anew is correlated with less of what was before, so that as many rounds may cost a little more.
     """
-    if isinstance(plan.participation, PoissonParticipation) or len(generations) == 1:
+    if plan.participation.sampled or len(generations) == 1:
         return plan.rounds
     planned = sensitivity_squared(plan, [(0, plan.rounds)])
     over, (first, seen) = [part for part in generations[:-1] if part[1] > part[0]], generations[-1]
