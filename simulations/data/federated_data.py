@@ -140,7 +140,7 @@ def refuse_completions(store: DataSet, doing: str) -> None:
     """Refuse prompts and completions, as a ConfigurationError, where all text would be taken alike."""
     if store.split("train").has_completions:
         raise ConfigurationError(
-            f"{store.path}: has prompts and completions, and {doing} would not tell the ones from the others; give "
+            f"{store.path}: has prompts and completions, and {doing} cannot tell one from the other; give "
             "data that was imported as texts, or train with `fedlm pretrain`"
         )
 

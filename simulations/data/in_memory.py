@@ -81,7 +81,7 @@ class RowsInMemory:
         if found.shape[1] != length + 1:
             raise ConfigurationError(
                 f"{setting('length')} is {length}, but the rows of the data are {found.shape[1]} wide; give length "
-                f"{found.shape[1] - 1}, for a row is length + 1 wide"
+                f"{found.shape[1] - 1}, because a row is length + 1 wide"
             )
         return found if rows is None else found[rows]
 

@@ -57,20 +57,20 @@ def count_relevance(
     if packing == "packed" and apart:
         what = "sequences of items" if store.item_sequences else "prompts and completions"
         raise ConfigurationError(
-            f"{setting('packing')} is packed, but {store.path} has {what}, which are never; give none"
+            f"{setting('packing')} is packed, but {store.path} has {what}, which cannot be packed; give none"
         )
     packing = packing or ("none" if apart else "packed")
     # A user of items has one example, which is all that is theirs: one count is for every run, whichever unit it names.
     unit = "client" if store.item_sequences else unit
     if (store.path / BUDGET_FILE).exists():
         raise ConfigurationError(
-            f"{store.path}: has a privacy budget, which knows nothing of counts; count public text with the same "
+            f"{store.path}: has a privacy budget, which cannot include counts; count public text with the same "
             "tokenizer"
         )
     if private is not None and unit == "example" and packing == "packed":
         raise ConfigurationError(
-            "a private count is so for each client, and one packed sequence may hold data of several, so that a run on "
-            f"such sequences would be NOT PRIVATE with it; give {setting('packing', 'none')}, here and to the run, or "
+            "a private count protects each client, but one packed sequence may hold data of several, and a run on such "
+            f"sequences would be NOT PRIVATE; give {setting('packing', 'none')}, here and to the run, or "
             f"{setting('unit', 'client')} here and {setting('unit', 'user')} to the run"
         )
     split, size = store.split("train"), store.vocabulary_size

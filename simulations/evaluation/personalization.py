@@ -61,7 +61,7 @@ def personalize(
     if jax.tree_util.tree_leaves(training.algorithm.init_server(run.params)):
         raise ConfigurationError(
             f"the client algorithm {type(training.algorithm).__name__} needs what the server remembers from round to "
-            "round, which there is nothing of for a client alone"
+            "round, and a client alone has no such server"
         )
     refuse_completions(run.store, "personalization")
     refuse_item_sequences(run.store, "personalization")

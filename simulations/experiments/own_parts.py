@@ -139,8 +139,8 @@ class OwnParts(Capability):
         """Refuse what a guarantee does not cover. Raises ConfigurationError."""
         if self.cohort_sampler is not None:
             raise ConfigurationError(
-                f"{setting('cohort_sampler')} is an object, whose cohorts nothing holds to a bound on how often a "
-                "client takes part, so that no epsilon could be stated; name the sampler poisson, "
+                f"{setting('cohort_sampler')} is an object, and nothing bounds how often its cohorts take a client, "
+                "so no epsilon could be stated; name the sampler poisson, "
                 f"min_separation or shuffled_epochs"
             )
         if self.evaluation is not None:

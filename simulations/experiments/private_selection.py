@@ -92,8 +92,8 @@ def run_selection(
         drawn = record.drawn
         if drawn is not None and (changed := changed_settings(drawn.get("settings", settings), settings)):
             raise CheckpointError(
-                f"{out}: the private selection was begun with other settings: {changed}. What runs are drawn from does "
-                f"not change; give what it was begun with, or another {setting('out')}"
+                f"{out}: the private selection began with other settings: {changed}. It cannot change what it draws "
+                f"runs from; give the settings that it began with, or another {setting('out')}"
             )
         announce(planned)
         if drawn is None:
@@ -159,12 +159,12 @@ def _check_data(store: TokenStore) -> None:
     """Refuse data whose people, or budget, the statement of a selection would not cover."""
     if not set(store.split("train").client_ids).isdisjoint(store.split("heldout").client_ids):
         raise ConfigurationError(
-            f"{store.path}: there are held-out clients that are training clients too, so that choosing by their loss "
-            "tells of their text without any noise; a private selection needs held-out clients who are other people"
+            f"{store.path}: some held-out clients are training clients too, and choosing by their loss would reveal "
+            "their text without any noise; a private selection needs held-out clients who are other people"
         )
     if (store.path / BUDGET_FILE).exists():
         raise ConfigurationError(
-            f"{store.path}: the data set has a privacy budget, from which a private selection does not reserve; "
+            f"{store.path}: a private selection cannot reserve from the privacy budget that the data set has; "
             f"compare without {setting('private_selection')}, or take another data set"
         )
 
@@ -217,8 +217,8 @@ def _check_alike(cells: list[Cell], drawn: Record) -> None:
         found = _beginning(ledger.plan, ledger.delta, about)
         if found != drawn["beginning"]:
             raise CheckpointError(
-                f"{cell.directory}: has {_difference(found, drawn['beginning'])} than the selection was begun with, so "
-                f"that nothing is known of the best; begin another {setting('out')}"
+                f"{cell.directory}: has {_difference(found, drawn['beginning'])} than the selection began with, so "
+                f"nothing is known of the best; begin another {setting('out')}"
             )
 
 

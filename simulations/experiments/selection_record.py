@@ -19,7 +19,7 @@ from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 _FILE = "selection.jsonl"  # in the folder `privacy` of a selection, which is the operator's alone
 _TRIALS = "trials"
 _AGAIN = (
-    "What was seen of a run is not drawn again, since nobody could tell that it was not chosen by it: put its folder "
+    "A run that was seen is not drawn again, since nobody could tell whether that decided the choice: put its folder "
     f"back as it was, or begin with another {setting('out')}"
 )
 

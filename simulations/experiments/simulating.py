@@ -119,8 +119,8 @@ def simulate(
     may_stop = any(callback.may_stop for callback in callbacks)
     if may_stop and experiment.privacy.is_private:
         raise ConfigurationError(
-            "a callback may stop the run, but epsilon is accounted for a number of rounds that does not depend on what "
-            "they gave; give the rounds that you want, and no such callback"
+            "a callback may stop the run, but epsilon needs a number of rounds that does not depend on their results; "
+            "give the rounds that you want, and no such callback"
         )
     with ExitStack() as stack:
         if out is None:

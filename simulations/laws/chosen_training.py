@@ -162,7 +162,7 @@ def choose_training(laws: Laws, plan: Plan, data: TrainingData | None = None) ->
     )
 
 
-_UNCLIPPED = ("extrapolated: the losses are of trainings that clip gradients, and one without privacy does not",)
+_UNCLIPPED = ("extrapolated: the measured trainings clip gradients, and a training without privacy does not",)
 
 
 def _repeated(budget: Budget, drawn: int) -> list[str]:
@@ -170,8 +170,8 @@ def _repeated(budget: Budget, drawn: int) -> list[str]:
     if passes <= 1:
         return []
     return [
-        f"extrapolated: examples are passed over {passes:.3g} times, and the loss is that of examples which are seen "
-        "for the first time"
+        f"extrapolated: the training sees its examples {passes:.3g} times, and the loss is that of examples that are "
+        "seen for the first time"
     ]
 
 

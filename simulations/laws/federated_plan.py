@@ -229,7 +229,7 @@ def _outside(surface: LossSurface, budget: FederatedBudget, found: Configuration
     known = surface.noise_batch_ratios
     ratios = f"{known[0]:.3g} to {known[-1]:.3g}" if len(known) else "0"
     return (
-        f"the budget asks for noise-batch ratios of {least:.3g} to {most:.3g}, and the laws know losses for {ratios} "
+        f"the budget asks for noise-batch ratios of {least:.3g} to {most:.3g}, but the laws know losses for {ratios} "
         "alone; nothing is planned outside what was measured. Give another epsilon, more people or client trainings, "
         "or laws of other noise"
     )
@@ -241,12 +241,12 @@ def _notes(
     notes = notes_of(surface, parameters, surface.batch_size, rounds, surface.length)
     if cohort_size < surface.batch_size:
         notes.append(
-            f"cohorts are below the {surface.batch_size} clients of the runs that were measured, so that updates vary "
-            "more than there, which the loss does not take into account"
+            f"cohorts are smaller than the {surface.batch_size} clients of the measured runs, so updates vary more; "
+            "the predicted loss leaves that out"
         )
     if plan is not None and plan.coefficients:
         notes.append(
             f"extrapolated: the coefficients of {plan.mechanism} noise are chosen for rounds and participation, and so "
-            "are not quite those of the runs that were measured"
+            "differ from those of the measured runs"
         )
     return notes

@@ -160,7 +160,7 @@ def _grid_settings(path: Path, measurements: Measurements) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise DataError(f"{beside}: cannot be read ({error}), expected the settings of the grid beside it.") from error
     if not isinstance(grid, dict) or not all(isinstance(grid.get(axis, []), list) for axis in AXES):
-        raise DataError(f"{beside}: is no settings of a grid; take it away, and the task is taken to be unknown.")
+        raise DataError(f"{beside}: holds no settings of a grid; without this file the task counts as unknown.")
     measured = {name: set(getattr(measurements, column).tolist()) for name, column in _COLUMNS.items()}
     measured |= {"length": set(measurements.length.tolist())}
     settings = grid | {"length": [grid["length"]]} if "length" in grid else grid
@@ -168,7 +168,7 @@ def _grid_settings(path: Path, measurements: Measurements) -> dict[str, Any]:
         if name in settings and (others := [value for value in values if value not in settings[name]]):
             raise DataError(
                 f"{beside}: is of another grid than {path.name}: its {name} is {grid[name]}, and {others[0]} was "
-                "measured. Put measurements and their grid.json together, or take it away, and the task is taken to "
-                "be unknown."
+                "measured. Put measurements and their grid.json together, or remove it: the task then counts as "
+                "unknown."
             )
     return grid

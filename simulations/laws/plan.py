@@ -206,7 +206,7 @@ def _outside(planner: Planner, budget: Budget, found: Configurations) -> str:
     ratios = f"{surface.noise_batch_ratios[0]:.3g} to {surface.noise_batch_ratios[-1]:.3g}"
     least, most = found.noise_batch_ratio.min(), found.noise_batch_ratio.max()
     return (
-        f"the budget asks for noise-batch ratios of {least:.3g} to {most:.3g}, and of {sizes} the laws know losses for "
+        f"the budget asks for noise-batch ratios of {least:.3g} to {most:.3g}, but of {sizes} the laws know losses for "
         f"ratios of {ratios} alone; nothing is planned outside what was measured. Give another epsilon, compute or "
         "number of examples, or laws of other noise"
     )
@@ -215,8 +215,8 @@ def _outside(planner: Planner, budget: Budget, found: Configurations) -> str:
 def note_of_noise(epsilon: float) -> str:
     """Say of a training with the least noise that was measured that epsilon asks for less."""
     return (
-        f"epsilon {epsilon:g} asks for less noise than was measured: this training has the least that was, and spends "
-        "less; what still less noise would gain is not known"
+        f"epsilon {epsilon:g} allows less noise than was measured: this training has the least noise that was "
+        "measured, and spends less epsilon; what less noise would gain is not known"
     )
 
 
@@ -230,8 +230,8 @@ def notes_of(surface: LossSurface, parameters: float, batch_size: float, steps: 
         )
     if batch_size < surface.batch_size:
         notes.append(
-            f"batches are below the {surface.batch_size} examples of the trainings that were measured, so that "
-            "gradients vary more than there, which the loss does not take into account"
+            f"batches are smaller than the {surface.batch_size} examples of the measured trainings, so gradients vary "
+            "more; the predicted loss leaves that out"
         )
     if length != surface.length:
         notes.append(

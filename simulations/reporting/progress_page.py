@@ -139,9 +139,9 @@ def progress_plot(results: Sequence[CellResult]) -> Figure:
 _PLOT = Plot(
     "perplexity",
     progress_plot,
-    "Held-out perplexity of single runs so far. The bold line of each model is that of its runs which has come "
-    "furthest, of equally far ones the one with the lowest perplexity; thin lines are its other runs. Which learning "
-    "rates stand for a model is decided when all runs have ended.",
+    "Held-out perplexity of single runs so far. The bold line of each model is its run with the most "
+    "rounds and, among equals, the lowest perplexity; thin lines are its other runs. The learning rates that stand for "
+    "a model are decided when all runs have ended.",
 )
 
 

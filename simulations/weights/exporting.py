@@ -97,7 +97,7 @@ def read_run(run: Path, vocabulary: Path | None = None) -> StoredModel:
     """
     if not (run / "checkpoints").is_dir():
         raise CheckpointError(
-            f"{run}: not the folder of a run, for it holds no checkpoints; give the {setting('out')} of one"
+            f"{run}: not the folder of a run, because it holds no checkpoints; give the {setting('out')} of one"
         )
     with run_lock(run):
         about, trained, _ = released(run)
@@ -105,7 +105,7 @@ def read_run(run: Path, vocabulary: Path | None = None) -> StoredModel:
         privacy = stated_privacy(run)
     if about.get(ERRORS_FACT) is not None:
         raise ConfigurationError(
-            f"{run}: its model has re-attention, whose constants no other program's form has a place for; "
+            f"{run}: its model has re-attention, and no other program's form has a place for its constants; "
             "`fedlm release` writes the model with them"
         )
     tokenizer = _tokenizer(run, about, vocabulary)

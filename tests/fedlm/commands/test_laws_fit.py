@@ -76,8 +76,8 @@ def test_mistakes_are_one_line(results, options, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[1]", "is no settings of a grid"),
-        ('{"models": 3}', "is no settings of a grid"),
+        ("[1]", "holds no settings of a grid"),
+        ('{"models": 3}', "holds no settings of a grid"),
         ("{", "grid.json: cannot be read"),
         ('{"length": 512}', "of another grid than measurements.parquet: its length is 512, and 32 was measured"),
         ('{"models": ["bert_tiny"]}', r"its models is \['bert_tiny'\], and "),

@@ -81,7 +81,7 @@ def test_by_command(store, tmp_path, fedlm_here):
     assert found.origin.private.epsilon == 2
     again = fedlm_here(*options)
     assert again.returncode == 2
-    assert "is there already" in again.stderr
+    assert "exists already" in again.stderr
     other = [*options[:4], tmp_path / "other.json", *options[5:]]
     assert "RELEVANCES NOT COVERED" in fedlm_here(*other).stdout
     for wrong, words in (

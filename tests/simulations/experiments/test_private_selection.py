@@ -199,7 +199,7 @@ def test_a_run_that_was_seen_is_not_drawn_again(here, small_store, tmp_path):
         patch.setattr(private_selection, "run_cells", lambda *_: pytest.fail("went on"))
         first, last = out / "trials" / "000", out / "trials" / f"{TRIALS - 1:03d}"
         for folder, left, message in (
-            (first, (), "000: a run of this private selection is missing. What was seen of a run is not drawn again"),
+            (first, (), "000: a run of this private selection is missing. A run that was seen is not drawn again"),
             (last, (), "a run of this private selection is missing"),
             (first, ("",), "000: its ledger is missing, or is not the one that this private selection has seen"),
         ):
@@ -237,7 +237,7 @@ def test_what_runs_are_drawn_from_stays_whatever_becomes_of_the_settings_beside_
             run_selection(comparison(small_store), out, 1)
         (out / "comparison.json").unlink()
         said = []
-        with pytest.raises(CheckpointError, match=rf"begun with other settings: {next(iter(change))} was"):
+        with pytest.raises(CheckpointError, match=rf"began with other settings: {next(iter(change))} was"):
             run_selection(comparison(small_store, **change), out, 1, said.append)
         assert not said
         (out / "comparison.json").unlink()
@@ -392,7 +392,7 @@ def test_trials_are_independent_draws_of_candidates(here, small_store, tmp_path)
 def test_heldout_people_who_train_are_refused(here, small_store, tmp_path, monkeypatch):
     train = private_selection.TokenStore.open(small_store).split("train")
     monkeypatch.setattr(private_selection.TokenStore, "split", lambda self, name: train)
-    with pytest.raises(ConfigurationError, match="held-out clients that are training clients too"):
+    with pytest.raises(ConfigurationError, match="some held-out clients are training clients too"):
         run_selection(comparison(small_store), tmp_path / "out", 1)
     assert not (tmp_path / "out").exists()
 
@@ -400,7 +400,7 @@ def test_heldout_people_who_train_are_refused(here, small_store, tmp_path, monke
 def test_a_budget_is_refused(here, small_store, tmp_path):
     shutil.copytree(small_store, tmp_path / "data")
     (tmp_path / "data" / "privacy-budget.jsonl").write_text("")
-    with pytest.raises(ConfigurationError, match="has a privacy budget, from which a private selection does not"):
+    with pytest.raises(ConfigurationError, match="cannot reserve from the privacy budget"):
         run_selection(comparison(tmp_path / "data"), tmp_path / "out", 1)
 
 

@@ -92,7 +92,7 @@ def test_where_less_noise_than_was_measured_is_asked_for_the_plan_has_what_was_a
     assert (chosen.noise_batch_ratio, chosen.noise_multiplier) == (least, least * chosen.batch_size)
     training = central_plan(10**7, chosen.batch_size, chosen.steps, chosen.noise_multiplier)
     assert chosen.guarantee.epsilon == account(training, 2e-8).epsilon < 7.9
-    assert any("asks for less noise than was measured" in note for note in chosen.notes)
+    assert any("allows less noise than was measured" in note for note in chosen.notes)
     settings = settings_of(chosen, laws, "cifg_tiny")
     assert settings["noise_multiplier"] == chosen.noise_multiplier
     assert "epsilon" not in settings
@@ -137,9 +137,9 @@ def test_steps_beyond_the_longest_training_are_said_to_be_extrapolated(plan):
 
 def test_passing_over_examples_again_is_said_to_be_extrapolated(planner):
     few = make_plan(planner, BUDGET._replace(epsilon=math.inf, examples=1e5, compute=1e19))
-    assert "extrapolated: examples are passed over" in choose_training(Laws(surface=surface_of()), few).notes[-1]
+    assert "extrapolated: the training sees its examples" in choose_training(Laws(surface=surface_of()), few).notes[-1]
     many = make_plan(planner, BUDGET._replace(epsilon=math.inf, examples=1e12, compute=1e19))
-    assert not any("passed over" in note for note in choose_training(Laws(surface=surface_of()), many).notes)
+    assert not any("sees its examples" in note for note in choose_training(Laws(surface=surface_of()), many).notes)
 
 
 def test_where_less_compute_is_better_the_plan_says_so(planner):

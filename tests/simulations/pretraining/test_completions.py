@@ -206,7 +206,7 @@ def test_what_takes_all_text_alike_refuses_prompts(capitals, tmp_path):
         lambda: export_store(TokenStore.open(capitals), "parquet", tmp_path / "out.parquet"),
         lambda: prepare(experiment),
     ):
-        with pytest.raises(ConfigurationError, match="would not tell the ones from the others"):
+        with pytest.raises(ConfigurationError, match="cannot tell one from the other"):
             attempt()
 
 
