@@ -1,7 +1,10 @@
 """What a client does when things go wrong, against a server that is a few lines of Python."""
 
 import asyncio
+import contextlib
 import math
+import threading
+import time
 from types import SimpleNamespace
 
 import jax
@@ -18,6 +21,7 @@ from fedlm.fedlm_client.example_store import ExampleStore
 from fedlm.fedlm_client.limits import Conditions, Limits
 from fedlm.fedlm_client.own_participation import OwnParticipation
 from fedlm.fedlm_client.protocol import PROTOCOL
+from fedlm.fedlm_client.training import EndedError
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.errors import ConfigurationError
@@ -295,6 +299,49 @@ def test_a_client_that_is_told_to_stop_does_so_at_once(tmp_path):
             await running
 
     asyncio.run(go())
+
+
+class Endless:
+    """Trains until it is told that it may not go on."""
+
+    def __init__(self, text):
+        self.text, self.began, self.outcome, self.closed = text, threading.Event(), None, False
+
+    def introduce(self):
+        return messages.CheckInRequest()
+
+    async def fetch(self, asked, fetch):
+        return None
+
+    def train(self, of_round, fetched):
+        self.began.set()
+        try:
+            while True:
+                of_round.before_step()
+                time.sleep(0.001)
+        except EndedError as ended:
+            self.outcome = ended.outcome
+            raise
+
+    def close(self):
+        self.closed = True
+
+
+def test_a_client_that_is_interrupted_takes_no_other_step(tmp_path):
+    server, trainer = FakeServer(), Endless(small.store_of(tmp_path, 3))
+    server.seconds = 3000.0
+
+    async def go():
+        running = asyncio.create_task(Client(lambda: server, trainer).run_async())
+        assert await asyncio.to_thread(trainer.began.wait, 30)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+    asyncio.run(go())  # which waits for the thread that trains
+    assert trainer.outcome == Outcome.Value("NOT_ALLOWED")
+    assert trainer.closed
+    assert server.headers == []
 
 
 def test_a_client_says_how_long_it_waits_for_a_server_that_it_cannot_reach(tmp_path):
