@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.machine import describe_machine
 from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.privacy.mechanisms.bisr import inverse_square_root
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
 from fedlm.fl_core.privacy.noise.noise_source import fresh_secret, noise_from
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
@@ -70,7 +71,8 @@ def plan_of(mechanism: str) -> PrivacyPlan:
         root = np.cumprod([1.0, *(1 - 0.5 / np.arange(1, rounds))])
         rows = tuple(float(value) for number in range(1, rounds + 1) for value in root[:number][::-1])
         return PrivacyPlan(mechanism, rounds, 1.0, BoundedParticipation(1, rounds), coefficients=rows)
-    coefficients = {"blt": BLT, "banded": tuple(0.5**band for band in range(BANDS))}.get(mechanism, ())
+    chosen = {"blt": BLT, "banded": tuple(0.5**band for band in range(BANDS)), "bisr": inverse_square_root(32)}
+    coefficients = chosen.get(mechanism, ())
     return PrivacyPlan(mechanism, ROUNDS, 1.0, PARTICIPATION, coefficients=coefficients)
 
 

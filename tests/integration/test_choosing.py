@@ -34,7 +34,7 @@ def signal_to_noise(people, turns, noise):
     return people * turns / (noise[-1] * PARAMETERS**0.5)
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian", "tree", "tree_honaker"])
+@pytest.mark.parametrize("mechanism", ["gaussian", "tree", "tree_honaker", "bisr"])
 def test_noise_of_bounded_participation(mechanism):
     computed = [shown(prefix_noise(mechanism, BoundedParticipation(turns, ROUNDS // turns))) for turns in TURNS]
     assert computed == row(f"`{mechanism}`, `min_separation`")

@@ -10,6 +10,7 @@ _FILES = (
     "tree_honaker",
     "blt",
     "banded",
+    "bisr",
     "dense",
 )
 

@@ -31,7 +31,7 @@ PLANS |= {f"{name}, restarts": plan_of(name, restart_every=5) for name in ("tree
 PLANS |= {
     f"{name}, completed": plan_of(name, restart_every=5, complete_trees=True) for name in ("tree", "tree_honaker")
 }
-EXACT = ("gaussian", "blt", "banded")
+EXACT = ("gaussian", "blt", "banded", "bisr")
 DEFINED_HERE = (*EXACT, "tree", "tree_honaker")
 every_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 # The bound on a dense matrix is compiled anew for every number of rounds.
@@ -70,7 +70,7 @@ def tree_prefix(leaf, honaker):
 
 def expected_covariance(plan):
     """In float64, from the definitions alone: the covariance of the noise of the prefix sums."""
-    if plan.mechanism in ("blt", "banded"):
+    if plan.mechanism in ("blt", "banded", "bisr"):
         prefix = np.tri(plan.rounds) @ np.linalg.inv(strategy_matrix(plan))
         return prefix @ prefix.T
     if plan.mechanism == "gaussian":
