@@ -84,11 +84,12 @@ class _Selection:
     """Name of the people whose devices take part. With privacy a device keeps a count of its rounds for each
     population, and refuses what is more than the first plan that it was shown."""
     aggregation: RobustName = "mean"
-    """How the updates of a round become one. mean: they are added as they come and forgotten. median, trimmed_mean: of
-    each parameter by itself, so that a few dishonest clients cannot lead it astray (Yin et al. 2018). All clients count
-    the same, and the server keeps every update until the round's end: 4 bytes a parameter of each, and room for twice
-    as many as it selects, in a file in the run's folder, besides 8 bytes a parameter of memory. Not with privacy,
-    whose noise is made for sums; there, and with the mean, update-clip-norm bounds what one client can do."""
+    """How the updates of a round become one. mean: they are added as they come and forgotten. median and trimmed_mean
+    go parameter by parameter and stay within the range of the honest clients (Yin et al. 2018): the median where fewer
+    than half are dishonest, the trimmed mean where no more are than it leaves out at an end. All clients count the
+    same. The server keeps every update until the round's end: 4 bytes a parameter of each, and room for twice as many
+    as it selects, in a file in the run's folder, besides 8 bytes a parameter of memory. Not with privacy, whose noise
+    is made for sums. There, and with the mean, update-clip-norm bounds what one client can do."""
     trimmed_part: Annotated[float, Range(above=0, below=0.5)] = 0.1
     """Part of the updates that trimmed_mean leaves out at each end."""
 

@@ -58,8 +58,8 @@ class Guarantee:
       unit: whose presence is hidden.
       adjacency: which data sets are neighbours.
       assumptions: what must hold for this to be true.
-      epsilon_lower: below which the epsilon of these assumptions cannot lie; what `epsilon` exceeds it by is the error
-        of computing. That of closed forms is 0.
+      epsilon_lower: below which the epsilon of the accounted pairs of distributions cannot lie; what `epsilon` exceeds
+        it by is the error of computing. That of closed forms is 0.
       epsilon_by_rdp: the looser epsilon of Renyi accounting, for comparison; None where sampling is not Poisson.
 
     Example:
