@@ -30,8 +30,9 @@ RULES = (
     Rule("when things happened", r"\.log .*\.(time|started)$"),
     Rule(
         "when clients came, and how often they asked",
-        r"state\.db .*\.(started|seconds|last_seen|rests_until|check_ins)$",
+        r"state\.db .*\.(started|seconds|last_seen|rests_until|check_ins|released)$",
     ),
+    Rule("how long a fleet took, and how often it asked", r"\.stdout\.txt ", r"│ (seconds|check ins) +│"),
     Rule("a digest of a message that has the seconds left", r"^(\w+|records/.*)\.json populations\..*\.taken\."),
     Rule("keys are of OpenSSL's own randomness", r"^keys/.*\.(pem|key|pub|jsonl?|txt) "),
     Rule("when a run changed last, and its size, in which times are", r"\.stdout\.txt \[\d+\]\.(changed|bytes)$"),
