@@ -1,10 +1,16 @@
 """How a device gets its credentials: it makes a key that never leaves it, and a one-time token gets the certificate."""
 
 import asyncio
+import ssl
 from pathlib import Path
 
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.errors import RefusedError, TransportError, UnknownArtifactError, WrongServerError
+from fedlm.fedlm_client.http_channel import HttpChannel
+from fedlm.fedlm_client.protocol import ENROL
 from fedlm.fl_core.atomic_files import create_privately, make_folder
 from fedlm.fl_core.deployment.security.certificates import (
+    KeysError,
     certificate_pem,
     key_pem,
     make_request,
@@ -13,7 +19,6 @@ from fedlm.fl_core.deployment.security.certificates import (
     read_key,
 )
 from fedlm.fl_core.deployment.security.credentials import write_credentials
-from fedlm.fl_core.deployment.transport.http_enrolment import enrol
 from fedlm.fl_core.errors import ConfigurationError
 
 _UNUSED_KEY = "enrolment.key"
@@ -39,3 +44,29 @@ def enrol_device(server: str, authority: Path, token: str, folder: Path) -> None
     certificate = asyncio.run(enrol(server, believed, token, make_request(key)))
     write_credentials(folder, believed, certificate, key_pem(key))
     path.unlink()
+
+
+async def enrol(server: str, authority: bytes, token: str, request: bytes) -> bytes:
+    """Ask a server's enrolment, at host and port, for a certificate in PEM.
+
+    Args:
+      authority: certificates that may have signed the server's, in PEM; no other server is talked to.
+      request: see `fedlm.fl_core.deployment.security.certificates.make_request`.
+
+    Raises:
+      KeysError: the server cannot be reached, is another one, or refuses.
+    """
+    channel = HttpChannel(server, "", ssl.create_default_context(cadata=authority.decode("ascii")))
+    try:
+        asked = messages.EnrolRequest(token=token, request=request)
+        return (await channel.ask(ENROL, asked, messages.EnrolReply)).certificate
+    except (RefusedError, UnknownArtifactError) as error:
+        raise KeysError(f"{server} refuses: {error}") from error
+    except WrongServerError as error:
+        raise KeysError(f"{server}: is not the server that the authority signed for: {error}") from error
+    except TransportError as error:
+        raise KeysError(
+            f"{server}: cannot be reached, or is not the server that the authority signed for ({error})"
+        ) from error
+    finally:
+        await channel.close()

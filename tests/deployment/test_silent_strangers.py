@@ -9,6 +9,7 @@ import urllib.request
 
 import pytest
 
+from fedlm.clients.device.enrolment import enrol
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import TransportError
 from fedlm.fedlm_client.http_channel import HttpChannel
@@ -18,7 +19,7 @@ from fedlm.fl_core.deployment.security.credentials import client_tls, reloading_
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess, write_operator_token
 from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
-from fedlm.fl_core.deployment.transport.http_enrolment import EnrolmentServer, enrol
+from fedlm.fl_core.deployment.transport.http_enrolment import EnrolmentServer
 from tests.deployment.test_operations import listening
 from tests.support.serving import Handlers, serving
 

@@ -1,17 +1,13 @@
 """Enrolment over HTTP, at a port of its own: the server proves who it is, the device has nothing but a token yet."""
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.errors import RefusedError, TransportError, UnknownArtifactError, WrongServerError
-from fedlm.fedlm_client.http_channel import HttpChannel
 from fedlm.fedlm_client.protocol import ENROL
 from fedlm.fl_core.deployment.security.callers import parse_message
-from fedlm.fl_core.deployment.security.certificates import KeysError
 from fedlm.fl_core.deployment.security.credentials import reloading_tls
 from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
 from fedlm.fl_core.deployment.transport.http_connections import BadRequestError, ServedCall
@@ -38,29 +34,3 @@ class EnrolmentServer(HttpListener):
         request = parse_message(messages.EnrolRequest, await call.body())
         certificate = await asyncio.to_thread(self._enrol, request.token, request.request)
         await call.reply(messages.EnrolReply(certificate=certificate))
-
-
-async def enrol(server: str, authority: bytes, token: str, request: bytes) -> bytes:
-    """Ask a server's enrolment, at host and port, for a certificate in PEM.
-
-    Args:
-      authority: certificates that may have signed the server's, in PEM; no other server is talked to.
-      request: see `fedlm.fl_core.deployment.security.certificates.make_request`.
-
-    Raises:
-      KeysError: the server cannot be reached, is another one, or refuses.
-    """
-    channel = HttpChannel(server, "", ssl.create_default_context(cadata=authority.decode("ascii")))
-    try:
-        asked = messages.EnrolRequest(token=token, request=request)
-        return (await channel.ask(ENROL, asked, messages.EnrolReply)).certificate
-    except (RefusedError, UnknownArtifactError) as error:
-        raise KeysError(f"{server} refuses: {error}") from error
-    except WrongServerError as error:
-        raise KeysError(f"{server}: is not the server that the authority signed for: {error}") from error
-    except TransportError as error:
-        raise KeysError(
-            f"{server}: cannot be reached, or is not the server that the authority signed for ({error})"
-        ) from error
-    finally:
-        await channel.close()
