@@ -15,14 +15,14 @@ import numpy as np
 from benchmarks.laws.small_grid import DATA, RESULTS, import_texts
 from benchmarks.machine import describe_machine
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.simulations.laws.fitting_all import fit_laws, is_of_loss, measurements_file, predict_beyond
+from fedlm.simulations.laws.fit import fit_laws, is_of_loss, predict_beyond
 from fedlm.simulations.laws.forms.registry import FORMS, WHOLE_GRID
 from fedlm.simulations.laws.forms.rows import settled
 from fedlm.simulations.laws.held_out import error_on
 from fedlm.simulations.laws.laws_file import Laws
-from fedlm.simulations.laws.measurements import Measurements, read_measurements
-from fedlm.simulations.laws.presets import PRESETS
-from fedlm.simulations.laws.surface_settings import SurfaceSettings
+from fedlm.simulations.laws.measuring.grid import PRESETS
+from fedlm.simulations.laws.measuring.measurements import Measurements, measurements_file, read_measurements
+from fedlm.simulations.laws.surface.fitted_losses import SurfaceSettings
 
 LARGER = RESULTS.parent / "larger"
 _RUN = {

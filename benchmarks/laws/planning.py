@@ -9,7 +9,7 @@ import json
 import time
 
 from benchmarks.machine import describe_machine
-from fedlm.simulations.laws.plan import Budget, Planner, make_plan
+from fedlm.simulations.laws.planning.central_planner import Budget, Planner, make_plan
 from tests.support.synthetic_laws import surface_of
 
 _BUDGET = Budget(examples=1e8, epsilon=4.0, delta=1e-8, compute=1e21)

@@ -11,12 +11,11 @@ from pathlib import Path
 import tyro
 
 from benchmarks.laws.small_grid import RESULTS
-from fedlm.simulations.laws.fitting_all import fit_laws, measurements_file, source_of, task_of
+from fedlm.simulations.laws.fit import fit_laws, source_of, task_of
 from fedlm.simulations.laws.forms.registry import WHOLE_GRID
-from fedlm.simulations.laws.laws_file import Laws, write_laws
-from fedlm.simulations.laws.measurements import read_measurements
-from fedlm.simulations.laws.shipped import ABOUT, SHIPPED_FILE
-from fedlm.simulations.laws.surface_settings import SurfaceSettings
+from fedlm.simulations.laws.laws_file import ABOUT, SHIPPED_FILE, Laws, write_laws
+from fedlm.simulations.laws.measuring.measurements import measurements_file, read_measurements
+from fedlm.simulations.laws.surface.fitted_losses import SurfaceSettings
 
 SETTINGS = SurfaceSettings(kept_steps=24, doublings=4, draws=40)
 """Fewer steps and draws than by default, so that the file is small."""

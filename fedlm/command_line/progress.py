@@ -1,6 +1,5 @@
 """The live line of a command: what is done, its scores, its speed and the time left."""
 
-import math
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Self
@@ -12,7 +11,6 @@ from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 
 if TYPE_CHECKING:
     from fedlm.simulations.experiments.comparison import Cell
-    from fedlm.simulations.laws.running import GridProgress
 
 _PLAIN_SECONDS = 15.0
 
@@ -110,32 +108,6 @@ class CellProgress(_Bar):
     def say(self, message: str) -> None:
         """Print a line above the bar."""
         self._progress.console.print(message, soft_wrap=True, markup=False, highlight=False)
-
-
-class GridCellProgress(_Bar):
-    """Shows the trainings of a grid, by the floating-point operations that they take."""
-
-    def update(self, progress: "GridProgress") -> None:
-        """Show a finished block of a cell."""
-        cell, tera = progress.cell, 1e-12
-        # A bar counts in whole numbers, and of what it is first shown at least 1 is done.
-        done, total = (max(1, math.ceil(flops * tera)) for flops in (progress.flops, progress.total_flops))
-        name = f"{cell.model} (rate {cell.learning_rate:.3g}, ratio {cell.noise_batch_ratio:.3g}, seed {cell.seed})"
-        rate = 1e-9 * self._measured_rate(progress.flops)
-        self.show(
-            done,
-            total,
-            f"cells {progress.finished}/{progress.cells} {rate:.2f} GFLOP/s {name} step {progress.row['step']} "
-            f"loss {progress.row['loss']:.3f}",
-        )
-
-    def _measured_rate(self, flops: float) -> float:
-        if self._first_flops is None:
-            self._first_flops = (time.monotonic(), flops)
-        began, before = self._first_flops
-        return (flops - before) / max(time.monotonic() - began, 1e-9)
-
-    _first_flops: tuple[float, float] | None = None
 
 
 class StepProgress(_Bar):

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import UserError
 from fedlm.simulations.laws.forms.rows import CELL, numbered, settled
-from fedlm.simulations.laws.measurements import Measurements, make_measurements
+from fedlm.simulations.laws.measuring.measurements import Measurements, make_measurements
 
 Predict = Callable[[Measurements], NDArray[np.float64]]
 Fit = Callable[[Measurements], Predict]

@@ -1,4 +1,4 @@
-"""Files of laws: what was fitted to measurements, as one JSON document."""
+"""Files of laws: what was fitted to measurements, as one JSON document; those that come with the package."""
 
 import dataclasses
 import json
@@ -11,10 +11,10 @@ from typing import Any, get_args
 import numpy as np
 
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.simulations.laws.forms.fitted_form import FittedForm
-from fedlm.simulations.laws.surface import Interpolation, LossSurface, Method
+from fedlm.simulations.laws.surface.loss_surface import Interpolation, LossSurface, Method
 
 KIND = "fedlm scaling laws"
 VERSION = 1
@@ -148,3 +148,23 @@ def _check_rest(rest: Mapping[str, Any]) -> None:
         isinstance(models, list) and all(isinstance(one, str) for one in models) and len(set(models)) == len(models)
     ):
         raise ValueError("surface.models is no list of different names")
+
+
+SHIPPED_FILE = Path(__file__).parent / "shipped_laws.json"
+"""Made by `python -m benchmarks.laws.ship`, where a version comes with one."""
+ABOUT = "about"
+"""Under this name the source of shipped laws has a sentence: what was measured, on what, and what they are good for."""
+
+
+def shipped_laws() -> Laws:
+    """Read the laws that come with the package.
+
+    Raises:
+      ConfigurationError: this version comes with none.
+    """
+    if not SHIPPED_FILE.exists():
+        raise ConfigurationError(
+            "this version comes with no laws to plan by; measure a grid with `fedlm laws run`, fit it with `fedlm laws "
+            f"fit`, and give {setting('laws')} FILE"
+        )
+    return read_laws(SHIPPED_FILE)

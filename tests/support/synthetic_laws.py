@@ -7,8 +7,8 @@ import numpy as np
 
 from fedlm.simulations.laws.forms.fitted_form import FittedForm
 from fedlm.simulations.laws.forms.rows import critical_batch, unseen_loss
-from fedlm.simulations.laws.measurements import make_measurements
-from fedlm.simulations.laws.surface import LossSurface
+from fedlm.simulations.laws.measuring.measurements import make_measurements
+from fedlm.simulations.laws.surface.loss_surface import LossSurface
 
 RATES = (2**-7, 2**-8, 2**-9)
 SIZES = (4_500_000, 11_400_000, 29_000_000, 41_000_000, 109_000_000, 335_000_000)
@@ -57,12 +57,8 @@ class Truth:
 
 
 COEFFICIENTS = {"E": 0.9, "A": 300.0, "a": 0.4, "B": 500.0, "b": 0.42, "C": 3.0, "g": 0.95, "a2": -0.07}
-"""Of the world of figures and plans."""
-
-
-def true_loss(parameters, examples, ratio):
-    """The loss there."""
-    return Truth(**COEFFICIENTS, batch_size=1).loss(parameters, examples, ratio)
+WORLD = Truth(**COEFFICIENTS)
+"""That of figures and plans."""
 
 
 def laid_out(models, axes, others=0.8, **columns):
@@ -125,6 +121,14 @@ SMALL = Grid(
     batch_size=32,
     length=32,
 )
+FEW = dataclasses.replace(
+    SMALL,
+    parameters=tuple(SMALL_MODELS.values()),
+    ratios=(0.0, 2**-14, 2**-11, 2**-8),
+    steps=512,
+    seed_spread=0.001,
+    glitches=0.0,
+)
 PUBLISHED = Grid(
     parameters=(*SIZES, 778e6),
     ratios=(0.0, *(2.0**-power for power in range(23, 5, -1))),
@@ -170,25 +174,14 @@ def obeying(form, values, measurements, noise=0.0, seed=0):
     return dataclasses.replace(measurements, loss=noisy, heldout_loss=heldout)
 
 
-def measurements_of(models=SMALL_MODELS, ratios=(0.0, 2**-14, 2**-11, 2**-8), steps=512, block=32, seeds=(0, 1)):
-    """What trainings of a small grid measure: a parabola between the rates, and a little noise."""
-    axes = {"noise_batch_ratio": ratios, "learning_rate": RATES[::-1], "seed": seeds}
-    axes["step"] = range(block, steps + 1, block)
-    rows = laid_out(models, axes, batch_size=32, length=32, steps=steps, gradient_noise_scale=100.0)
-    scatter = 1 + 0.001 * np.random.default_rng(0).normal(size=len(rows))
-    loss = true_loss(rows.parameters, 32.0 * rows.step, rows.noise_batch_ratio)
-    loss = loss * (1 + 0.01 * (np.log2(rows.learning_rate) + 8.2) ** 2) * scatter
-    return dataclasses.replace(rows, loss=loss, loss_error=0.001 * loss)
-
-
 def surface_of(models=PUBLISHED_MODELS, steps=None, batch_size=1024, length=512, draws=3, measured_steps=128_000.0):
     """The surface that a perfect fit would find."""
     steps = np.array(1000 * 2.0 ** np.arange(14)) if steps is None else np.asarray(steps, float)
     parameters = np.array(list(models.values()))
     ratios = 2.0 ** np.arange(-23, -5)
-    grid = parameters[:, None, None], batch_size * steps[:, None], ratios
-    loss = true_loss(*grid)
-    noiseless = true_loss(parameters[:, None], batch_size * steps, 0.0)
+    truth = dataclasses.replace(WORLD, batch_size=batch_size)
+    loss = truth.loss(parameters[:, None, None], steps[:, None], ratios)
+    noiseless = truth.loss(parameters[:, None], steps, 0.0)
     factors = 1 + 0.002 * np.arange(-(draws // 2), draws - draws // 2)
     return LossSurface(
         models=tuple(models),

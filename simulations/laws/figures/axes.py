@@ -9,7 +9,10 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
 
+from fedlm.simulations.laws.figures.table import Table
 from fedlm.simulations.plot_style import FAMILIES, GRID, INK, MARKERS, MUTED, style_frame
 
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
@@ -98,11 +101,26 @@ def ratio_words(ratio: float) -> str:
     return f"$2^{{{exponent:.0f}}}$" if abs(exponent - round(exponent)) < 1e-6 else short_number(float(f"{ratio:.3g}"))
 
 
-def legend_below(figure: Figure, handles: Sequence[Artist], title: str | None = None, columns: int = 4) -> None:
+def key(label: str, **style: Any) -> Line2D:
+    """Make a legend's entry."""
+    return Line2D([], [], label=label, **style)
+
+
+def shade(axes: Axes, table: Table, across: str, up: str, number: int) -> None:
+    """Shade from `up`_low to `up`_high of a table."""
+    low, high = table[f"{up}_low"], table[f"{up}_high"]
+    axes.fill_between(table[across], low, high, color=colour(number), alpha=0.15, linewidth=0)
+
+
+def legend_below(figure: Figure, handles: Sequence[Artist], columns: int = 4) -> None:
     """Write one legend below all panels."""
-    legend = figure.legend(
-        handles=list(handles), loc="outside lower center", ncols=columns, frameon=False, fontsize=8.5, title=title
-    )
+    legend_in(figure, handles, loc="outside lower center", ncols=columns)
+
+
+def legend_in(where: Figure | Axes, handles: Sequence[Artist], **more: Any) -> Legend:
+    """Write a legend into a figure or axes."""
+    legend = where.legend(handles=list(handles), frameon=False, fontsize=8.5, **more)
     legend.get_title().set(color=INK, fontsize=8.5)
     for text in legend.get_texts():
         text.set_color(INK)
+    return legend

@@ -1,17 +1,21 @@
-"""What a picture of scaling laws is: a table computed from what is known, and the drawing of that table."""
+"""What a picture of scaling laws is: what it is made of, its numbers, its drawing and its files."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.simulations.laws.figures.searching import TrainingSearch
-from fedlm.simulations.laws.figures.tables import Progress, Table, no_progress
+from fedlm.simulations.laws.figures.search import TrainingSearch
+from fedlm.simulations.laws.figures.table import Progress, Table, no_progress
 from fedlm.simulations.laws.forms.fitted_form import FittedForm
-from fedlm.simulations.laws.measurements import Measurements
+from fedlm.simulations.laws.laws_file import Laws, read_laws
+from fedlm.simulations.laws.measuring.measurements import Measurements, measurements_file, read_measurements
+from fedlm.simulations.plot_style import settle, to_png
 
 
 @dataclass(frozen=True)
@@ -96,3 +100,52 @@ class LawFigure:
         if "loss" in table.columns and self.surface and not np.isfinite(table["loss"]).any():
             raise ConfigurationError(f"{self.name} has nothing to show: its budgets are all outside of the laws' grid")
         return table
+
+
+def read_evidence(laws: Path | None, measurements: Path | None) -> Evidence:
+    """Read a file of laws and one of measurements, or the folder that it is in, as far as they are given.
+
+    Raises:
+      DataError: a file cannot be read, or is not what it should be.
+    """
+    return evidence_of(None if laws is None else read_laws(laws), measurements)
+
+
+def evidence_of(laws: Laws | None, measurements: Path | None) -> Evidence:
+    """Make evidence of laws that were read, and of a file of measurements. Raises DataError where that is none."""
+    surface = laws.surface if laws else None
+    return Evidence(
+        search=None if surface is None else TrainingSearch(surface),
+        forms=laws.forms if laws else {},
+        measurements=None if measurements is None else read_measurements(measurements_file(measurements)),
+    )
+
+
+DataFormat = Literal["csv", "json"]
+
+
+def write_law_figure(figure: LawFigure, table: Table, out: Path, data: DataFormat | None = None) -> list[Path]:
+    """Draw a table into a PNG file, and write its numbers beside it where a form of these is named.
+
+    Returns:
+      The paths of what was written.
+
+    Raises:
+      ConfigurationError: the file's name does not end in .png.
+    """
+    check_picture_name(out)
+    drawn = figure.draw(table)
+    settle(drawn)
+    make_folder(out.parent)
+    write_atomically(out, to_png(drawn))
+    if data is None:
+        return [out]
+    beside = out.with_suffix(f".{data}")
+    write_atomically(beside, table.as_csv() if data == "csv" else table.as_json())
+    return [out, beside]
+
+
+def check_picture_name(out: Path) -> None:
+    """Refuse a file name that does not end in .png, as a ConfigurationError."""
+    if out.suffix.lower() != ".png":
+        raise ConfigurationError(f"{setting('out')} is {str(out)!r}, but must be a file name that ends in .png")

@@ -1,23 +1,11 @@
-"""The pictures of scaling laws by name: a new one is a file and an entry."""
+"""The pictures of scaling laws by name: a new one is an entry."""
 
 import numpy as np
 
-from fedlm.simulations.laws.figures import (
-    advantage_by_batch,
-    allocation,
-    baselines,
-    form_optima,
-    learning_rates,
-    loss_by_noise,
-    noise_fields,
-    observed_predicted,
-    one_choice,
-    power_laws,
-    saturation,
-)
+from fedlm.simulations.laws.figures import allocation, choices, fitted_forms, measured, noise
 from fedlm.simulations.laws.figures.figure import Evidence, LawFigure
-from fedlm.simulations.laws.figures.searching import EXAMPLES
-from fedlm.simulations.laws.figures.tables import Progress, Table
+from fedlm.simulations.laws.figures.search import EXAMPLES
+from fedlm.simulations.laws.figures.table import Progress, Table
 
 _L1, _L2 = "mckenna_l1", "mckenna_l2"
 _FAINT = "Faint lines: the best training lies at an end of the grid, where a larger grid might have a better one."
@@ -26,8 +14,8 @@ _BANDS = f"Shaded: for the loss, its band of 90 %; for the choices, where the lo
 
 def _advantage(evidence: Evidence, progress: Progress) -> Table:
     surface = None if evidence.search is None else evidence.search.surface
-    trainings = advantage_by_batch.trainings_of(surface)
-    return advantage_by_batch.advantage_table(evidence.losses, progress, trainings)
+    trainings = noise.trainings_of(surface)
+    return noise.advantage_table(evidence.losses, progress, trainings)
 
 
 def _observed(form: str) -> LawFigure:
@@ -36,8 +24,8 @@ def _observed(form: str) -> LawFigure:
         f"figure{number}",
         f"Each block's measured loss by what the parametric law {form} gives it (McKenna et al. 2025, figure "
         f"{number}). Hollow points are rows that the law was not fitted to.",
-        lambda evidence, progress: observed_predicted.observed_table(evidence.measured(), evidence.forms[form]),
-        observed_predicted.draw_observed,
+        lambda evidence, progress: fitted_forms.observed_table(evidence.measured(), evidence.forms[form]),
+        fitted_forms.draw_observed,
         measurements=True,
         forms=(form,),
     )
@@ -47,7 +35,7 @@ def _form_optima(evidence: Evidence, progress: Progress) -> Table:
     surface = evidence.searching().surface
     ratios = surface.noise_batch_ratios
     chosen = [0.0, *(float(ratios[place]) for place in np.unique(np.linspace(0, len(ratios) - 1, 4).astype(int)))]
-    return form_optima.optimum_table(
+    return fitted_forms.optimum_table(
         evidence.forms[_L2], evidence.searching().computes.tolist(), chosen, surface.length
     )
 
@@ -56,7 +44,7 @@ _ALL = (
     LawFigure(
         "figure1",
         f"What to train for a compute at 100 million examples (McKenna et al. 2025, figure 1). {_BANDS}",
-        lambda evidence, progress: allocation.allocation_table(evidence.searching(), (1e8,), progress),
+        lambda evidence, progress: evidence.searching().by_compute((1e8,), progress=progress),
         allocation.draw_allocation,
         surface=True,
     ),
@@ -64,38 +52,38 @@ _ALL = (
         "figure3",
         "Best loss by compute, and tokens a parameter (McKenna et al. 2025, figure 3). A ring marks the least compute "
         f"whose loss is within 1 % of the best, with its parameters. {_FAINT}",
-        lambda evidence, progress: saturation.saturation_table(evidence.searching(), progress),
-        saturation.draw_saturation,
+        lambda evidence, progress: allocation.saturation_table(evidence.searching(), progress),
+        allocation.draw_saturation,
         surface=True,
     ),
     LawFigure(
         "figure4",
         "What doubling each of two budgets takes off the noise-batch ratio (McKenna et al. 2025, figure 4): accounting "
         "alone, for Poisson sampling, add-or-remove of an example. Length 1 halves the ratio.",
-        lambda evidence, progress: noise_fields.noise_field_table(),
-        noise_fields.draw_noise_fields,
+        lambda evidence, progress: noise.noise_field_table(),
+        noise.draw_noise_fields,
     ),
     LawFigure(
         "figure5",
         "Loss by epsilon of the best training at a compute, at a fifth of it, and of fixed trainings at that compute "
         "(McKenna et al. 2025, figure 5).",
-        lambda evidence, progress: baselines.baseline_table(evidence.searching(), progress),
-        baselines.draw_baselines,
+        lambda evidence, progress: choices.baseline_table(evidence.searching(), progress),
+        choices.draw_baselines,
         surface=True,
     ),
     LawFigure(
         "figure6",
         "What a wrong choice of steps, parameters or batch costs, the others being chosen best for it (McKenna et al. "
         "2025, figure 6).",
-        lambda evidence, progress: one_choice.one_choice_table(evidence.searching(), progress),
-        one_choice.draw_one_choice,
+        lambda evidence, progress: choices.one_choice_table(evidence.searching(), progress),
+        choices.draw_one_choice,
         surface=True,
         wide=True,
     ),
     LawFigure(
         "figure13",
         f"As figure 1, for 1 million to 1 billion examples (McKenna et al. 2025, figure 13). {_BANDS}",
-        lambda evidence, progress: allocation.allocation_table(evidence.searching(), EXAMPLES, progress),
+        lambda evidence, progress: evidence.searching().by_compute(EXAMPLES, progress=progress),
         allocation.draw_allocation_by_examples,
         surface=True,
         wide=True,
@@ -106,17 +94,17 @@ _ALL = (
         "compute: delta at epsilon 0 of the privacy profile, an upper bound (McKenna et al. 2025, figure 15, which "
         "does not say its number of examples). With a surface that reaches there, the loss too.",
         _advantage,
-        advantage_by_batch.draw_advantage,
+        noise.draw_advantage,
     ),
     _observed(_L1),
     LawFigure(
         "figure17",
         "Loss at the last step by the noise-batch ratio: measured, and as the parametric laws have it (McKenna et al. "
         "2025, appendix E).",
-        lambda evidence, progress: loss_by_noise.noise_table(
+        lambda evidence, progress: fitted_forms.noise_table(
             evidence.measured(), [evidence.forms[_L1], evidence.forms[_L2]]
         ),
-        loss_by_noise.draw_loss_by_noise,
+        fitted_forms.draw_loss_by_noise,
         measurements=True,
         forms=(_L1, _L2),
     ),
@@ -126,7 +114,7 @@ _ALL = (
         "The model that the parametric law has best for a compute, by the noise (McKenna et al. 2025, figure 19); a "
         "line ends where the law has no minimum.",
         _form_optima,
-        form_optima.draw_optima,
+        fitted_forms.draw_optima,
         surface=True,
         forms=(_L2,),
     ),
@@ -134,16 +122,16 @@ _ALL = (
         "kaplan",
         "Loss without noise by parameters, training tokens and compute, with the power laws of Kaplan et al. 2020 "
         "fitted to it. The published exponents are of other text and tokens, and of far larger models.",
-        lambda evidence, progress: power_laws.power_law_table(evidence.measured(), evidence.forms),
-        power_laws.draw_power_laws,
+        lambda evidence, progress: measured.power_law_table(evidence.measured(), evidence.forms),
+        measured.draw_power_laws,
         measurements=True,
     ),
     LawFigure(
         "vaultgemma",
         "Loss of the longest runs by learning rate. A ring is the vertex of the parabola, which is taken as the best "
         "rate; none where the least loss is not between the rates (VaultGemma 2025, section 6).",
-        lambda evidence, progress: learning_rates.rate_table(evidence.measured()),
-        learning_rates.draw_rates,
+        lambda evidence, progress: measured.rate_table(evidence.measured()),
+        measured.draw_rates,
         measurements=True,
         wide=True,
     ),

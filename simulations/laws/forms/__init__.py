@@ -1,1 +1,1 @@
-"""Parametric scaling laws: equations of the loss, a file each, and how they are fitted."""
+"""Parametric scaling laws: equations of the loss, and how they are fitted."""

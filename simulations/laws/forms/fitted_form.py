@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlm.simulations.laws.forms.registry import FORMS
-from fedlm.simulations.laws.measurements import Measurements
+from fedlm.simulations.laws.measuring.measurements import Measurements
 
 
 class Interval(NamedTuple):

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlm.models.errors import ConfigurationError
-from fedlm.simulations.laws.measurements import Measurements
+from fedlm.simulations.laws.forms.rows import VARIABLES
+from fedlm.simulations.laws.measuring.measurements import Measurements
 
 Data = Mapping[str, NDArray[np.float64]]
 Equation = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
@@ -78,7 +79,7 @@ class Form:
         are known.
       text: the equation, to be read.
       coefficients: the unknowns.
-      variables: maps measurements to the equation's variables, each float64 [rows].
+      takes: names of the equation's variables, see `rows.VARIABLES`.
       rows: maps measurements to bool [rows], those that the paper fits, or the nearest to them.
       target: maps measurements to float64 [rows], what the equation gives; positive.
       same: columns of measurements in which the fitted rows must agree: the law is of one cell.
@@ -92,7 +93,7 @@ class Form:
     equation: Equation
     text: str
     coefficients: tuple[Coefficient, ...]
-    variables: Callable[[Measurements], dict[str, NDArray[np.float64]]]
+    takes: tuple[str, ...]
     rows: Callable[[Measurements], NDArray[np.bool_]]
     target: Callable[[Measurements], NDArray[np.float64]] = lambda measurements: measurements.loss
     same: tuple[str, ...] = ()
@@ -103,6 +104,10 @@ class Form:
     def names(self) -> tuple[str, ...]:
         """The coefficients' names."""
         return tuple(coefficient.name for coefficient in self.coefficients)
+
+    def variables(self, measurements: Measurements) -> dict[str, NDArray[np.float64]]:
+        """Make the equation's variables of measurements, each float64 [rows]."""
+        return {name: VARIABLES[name](measurements) for name in self.takes}
 
     def predict(self, values: Mapping[str, float], data: Mapping[str, ArrayLike]) -> NDArray[np.float64]:
         """Evaluate the equation at values of its coefficients, on variables that broadcast with each other.

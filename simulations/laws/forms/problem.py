@@ -2,19 +2,93 @@
 
 Everything is searched at the scale of the data. Variables are divided by their medians and the target by its own, so
 that an amplitude is its term's size there, which keeps it apart from its exponent; positive coefficients are searched
-in their logarithms.
+in their logarithms. Derivatives are carried through the equation by `Dual`.
 """
 
 import functools
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from fedlm.simulations.laws.forms.dual_numbers import Dual
 from fedlm.simulations.laws.forms.form import Coefficient, Data, Form
-from fedlm.simulations.laws.measurements import Measurements
+from fedlm.simulations.laws.measuring.measurements import Measurements
+
+
+class Dual:
+    """An array and its derivatives by some unknowns, through `+ - * / **` (forward-mode differentiation).
+
+    Attributes:
+      value: float64 [...].
+      slopes: the derivatives that are not zero, each [...], by the unknown's index.
+    """
+
+    __array_ufunc__ = None  # NumPy arrays leave operators to this class.
+
+    def __init__(self, value: Any, slopes: dict[int, Any]) -> None:
+        self.value = value
+        self.slopes = slopes
+
+    def __add__(self, other: Any) -> "Dual":
+        return _chained(self, 1.0, other, 1.0, self.value + _value(other))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> "Dual":
+        return _chained(self, 1.0, other, -1.0, self.value - _value(other))
+
+    def __rsub__(self, other: Any) -> "Dual":
+        return _chained(self, -1.0, other, 1.0, _value(other) - self.value)
+
+    def __mul__(self, other: Any) -> "Dual":
+        return _chained(self, _value(other), other, self.value, self.value * _value(other))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> "Dual":
+        inverse = 1 / _value(other)
+        ratio = self.value * inverse
+        return _chained(self, inverse, other, -ratio * inverse, ratio)
+
+    def __rtruediv__(self, other: Any) -> "Dual":
+        ratio = _value(other) / self.value
+        return _chained(self, -ratio / self.value, other, 1 / self.value, ratio)
+
+    def __pow__(self, other: Any) -> "Dual":
+        power = self.value ** _value(other)
+        by_exponent = power * np.log(self.value) if isinstance(other, Dual) else 0.0
+        return _chained(self, power * _value(other) / self.value, other, by_exponent, power)
+
+    def __rpow__(self, other: Any) -> "Dual":
+        power = other**self.value
+        return _chained(self, power * np.log(other), other, 0.0, power)
+
+    def log(self) -> "Dual":
+        """Return the natural logarithm."""
+        return Dual(np.log(self.value), {i: slope / self.value for i, slope in self.slopes.items()})
+
+    @classmethod
+    def unknown(cls, index: int, value: float, slope: float = 1.0) -> Self:
+        """Make the number that an unknown is, or a function of it alone of a given slope."""
+        return cls(value, {index: slope})
+
+    def gradient(self, weights: NDArray[np.float64], unknowns: int) -> NDArray[np.float64]:
+        """Return the derivatives of a weighted sum, float64 [unknowns], for weights [...]."""
+        return np.array([np.sum(weights * self.slopes.get(i, 0.0)) for i in range(unknowns)])
+
+
+def _value(number: Any) -> Any:
+    return number.value if isinstance(number, Dual) else number
+
+
+def _chained(one: Dual, one_slope: Any, other: Any, other_slope: Any, value: Any) -> Dual:
+    slopes = {i: slope * one_slope for i, slope in one.slopes.items()}
+    for i, slope in other.slopes.items() if isinstance(other, Dual) else ():
+        slopes[i] = slope * other_slope + slopes[i] if i in slopes else slope * other_slope
+    return Dual(value, slopes)
+
 
 HUBER_DELTA = 1e-3
 """Where the Huber loss turns from square to absolute, in log loss (Hoffmann et al. 2022)."""
@@ -38,13 +112,11 @@ class Problem:
       form: the law.
       data: the equation's variables, each float64 [rows].
       log_target: float64 [rows].
-      delta: of the Huber loss.
     """
 
     form: Form
     data: Data
     log_target: NDArray[np.float64]
-    delta: float = HUBER_DELTA
 
     @functools.cached_property
     def bounds(self) -> NDArray[np.float64]:
@@ -105,8 +177,8 @@ class Problem:
         values = {c.name: _unknown(c, i, coordinates[i]) for i, c in enumerate(self.form.coefficients)}
         with np.errstate(all="ignore"):
             residual = self.form.equation(values, data).log() - log_target
-            bent = np.clip(residual.value / self.delta, -1, 1)
-            value = np.sum(weights * bent * (residual.value - self.delta * bent / 2))
+            bent = np.clip(residual.value / HUBER_DELTA, -1, 1)
+            value = np.sum(weights * bent * (residual.value - HUBER_DELTA * bent / 2))
             gradient = residual.gradient(weights * bent, len(coordinates))
         if not np.isfinite([value, *gradient]).all():
             return _NOWHERE, np.zeros(len(coordinates))
@@ -118,9 +190,9 @@ class Problem:
         )
 
 
-def make_problem(form: Form, measurements: Measurements, delta: float = HUBER_DELTA) -> Problem:
+def make_problem(form: Form, measurements: Measurements) -> Problem:
     """Make the problem of fitting a form to rows that are its own already."""
-    return Problem(form, form.variables(measurements), np.log(form.target(measurements)), delta)
+    return Problem(form, form.variables(measurements), np.log(form.target(measurements)))
 
 
 def _unknown(coefficient: Coefficient, index: int, coordinate: float) -> Dual:

@@ -1,9 +1,12 @@
 """Which rows of measurements a law is fitted to, and the variables that laws are made of."""
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable
 
-from fedlm.simulations.laws.measurements import Measurements
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+
+from fedlm.simulations.laws.measuring.measurements import Measurements
 
 RUN = ("model", "learning_rate", "noise_batch_ratio", "batch_size", "length", "steps", "training_examples", "seed")
 """The columns that tell one training from another."""
@@ -168,3 +171,96 @@ def lowest_so_far(cost: NDArray[np.float64], loss: NDArray[np.float64], kept: ND
     found = np.zeros_like(kept)
     found[order[loss[order] < before]] = True
     return found
+
+
+def course(measurements: Measurements) -> NDArray[np.bool_]:
+    """Tell the blocks after an eighth of the schedule, until an example came twice, at the cell's best rate."""
+    return settled(measurements) & one_pass(measurements) & best_rate(measurements)
+
+
+def course_without_noise(measurements: Measurements) -> NDArray[np.bool_]:
+    """Tell the blocks of `course` that are of trainings without noise."""
+    return course(measurements) & noiseless(measurements)
+
+
+def course_with_noise_scale(measurements: Measurements) -> NDArray[np.bool_]:
+    """Tell the blocks of `course` without noise in which the gradient noise scale was measured."""
+    return course_without_noise(measurements) & (critical_batch(measurements) > 0)
+
+
+def best_of_compute(measurements: Measurements) -> NDArray[np.bool_]:
+    """Tell the blocks of `course` without noise whose loss no block of as little compute has.
+
+    A minimum over noisy losses is somewhat too low.
+    """
+    return lowest_so_far(compute(measurements), measurements.loss, course_without_noise(measurements))
+
+
+def best_of_least_compute(measurements: Measurements) -> NDArray[np.bool_]:
+    """Tell the same of C_min, among the blocks in which the noise scale was measured."""
+    return lowest_so_far(least_compute(measurements), measurements.loss, course_with_noise_scale(measurements))
+
+
+def end_with_noise(measurements: Measurements) -> NDArray[np.bool_]:
+    """Tell the rows that McKenna et al. fit, at each cell's best learning rate.
+
+    These have a noise-batch ratio above 5e-7, a loss of at most 8, and the last 28,000 of 128,000 steps, taken as that
+    share of the schedule.
+
+    With batches of one size these rows span training examples by a factor of 1.28 only, which cannot tell N's exponent.
+    """
+    kept = settled(measurements, 100_000 / 128_000) & (measurements.noise_batch_ratio > 5e-7)
+    return kept & (measurements.loss <= 8.0) & one_pass(measurements) & best_rate(measurements)
+
+
+def ends(measurements: Measurements) -> NDArray[np.bool_]:
+    """Tell the last block of each run that has ended before an example came twice, at all learning rates."""
+    return final(measurements) & one_pass(measurements)
+
+
+def ends_at_best_rate(measurements: Measurements) -> NDArray[np.bool_]:
+    """Tell the blocks of `ends` at each cell's best learning rate."""
+    return ends(measurements) & best_rate(measurements)
+
+
+def longest_ends_without_noise(measurements: Measurements) -> NDArray[np.bool_]:
+    """Tell the blocks of `ends_at_best_rate` of each model's longest runs without noise.
+
+    Kaplan et al. train to near convergence. Runs that stop before make the exponent too small.
+    """
+    return ends_at_best_rate(measurements) & noiseless(measurements) & longest(measurements)
+
+
+def stopped_early_of_largest(measurements: Measurements) -> NDArray[np.bool_]:
+    """Tell the blocks of `stopped_early` of the largest model.
+
+    Kaplan et al. train one large model on data sets of many sizes until the test loss rises.
+    """
+    return stopped_early(measurements) & (measurements.parameters == measurements.parameters.max(initial=0))
+
+
+def saturating_noise(noise_batch_ratio: ArrayLike) -> NDArray[np.float64]:
+    """Return s' = sigmoid((ln s + 8) / 1.6), from 0 without noise to 1: float64 (McKenna et al., equation 2).
+
+    Its centre is a ratio of 2^-11.5. The paper writes log; another base than that of the natural one is off its grid.
+    """
+    with np.errstate(divide="ignore"):
+        return np.asarray(expit((np.log(np.asarray(noise_batch_ratio, np.float64)) + 8.0) / 1.6))
+
+
+VARIABLES: dict[str, Callable[[Measurements], NDArray[np.float64]]] = {
+    "parameters": parameters,
+    "non_embedding_parameters": non_embedding_parameters,
+    "training_examples": training_examples,
+    "tokens": tokens,
+    "data_tokens": data_tokens,
+    "compute": compute,
+    "least_compute": least_compute,
+    "least_steps": least_steps,
+    "steps": lambda measurements: measurements.step.astype(np.float64),  # taken when the block ended
+    "loss": lambda measurements: measurements.loss,
+    "noise_batch_ratio": lambda measurements: measurements.noise_batch_ratio.astype(np.float64),
+    "saturating_noise": lambda measurements: saturating_noise(measurements.noise_batch_ratio),
+    "log2_learning_rate": lambda measurements: np.log2(measurements.learning_rate),
+}
+"""What laws are of, by name: float64 [rows] of measurements."""

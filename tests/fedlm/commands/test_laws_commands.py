@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedlm.commands.cli import main
-from fedlm.simulations.laws.measurements import read_measurements
+from fedlm.simulations.laws.measuring.measurements import read_measurements
 
 GRID = (
     "--models transformer_1x32 --learning-rates 0.01 --noise-batch-ratios 0 0.001 --batch-sizes 4 --steps 40 --seeds 0 "

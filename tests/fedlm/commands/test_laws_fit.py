@@ -6,7 +6,7 @@ import pytest
 from fedlm.commands.laws import COMMAND
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.simulations.laws.laws_file import read_laws
-from fedlm.simulations.laws.measurements import write_measurements
+from fedlm.simulations.laws.measuring.measurements import write_measurements
 from tests.support.synthetic_laws import SMALL, Truth
 
 MEASUREMENTS = SMALL.measure(Truth(batch_size=32))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedlm.commands.cli import main
-from fedlm.simulations.laws import shipped
+from fedlm.simulations.laws import laws_file
 from fedlm.simulations.laws.laws_file import Laws, read_laws, write_laws
 from tests.support.synthetic_laws import surface_of
 
@@ -85,12 +85,14 @@ def test_without_privacy_it_says_so(laws, capsys):
 @pytest.mark.long
 def test_without_laws_those_that_come_with_the_package_count_and_are_named(laws, tmp_path, capsys, monkeypatch):
     words = ["laws", "plan", "--examples", "5000", "--epsilon", "8", "--compute", "1e9"]
-    monkeypatch.setattr(shipped, "SHIPPED_FILE", tmp_path / "none.json")
+    monkeypatch.setattr(laws_file, "SHIPPED_FILE", tmp_path / "none.json")
     assert main(words) == 2
     assert "this version comes with no laws" in capsys.readouterr().err
     read = read_laws(Path(laws))
-    write_laws(dataclasses.replace(read, source={shipped.ABOUT: "some trainings on some text"}), tmp_path / "laws.json")
-    monkeypatch.setattr(shipped, "SHIPPED_FILE", tmp_path / "laws.json")
+    write_laws(
+        dataclasses.replace(read, source={laws_file.ABOUT: "some trainings on some text"}), tmp_path / "laws.json"
+    )
+    monkeypatch.setattr(laws_file, "SHIPPED_FILE", tmp_path / "laws.json")
     assert main(words) == 0
     assert "by the laws that come with fedlm, of some trainings on some text" in capsys.readouterr().out
     assert main([*words, "--json"]) == 0

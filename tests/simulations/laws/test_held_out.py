@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.errors import DataError
-from fedlm.simulations.laws.fitting_all import surface_held_out
+from fedlm.simulations.laws.fit import surface_held_out
 from fedlm.simulations.laws.held_out import held_out_errors, random_cells
-from fedlm.simulations.laws.surface_settings import SurfaceSettings
+from fedlm.simulations.laws.surface.fitted_losses import SurfaceSettings
 from tests.support.synthetic_laws import PUBLISHED, SMALL, Truth
 
 TRUTH = Truth(batch_size=32)

@@ -10,8 +10,8 @@ from fedlm.fl_core.errors import DataError
 from fedlm.simulations.laws.forms.fitting import fit_form
 from fedlm.simulations.laws.forms.registry import FORMS
 from fedlm.simulations.laws.laws_file import Laws, read_laws, write_laws
-from fedlm.simulations.laws.surface_fit import fit_surface
-from fedlm.simulations.laws.surface_settings import SurfaceSettings
+from fedlm.simulations.laws.surface.fitted_losses import SurfaceSettings
+from fedlm.simulations.laws.surface.surface_fit import fit_surface
 from tests.support.synthetic_laws import SMALL, Truth
 
 MEASUREMENTS = SMALL.measure(Truth(batch_size=32))

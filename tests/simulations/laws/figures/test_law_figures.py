@@ -8,12 +8,12 @@ import warnings
 import numpy as np
 import pytest
 
+from fedlm.simulations.laws.figures.figure import write_law_figure
 from fedlm.simulations.laws.figures.registry import FIGURES
-from fedlm.simulations.laws.figures.saturation import mark_saturation
-from fedlm.simulations.laws.figures.tables import table_of
-from fedlm.simulations.laws.figures.writing import write_law_figure
-from fedlm.simulations.laws.plan import Budget
-from tests.support.synthetic_laws import true_loss
+from fedlm.simulations.laws.figures.table import table_of
+from fedlm.simulations.laws.planning.central_planner import Budget
+from fedlm.simulations.laws.planning.configurations import saturates_at
+from tests.support.synthetic_laws import WORLD
 
 
 @pytest.mark.long
@@ -41,7 +41,7 @@ def test_the_best_training_is_the_least_of_all_that_cost_as_much(evidence):
     found = evidence.search.candidates(budgets)
     known = np.isfinite(found.loss)
     assert best["loss"] == found.loss[known].min()
-    truth = true_loss(found.parameters, 1024 * found.steps, found.noise_batch_ratio)[known]
+    truth = WORLD.loss(found.parameters, found.steps, found.noise_batch_ratio)[known]
     assert best["loss"] == pytest.approx(truth.min(), rel=0.02)
     good = found.batch_size[known][found.loss[known] <= 1.01 * best["loss"]]
     assert (best["batch_size_low"], best["batch_size_high"]) == (good.min(), good.max())
@@ -56,8 +56,8 @@ def test_a_best_training_at_an_end_of_the_grid_says_so(evidence):
 
 
 def test_saturation_is_the_first_loss_within_a_percent_of_the_least():
-    assert mark_saturation(np.array([np.nan, 3.0, 2.02, 2.01, 2.0, 2.005])).tolist() == [0, 0, 1, 0, 0, 0]
-    assert mark_saturation(np.array([np.nan, np.nan])).tolist() == [0, 0]
+    assert saturates_at(np.array([np.nan, 3.0, 2.02, 2.01, 2.0, 2.005])) == 2
+    assert saturates_at(np.array([np.nan, np.nan])) is None
 
 
 def test_unknown_numbers_are_empty_in_csv_and_null_in_json():

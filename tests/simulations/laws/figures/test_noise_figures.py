@@ -5,11 +5,16 @@ import pytest
 
 from fedlm.fl_core.privacy.promise.central_plan import central_plan
 from fedlm.fl_core.privacy.promise.guarantee import account, calibrate, privacy_profile
-from fedlm.simulations.laws.figures.advantage_by_batch import PUBLISHED, advantage_table, trainings_of
-from fedlm.simulations.laws.figures.baselines import PUBLISHED as BASELINES
-from fedlm.simulations.laws.figures.baselines import fixed_batch_size
+from fedlm.simulations.laws.figures.choices import BASELINES, fixed_batch_size
 from fedlm.simulations.laws.figures.figure import Evidence
-from fedlm.simulations.laws.figures.noise_fields import DELTA, STEPS, noise_field_table
+from fedlm.simulations.laws.figures.noise import (
+    DELTA,
+    PUBLISHED,
+    STEPS,
+    advantage_table,
+    noise_field_table,
+    trainings_of,
+)
 from tests.support.synthetic_laws import SMALL_MODELS, surface_of
 
 

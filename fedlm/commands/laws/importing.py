@@ -1,0 +1,87 @@
+"""`fedlm laws import`: take in measurements that were made elsewhere."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
+from fedlm.fl_core.atomic_files import make_folder
+from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.number_ranges import Count
+from fedlm.simulations.laws.measuring.imported_runs import import_runs
+from fedlm.simulations.laws.measuring.imported_tables import import_measurements
+from fedlm.simulations.laws.measuring.measurements import write_measurements
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawsImportCommand:
+    """Take in measurements that were made elsewhere, to be fitted as those of `fedlm laws run` are: a table, or
+    federated runs.
+
+    A table has comma-separated values and a header. It needs the columns that the published results of McKenna et al.
+    2025 have, Model, Learning Rate, Iterations, Noise Batch Ratio and Cross Entropy, or ours, model, learning_rate,
+    step, noise_batch_ratio and loss; it may have other columns of ours, such as seed and loss_error, and what it has
+    besides is not read. The sizes of the published models, BertTiny to BertMega, are known, and so are those of
+    `fedlm models`; other models need the columns parameters and non_embedding_parameters.
+
+    Federated runs are folders that `fedlm simulate` or `fedlm compare` made, of which those that have finished count: a
+    round is a step, its cohort a batch, and the noise-batch ratio the noise multiplier that the run recorded, over the
+    cohort size; 0 of a run without privacy. They may differ in model, amount of noise, one of the two learning rates,
+    cohort size, rounds and seed, and laws of them are what `fedlm laws plan --federated` plans by. Their losses were
+    measured on clients without noise, so that neither the measurements nor laws of them are covered by an epsilon.
+    """
+
+    source: tyro.conf.Positional[tuple[Path, ...]]
+    """A table, which is a file of comma-separated values; or folders of runs, or of several runs."""
+    out: Path
+    """The Parquet file to write."""
+    batch_size: Count = 1024
+    """Examples of a step, if a table has no column batch_size."""
+    length: Count = 512
+    """Tokens of an example, if a table has no column length."""
+    steps: Count | None = None
+    """Steps of a run's schedule, if a table has no column steps. If not given, the last step that it measured."""
+    block_rounds: Count | None = None
+    """For federated runs: rounds whose mean is one measurement. If not given, a 64th of the longest run's rounds."""
+
+    def __post_init__(self) -> None:
+        of_runs = bool(self.source) and all(path.is_dir() for path in self.source)
+        if not of_runs and len(self.source) != 1:
+            raise ConfigurationError(
+                f"{setting('source')} is {' '.join(map(str, self.source)) or 'not given'}, but must be one table, or "
+                "folders of runs"
+            )
+        for name in ("batch_size", "length", "steps") if of_runs else ("block_rounds",):
+            if getattr(self, name) != getattr(type(self), name):
+                what = "federated runs, which record it" if of_runs else "a table"
+                raise ConfigurationError(f"{setting(name)} does nothing with {what}; leave it out")
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm laws import`."""
+    command = read_options(LawsImportCommand, argv, "fedlm laws import")
+    console, task = Console(), None
+    if command.source[0].is_dir():
+        imported = import_runs(command.source, command.block_rounds)
+        found, task = imported.measurements, imported.task
+        for directory, why in imported.left_out.items():
+            console.print(f"left out, {directory}: {why}", soft_wrap=True, highlight=False, markup=False)
+    else:
+        found = import_measurements(command.source[0], command.batch_size, command.length, command.steps)
+    make_folder(command.out.parent)
+    write_measurements(found, command.out, task)
+    models, rates, ratios = (len(set(column)) for column in (found.model, found.learning_rate, found.noise_batch_ratio))
+    console.print(
+        f"{len(found):,} measurements of {models} models, {rates} learning rates and {ratios} noise-batch ratios: "
+        f"{command.out}",
+        soft_wrap=True,
+        markup=False,
+        highlight=False,
+    )
+    return 0
+
+
+COMMAND = Command(LawsImportCommand, main)

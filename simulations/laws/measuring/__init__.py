@@ -1,0 +1,1 @@
+"""Grids of trainings: their settings, how they are run, and what they measure."""

@@ -1,0 +1,1 @@
+"""The best training of a budget by fitted laws, central or federated."""

@@ -1,0 +1,243 @@
+"""Planning a private federated training by measured laws: of people and client trainings, the best."""
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedlm.fl_core.composed_settings import compose, default_settings
+from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.privacy.accounting.delta import large_delta, planned_delta
+from fedlm.fl_core.privacy.promise.guarantee import Guarantee, account, calibrate
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.simulations.engine.cohort_settings import CohortSettings
+from fedlm.simulations.experiments.configuration import MAY_MOVE, Experiment
+from fedlm.simulations.laws.laws_file import Laws
+from fedlm.simulations.laws.measuring.imported_runs import FEDERATED, OF_A_RUN, OF_MECHANISMS, RATES
+from fedlm.simulations.laws.planning.architectures import Architecture, nearest_architecture
+from fedlm.simulations.laws.planning.central_planner import LEVEL, UNCOUNTED_VOCABULARY, note_of_noise, notes_of
+from fedlm.simulations.laws.planning.configurations import NEAR, Configurations, Doubled, outside_measured
+from fedlm.simulations.laws.planning.federated_planner import FederatedBudget, planner_of
+from fedlm.simulations.laws.planning.federated_settings import FederatedSettings
+from fedlm.simulations.laws.surface.loss_surface import LossSurface
+
+
+@dataclass(frozen=True)
+class FederatedTraining:
+    """A training that can be run, the best of a budget.
+
+    Attributes:
+      model: that can be built; None where the architecture of the laws is not known here.
+      parameters: M, all of the model's.
+      people: training clients, which the guarantee is for.
+      cohort_size: clients of a round; on average with Poisson cohorts.
+      rounds: of the training.
+      client_trainings: the product of the two.
+      mechanism: of the noise, that of the runs that were measured; None without privacy.
+      cohort_sampler: how cohorts are drawn; None without privacy.
+      min_separation: of the sampler min_separation; None with others.
+      max_participations: of that sampler too; None for as often as the separation allows.
+      rates: learning rates of server and clients, by name.
+      noise_multiplier: standard deviation of one draw of noise, in clip norms; 0 without privacy.
+      noise_batch_ratio: that over the cohort size.
+      loss: predicted, in nats per predicted token, of clients in training.
+      band: its lower and upper end; NaN where the laws have no draws.
+      target_epsilon: that the noise was found for; infinite without privacy.
+      guarantee: by the accountant; None without privacy.
+      near: between which values the trainings lie whose loss is near the best, by names.
+      considered: trainings within the grid that were looked at.
+      doubled: the best when a part of the budget is doubled, by name; empty for mechanisms of which that takes long.
+      covers: what the guarantee covers and what it does not, a sentence each.
+      notes: what goes beyond what was measured, a sentence each.
+    """
+
+    model: Architecture | None
+    parameters: int
+    people: int
+    cohort_size: int
+    rounds: int
+    client_trainings: int
+    mechanism: str | None
+    cohort_sampler: str | None
+    min_separation: int | None
+    max_participations: int | None
+    rates: dict[str, float]
+    noise_multiplier: float
+    noise_batch_ratio: float
+    loss: float
+    band: tuple[float, float]
+    target_epsilon: float
+    guarantee: Guarantee | None
+    near: dict[str, tuple[float, float]]
+    considered: int
+    doubled: dict[str, Doubled]
+    covers: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def plan_federated(
+    laws: Laws,
+    settings: FederatedSettings,
+    epsilon: float,
+    delta: float | None = None,
+    near: float = NEAR,
+) -> FederatedTraining:
+    """Find the best training of a budget, and account it exactly.
+
+    Args:
+      laws: with a surface, of federated runs.
+      settings: people, client trainings, and how cohorts are drawn.
+      epsilon: that the whole training may spend; infinite for one without privacy.
+      delta: at which; the number of people to the power -1.1 where None.
+      near: relative loss above the best that still counts as near it.
+
+    Raises:
+      ConfigurationError: the laws are not of federated runs, the accountant refuses what is asked for, or no training
+        lies within the measured grid.
+    """
+    if laws.task.get("command") != FEDERATED or laws.surface is None:
+        raise ConfigurationError(
+            "the laws are not of federated runs: measure with `fedlm compare`, take the runs in with `fedlm laws "
+            "import RUN --out FILE`, and fit that file"
+        )
+    if settings.people is None or settings.client_trainings is None:
+        raise ConfigurationError(
+            f"a federated plan needs {setting('people')} and {setting('client_trainings')}; give both"
+        )
+    surface = laws.surface
+    people = math.floor(settings.people)
+    delta = planned_delta(delta, people)
+    budget = FederatedBudget(people, epsilon, delta, settings.client_trainings)
+    planner = planner_of(laws, settings, budget)
+    found = planner.configurations(budget)
+    best = found.best()
+    if best is None:
+        raise ConfigurationError(_outside(surface, budget, found))
+    model = nearest_architecture(surface, float(found.parameters[best]))
+    parameters = round(found.parameters[best]) if model is None else model.parameters
+    cohort_size, rounds = int(found.batch_size[best]), int(found.steps[best])
+    plan, least_noise = None, cohort_size * float(surface.with_measured_noise(0.0))
+    if math.isfinite(epsilon):
+        participation = planner.participation(people, cohort_size, rounds)
+        with_noise = planner.with_noise(rounds, participation)
+        plan = calibrate(with_noise, budget.delta, epsilon=epsilon)
+        if plan.noise_multiplier < least_noise:
+            plan = with_noise(least_noise)
+    noise = 0.0 if plan is None else plan.noise_multiplier
+    at = parameters, rounds, 0.0 if plan is None else float(surface.with_measured_noise(noise / cohort_size))
+    loss = surface.predict(*at).item()
+    if not math.isfinite(loss):
+        raise outside_measured(parameters, f"{rounds:,} rounds", at[2])
+    low, high = (end.item() for end in surface.band(*at, level=LEVEL))
+    bound = None if plan is None or planner.sampler != "min_separation" else plan.participation
+    rate = laws.task.get("learning_rate", RATES[0])
+    return FederatedTraining(
+        model=model,
+        parameters=parameters,
+        people=people,
+        cohort_size=cohort_size,
+        rounds=rounds,
+        client_trainings=cohort_size * rounds,
+        mechanism=None if plan is None else planner.mechanism,
+        cohort_sampler=None if plan is None else planner.sampler,
+        min_separation=getattr(bound, "min_separation", None),
+        max_participations=getattr(bound, "max_participations", None),
+        rates={name: laws.task[name] for name in RATES if name in laws.task}
+        | {rate: surface.learning_rate(*at).item()},
+        noise_multiplier=noise,
+        noise_batch_ratio=at[2],
+        loss=loss,
+        band=(low, high),
+        target_epsilon=epsilon,
+        guarantee=None if plan is None else account(plan, budget.delta),
+        near={_NAMES.get(name, name): ends for name, ends in found.ranges(found.near_best(near)).items()},
+        considered=int(found.known.sum()),
+        doubled=planner.doubled(budget),
+        covers=() if plan is None else _covers(delta, people),
+        notes=(
+            *_notes(surface, parameters, cohort_size, rounds, plan),
+            *([note_of_noise(epsilon)] if plan is not None and noise == least_noise else []),
+        ),
+    )
+
+
+def settings_of(found: FederatedTraining, laws: Laws, model: str) -> dict[str, Any]:
+    """Give the options of `fedlm simulate` for a training: those of the runs that were measured, and the plan's.
+
+    The run is given epsilon and delta, and finds the noise for as many clients as its data has; where epsilon asks for
+    less noise than was measured it is given the noise.
+
+    Args:
+      found: the training.
+      laws: by which was planned.
+      model: name, or path of a description.
+
+    Raises:
+      ConfigurationError: no such run is possible.
+    """
+    # As JSON has them, which has no tuples.
+    defaults = json.loads(json.dumps(default_settings(Experiment), default=str))
+    task = {
+        name: value
+        for name, value in laws.task.items()
+        if name in defaults and name not in OF_A_RUN - {"privacy"} and value is not None and value != defaults[name]
+    }
+    noise = {name: task.pop(name) for name in ("privacy", *OF_MECHANISMS) if name in task}
+    for field in dataclasses.fields(CohortSettings):
+        task.pop(field.name, None)
+    settings = {"model": model, "rounds": found.rounds, "cohort_size": found.cohort_size, **found.rates, **task}
+    if found.guarantee is not None:
+        drawn = {name: getattr(found, name) for name in ("cohort_sampler", "min_separation", "max_participations")}
+        settings |= {name: value for name, value in drawn.items() if value is not None}
+        spent = {"target_epsilon": found.target_epsilon}
+        if note_of_noise(found.target_epsilon) in found.notes:
+            spent = {"noise_multiplier": found.noise_multiplier}
+        settings |= noise | spent | {"delta": found.guarantee.delta}
+    paths = {name: Path(settings[name]) for name in MAY_MOVE if name in settings}
+    compose(Experiment, **settings | paths | {"data": Path()})
+    return settings
+
+
+_NAMES = {"batch_size": "cohort_size", "steps": "rounds"}
+
+
+def _covers(delta: float, people: int) -> tuple[str, ...]:
+    large = large_delta(delta, people)
+    return (UNCOUNTED_VOCABULARY, *([] if large is None else [large]))
+
+
+def _outside(surface: LossSurface, budget: FederatedBudget, found: Configurations) -> str:
+    """Say why there is no plan."""
+    measured = f"{surface.steps[0]:g} to {surface.steps[-1]:g} rounds"
+    if not len(found.loss):
+        return (
+            f"no training of {measured} fits {budget.people:,.0f} people, {budget.client_trainings:,.0f} client "
+            "trainings and the limits that were given; give more of them, or laws of fewer rounds"
+        )
+    least, most = found.noise_batch_ratio.min(), found.noise_batch_ratio.max()
+    known = surface.noise_batch_ratios
+    ratios = f"{known[0]:.3g} to {known[-1]:.3g}" if len(known) else "0"
+    return (
+        f"the budget asks for noise-batch ratios of {least:.3g} to {most:.3g}, but the laws know losses for {ratios} "
+        "alone; nothing is planned outside what was measured. Give another epsilon, more people or client trainings, "
+        "or laws of other noise"
+    )
+
+
+def _notes(
+    surface: LossSurface, parameters: float, cohort_size: int, rounds: int, plan: PrivacyPlan | None
+) -> list[str]:
+    notes = notes_of(surface, parameters, surface.batch_size, rounds, surface.length)
+    if cohort_size < surface.batch_size:
+        notes.append(
+            f"cohorts are smaller than the {surface.batch_size} clients of the measured runs, so updates vary more; "
+            "the predicted loss leaves that out"
+        )
+    if plan is not None and plan.coefficients:
+        notes.append(
+            f"extrapolated: the coefficients of {plan.mechanism} noise are chosen for rounds and participation, and so "
+            "differ from those of the measured runs"
+        )
+    return notes
