@@ -41,12 +41,14 @@ def run_without(program, **filled):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
 
 
+@pytest.mark.long
 def test_training_in_memory_needs_no_extra():
     done = run_without(TRAINING)
     assert done.returncode == 0, done.stderr
     assert "NOT PRIVATE" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words",
     [
@@ -62,11 +64,33 @@ def test_commands_of_simulations_need_no_extra(words):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
         ("deploy", ["keys", "create", "--out", "KEYS"]),
         ("deploy", ["status", "SERVER"]),
+        ("deploy", ["client", "--server", "localhost:1", "--data", "TEXT.jsonl", "--insecure"]),
+        ("deploy", ["fleet", "--server", "localhost:1", "--data", "STORE", "--insecure"]),
+        ("deploy", ["plan", "export", "RUN", "--out", "PLAN", "--unsigned"]),
+        (
+            "pretrain",
+            [
+                "pretrain",
+                "--data",
+                "STORE",
+                "--model",
+                "cifg_tiny",
+                "--steps",
+                "1",
+                "--batch-size",
+                "4",
+                "--privacy",
+                "none",
+                "--out",
+                "OUT",
+            ],
+        ),
         ("evaluation", ["memorization", "RUN"]),
         ("evaluation", ["evaluate", "RUN", "--tasks", "piqa"]),
         ("data", ["data", "import", "stackoverflow-tff", "FILE.h5", "--out", "STORE"]),
