@@ -96,10 +96,10 @@ def _command_of(mechanism: Mechanism) -> type:
 class DpSgdCommand(_Noise):
     """State the privacy of central training with DP-SGD, or with banded noise.
 
-    Unit: an example. Every example is in a batch independently with probability batch-size / examples; with bands, in
-    those steps that are for its part, one of as many, with as many times that probability. Accounted by
-    privacy loss distributions: epsilon is an upper bound at any delta, with a lower bound and the looser epsilon of
-    Renyi accounting beside it.
+    Unit: an example. Every example is in a batch independently with probability batch-size / examples. With bands, each
+    example belongs to one of as many parts, and is in the batches of its part with as many times that probability.
+    Accounted by privacy loss distributions: epsilon is an upper bound at any delta, with a lower bound and the looser
+    epsilon of Renyi accounting beside it.
     """
 
     examples: LargeCount
@@ -135,10 +135,10 @@ class SimulateStatementCommand:
 class LedgerCommand:
     """State what a run has spent, from its ledger, or what several runs have spent together.
 
-    What the first parameters of a run went through is part of it. Of several runs the people are taken to be the same,
-    and all releases are composed by one accountant, each once. Of one run that is over, how often clients took part
-    stands beside what was planned: that was counted without noise, for whoever runs the training, and is not to be
-    published.
+    The statement includes what the run's first parameters went through. Several runs are taken to be of the same
+    people, and one accountant composes all their releases, each once. For one run that is over, the output has how
+    often clients took part beside what was planned. That was counted without noise, for whoever runs the training: do
+    not publish it.
     """
 
     path: tyro.conf.Positional[tuple[Path, ...]]
@@ -158,8 +158,8 @@ class LedgerCommand:
 class BudgetCommand:
     """Give a data set a privacy budget, or show what is reserved of it.
 
-    Every private run on the data set reserves all that it plans to spend before it begins, and one that does not fit
-    is refused, as are runs without privacy. All is composed by one accountant. A budget does not change.
+    Before it begins, every private run on the data set reserves all that it plans to spend. A run that does not fit is
+    refused, and so are runs without privacy. One accountant composes everything. A budget does not change.
     """
 
     data: tyro.conf.Positional[Path]

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 class CompareCommand:
     """Compare models over learning rates and seeds, and write a report.
 
-    Each model is trained with every combination of learning rates and every seed. The combination with the lowest
-    mean held-out loss is selected; its scores on the test clients are the model's result. Writes report.html,
-    results.csv and plots into its folder; while models train, report.html has the curves so far. Stopped at any time,
-    the same command goes on where it was.
+    Each model is trained with every combination of learning rates and every seed. The combination with the lowest mean
+    held-out loss is selected, and its scores on the test clients are the model's result. Writes report.html,
+    results.csv and plots into its folder. While models train, report.html has the curves so far. If you stop the
+    command, the same command goes on where it was.
 
-    `--mechanisms` and `--epsilons` compare at equal privacy (`inf`: without noise); that needs `--update-clip-norm` and
+    `--mechanisms` and `--epsilons` compare at equal privacy (`inf`: without noise). This needs `--update-clip-norm` and
     a `--cohort-sampler` that bounds participation. Each private run alone has the guarantee that its summary states.
-    Choosing the best of several is not accounted, but with `--private-selection`.
+    Choosing the best of several is not accounted, except with `--private-selection`.
     """
 
     comparison: Comparison

@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 class EvaluateCommand:
     """Score a run's model, as its last checkpoint holds it, on each client of a split.
 
-    Prints how the scores are spread over clients, and writes evaluation_SPLIT.json and, with a row a client,
+    Prints how the scores are spread over clients. Writes evaluation_SPLIT.json and, with a row a client,
     evaluation_SPLIT.parquet into the run's folder. With --personalize each client's examples are cut in two halves: the
-    model trains on the first as in a round, and is scored on the second before and after; the files are then named
+    model trains on the first as in a round, and is scored on the second before and after. The files are then named
     personalization_SPLIT.
 
     With --tasks the model is scored on tasks of lm-evaluation-harness instead, a library that `pip install
-    'fedlm[evaluation]'` brings: multiple choice by log-likelihood, and answers that are generated. The last checkpoint
-    of any run is scored, of a private run only one that its ledger says was released.
+    'fedlm[evaluation]'` brings: multiple choice by log-likelihood, and answers that the model generates. It scores the
+    last checkpoint of any run, and of a private run only one that its ledger says was released.
 
     A run of any kind on data of recommendation is scored by where its model ranks each user's held-out item: HIT@k,
-    NDCG@k, the share of the catalogue that is recommended, and these by the popularity of the items, with the scores of
-    recommending what is popular beside them. What is ranked with --sampled-negatives or --keep-history has files of its
-    own, such as evaluation_SPLIT_100_negatives.
+    NDCG@k, the share of the catalogue that is recommended, and these by the popularity of the items. The scores of
+    recommending what is popular stand beside them. Rankings with --sampled-negatives or --keep-history have files of
+    their own, such as evaluation_SPLIT_100_negatives.
     """
 
     run: tyro.conf.Positional[Path]

@@ -20,13 +20,12 @@ from fedlm.simulations.evaluation.memorization.measuring import BASELINE, Memori
 
 @dataclass(frozen=True, kw_only=True)
 class MemorizationCommand:
-    """Measure what a run's model, as its last checkpoint holds it, can be made to repeat.
+    """Measure how much of its training text the model of a run's last checkpoint repeats.
 
-    The model is shown the beginning of sequences that it was trained on and continues them greedily. A sequence counts
-    as extracted where the continuation is the true one, and as approximately extracted where they are within 10 % edit
-    distance (Carlini et al. 2023). The same is done with held-out sequences: what training sequences have beyond these
-    is memorised, the rest is guessed. Where `fedlm pretrain` planted canaries, their exposure is measured too (Carlini
-    et al. 2019).
+    The model is shown the beginning of sequences that it was trained on, and continues them greedily. A sequence counts
+    as extracted if the continuation is the true one, and as approximately extracted within 10 % edit distance (Carlini
+    et al. 2023). The same is done with held-out sequences. What training sequences have beyond these is memorised, and
+    the rest is guessed. Where `fedlm pretrain` planted canaries, their exposure is measured too (Carlini et al. 2019).
     """
 
     settings: MemorizationSettings

@@ -27,15 +27,15 @@ _COLUMNS = ("held besides", "arguments", "outputs", "temporaries", "memory", "se
 class PretrainCommand:
     """Train one model centrally, with DP-SGD, DP-Adam or DP-AdamW.
 
-    Batches are drawn by Poisson sampling, the gradient of every unit (a sequence, or all sequences of a user) is
-    clipped, and noise is added to their sum. The run writes metrics.jsonl, TensorBoard events, checkpoints and
-    summary.json into its folder; stopped at any time, the same command goes on where it was. What every checkpoint
-    spends is in its ledger, and `fedlm account ledger OUT` states it. `--privacy none` trains without clipping and
-    noise, and its summary says NOT PRIVATE. The exit status is 3 where the run diverged; the summary is written all the
-    same. `fedlm simulate --init-from OUT` begins with the parameters. With
-    `--init-from RUN --lora-rank R` low-rank adapters of that run's model are trained in place of all of it.
+    Poisson sampling draws the batches, the gradient of every unit (a sequence, or all sequences of a user) is clipped,
+    and noise is added to their sum. The run writes metrics.jsonl, TensorBoard events, checkpoints and summary.json into
+    its folder. If you stop it, the same command goes on where it was. Its ledger has what every checkpoint spends, and
+    `fedlm account ledger OUT` states it. `--privacy none` trains without clipping and noise, and its summary says NOT
+    PRIVATE. The exit status is 3 if the run diverged; the summary is written all the same. `fedlm simulate --init-from
+    OUT` begins with the parameters. `--init-from RUN --lora-rank R` trains low-rank adapters of that run's model
+    instead of all of it.
 
-    Several processes, on one machine or on many, train together when each is started with the same options, the same
+    Several processes, on one machine or on many, train together: start each with the same options, the same
     `--coordinator` and `--num-processes`, and a `--process-id` of its own. Process 0 writes the folder and prints.
     """
 

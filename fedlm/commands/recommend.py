@@ -19,9 +19,9 @@ class RecommendCommand:
     """Let the model of a run recommend items to users, by their histories: a line for each, best first, with tabs
     between the items.
 
-    The run, federated or central, is one on data of `fedlm data import recommendation`. Of a private run the newest
-    released checkpoint is used, and what the run states of its privacy is said once. It says nothing of the histories
-    that are given here, which the model only reads.
+    The run, federated or central, was trained on data of `fedlm data import recommendation`. Of a private run the
+    newest released checkpoint is used, and its privacy statement is printed once. The statement is not about the
+    histories that you give here, which the model only reads.
     """
 
     run: tyro.conf.Positional[Path]

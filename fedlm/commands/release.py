@@ -13,13 +13,12 @@ from fedlm.command_line.options import read_options
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseCommand:
-    """Write what may be published of a run into a folder of its own.
+    """Write what you may publish of a run into a folder of its own.
 
-    That is the model (model.npz, which `fedlm.fl_core.runs.publishing.load_published` reads), its settings, and what is
-    promised of it, as a page for people who review it (statement.html) and as JSON (statement.json): all trainings that
-    the parameters went through, composed, with assumptions. The folder of a run is not for others: it holds what was
-    counted and measured on the way, which no guarantee covers. The tokenizer is left out where nothing is promised of
-    it.
+    That is the model (model.npz, which `fedlm.fl_core.runs.publishing.load_published` reads), its settings, and its
+    privacy statement, as a page for people who review it (statement.html) and as JSON (statement.json). The statement
+    composes all trainings that the parameters went through, with assumptions. Do not publish the run's own folder: it
+    holds counts and measurements that no guarantee covers. The tokenizer is left out where no promise covers it.
     """
 
     run: tyro.conf.Positional[Path]

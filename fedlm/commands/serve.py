@@ -32,11 +32,10 @@ _OF_NOISE = ("noise_norm", "signal_to_noise")
 class ServeCommand:
     """Train one model with clients that dial in.
 
-    Clients (`fedlm client`) hold their own text and train on it; the server selects some of them for each round, sends
+    Clients (`fedlm client`) hold their own text and train on it. The server selects some of them for each round, sends
     them the model, and applies the mean of their updates. Rounds, noise, ledger and checkpoints are those of `fedlm
-    simulate`; stopped at any time, the same command goes on where it was, and clients carry on. SIGTERM, or Ctrl-C,
-    lets the round that is under way end and be saved; a second one ends the process at once, and loses no release
-    either.
+    simulate`. If you stop the server, the same command goes on where it was, and clients carry on. SIGTERM, or Ctrl-C,
+    lets the current round end and be saved. A second one ends the process at once, and loses no release either.
     """
 
     deployment: Deployment

@@ -20,14 +20,14 @@ from fedlm.simulations.experiments.presets import SIMULATION_PRESETS
 class SimulateCommand:
     """Train one model in simulated cross-device rounds.
 
-    Clients run plain SGD on their own examples, the server applies the mean of their updates. The run writes
-    metrics.jsonl, TensorBoard events, checkpoints and summary.json into its folder; stopped at any time, the same
-    command goes on where it was. With `--privacy` the models that the run releases are differentially private, and
-    `fedlm account ledger OUT` states what it has spent; without it they are NOT PRIVATE. The exit status is 3 where the
-    run diverged, or no client answered in any round; the summary is written all the same.
+    Clients run plain SGD on their own examples, and the server applies the mean of their updates. The run writes
+    metrics.jsonl, TensorBoard events, checkpoints and summary.json into its folder. If you stop it, the same command
+    goes on where it was. With `--privacy` the models that the run releases are differentially private, and `fedlm
+    account ledger OUT` states what it has spent. Without it they are NOT PRIVATE. The exit status is 3 if the run
+    diverged, or no client answered in any round; the summary is written all the same.
 
-    Several processes, on one machine or on many, simulate together when each is started with the same options, the
-    same `--coordinator` and `--num-processes`, and a `--process-id` of its own. Process 0 writes the folder and prints.
+    Several processes, on one machine or on many, simulate together: start each with the same options, the same
+    `--coordinator` and `--num-processes`, and a `--process-id` of its own. Process 0 writes the folder and prints.
     """
 
     experiment: Experiment

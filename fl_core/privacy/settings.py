@@ -59,9 +59,9 @@ class _NoiseSettings:
     target_rho: Positive | None = None
     """Choose the noise so that the whole run has this rho of zero-concentrated differential privacy."""
     delta: Delta | None = None
-    """At which epsilon is stated; the number of training clients to the power -1.1 where it is not given."""
+    """Delta at which epsilon is stated. If not given, the number of training clients to the power -1.1."""
     report_goal: Count | None = None
-    """What a round's noised sum is divided by, however many clients reported; cohort-size where it is not given."""
+    """What a round's noised sum is divided by, however many clients reported. If not given, cohort-size."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,7 +71,7 @@ class TrainingSettings:
     clients are honest. With privacy update-clip-norm bounds them."""
 
     compression: CompressionName | None = None
-    """How updates travel; docs/protocol.md describes each. That of upload-bits where it is not given."""
+    """How updates travel; docs/protocol.md describes each form. If not given, that of upload-bits."""
     upload_bits: UploadBits | None = None
     """Bits a value of an upload: stochastic uniform quantization (the compressions uniform2 to uniform16), or 32 for
     float32 as it is. 8 where compression is not given either."""

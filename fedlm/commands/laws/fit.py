@@ -25,13 +25,13 @@ from fedlm.simulations.laws.surface.fitted_losses import SurfaceSettings
 
 @dataclass(frozen=True, kw_only=True)
 class FitCommand:
-    """Fit the loss by model size, steps and noise to measurements, and parametric laws, each with intervals and with
-    its error on measurements that it had not seen.
+    """Fit a surface of losses to measurements, by model size, steps and noise, and parametric laws. Each has intervals,
+    and errors on measurements that were left out.
 
-    The surface of losses is what `fedlm laws plan` plans by: McKenna et al. 2025, "Scaling laws for differentially
-    private language models". Losses are smoothed so that they fall with steps and rise with noise, the best learning
-    rate is taken, and the loss is extrapolated beyond the longest training and interpolated between trainings. An
-    unfinished grid is fitted as far as it goes.
+    `fedlm laws plan` plans by the surface (McKenna et al. 2025, "Scaling laws for differentially private language
+    models"). Losses are smoothed so that they fall with steps and rise with noise, and the best learning rate is taken.
+    The loss is extrapolated beyond the longest training and interpolated between trainings. An unfinished grid is
+    fitted as far as it goes.
     """
 
     measurements: tyro.conf.Positional[Path]

@@ -18,20 +18,20 @@ from fedlm.simulations.laws.measuring.measurements import write_measurements
 
 @dataclass(frozen=True, kw_only=True)
 class LawsImportCommand:
-    """Take in measurements that were made elsewhere, to be fitted as those of `fedlm laws run` are: a table, or
-    federated runs.
+    """Import measurements that were made elsewhere: a table, or federated runs. `fedlm laws fit` takes them as it takes
+    those of `fedlm laws run`.
 
-    A table has comma-separated values and a header. It needs the columns that the published results of McKenna et al.
-    2025 have, Model, Learning Rate, Iterations, Noise Batch Ratio and Cross Entropy, or ours, model, learning_rate,
-    step, noise_batch_ratio and loss; it may have other columns of ours, such as seed and loss_error, and what it has
-    besides is not read. The sizes of the published models, BertTiny to BertMega, are known, and so are those of
-    `fedlm models`; other models need the columns parameters and non_embedding_parameters.
+    A table has comma-separated values and a header. It needs the columns of McKenna et al. 2025's published results,
+    Model, Learning Rate, Iterations, Noise Batch Ratio and Cross Entropy; or ours, model, learning_rate, step,
+    noise_batch_ratio and loss. It may have other columns of ours, such as seed and loss_error; all others are ignored.
+    The sizes of the published models, BertTiny to BertMega, are known, and so are those of `fedlm models`. Other models
+    need the columns parameters and non_embedding_parameters.
 
-    Federated runs are folders that `fedlm simulate` or `fedlm compare` made, of which those that have finished count: a
-    round is a step, its cohort a batch, and the noise-batch ratio the noise multiplier that the run recorded, over the
-    cohort size; 0 of a run without privacy. They may differ in model, amount of noise, one of the two learning rates,
-    cohort size, rounds and seed, and laws of them are what `fedlm laws plan --federated` plans by. Their losses were
-    measured on clients without noise, so that neither the measurements nor laws of them are covered by an epsilon.
+    Federated runs are folders that `fedlm simulate` or `fedlm compare` made. Those that have finished count. A round is
+    a step, its cohort a batch, and the noise-batch ratio is the run's noise multiplier over the cohort size, or 0
+    without privacy. Runs may differ in model, amount of noise, one of the two learning rates, cohort size, rounds and
+    seed. `fedlm laws plan --federated` plans by laws of them. Their losses were measured on clients without noise, so
+    no epsilon covers the measurements or laws of them.
     """
 
     source: tyro.conf.Positional[tuple[Path, ...]]

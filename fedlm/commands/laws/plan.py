@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LawsPlanCommand:
-    """Find the model, batch size, steps and noise with which a training of so many examples, epsilon and compute has
-    the least loss, by laws that `fedlm laws fit` fitted.
+    """Find the model, batch size, steps and noise of the least loss for a number of examples, an epsilon and a compute.
 
-    All trainings that spend the compute are looked at, some ten thousand. The noise of each is looked up in a table,
-    right to 0.1 %, and gives the noise-batch ratio and, with model size and steps, the loss (McKenna et al.
-    2025, "Scaling laws for differentially private language models"). Of the best one the nearest model of the
-    measured architecture that can be built is taken, and its noise is computed again by the accountant itself, which is
-    what is stated: the unit is an example, whose neighbours have one example more or less, batches are drawn by Poisson
-    sampling, as `fedlm pretrain` does. Compute is 6 times parameters, batch size, steps and length.
+    Laws that `fedlm laws fit` fitted predict the loss. The command compares all trainings that spend the compute, some
+    ten thousand. It looks the noise of each up in a table that is right to 0.1 %. The noise-batch ratio follows from
+    the noise, and the loss from that ratio, model size and steps (McKenna et al. 2025, "Scaling laws for differentially
+    private language models"). It then takes the model that can be built nearest to the best one, in the measured
+    architecture, and the accountant computes its noise again. That is what is stated: the unit is an example,
+    neighbours have one example more or less, and batches are drawn by Poisson sampling, as `fedlm pretrain` does.
+    Compute is 6 times parameters, batch size, steps and length.
 
-    Nothing is planned outside the sizes and noise that were measured; steps beyond the longest training are said to be
-    extrapolated.
+    Nothing is planned outside the sizes and noise that were measured. Where steps go beyond the longest training, the
+    output says that it extrapolates.
 
-    With --federated it finds model, cohort size, rounds and noise for --people and --client-trainings in place of
-    examples and compute, by laws of federated runs (`fedlm laws import`). The mechanism of the noise is that of these
-    runs, since the same noise multiplier of another one means another loss; measure each that is to be compared. A
-    client training counts the same for all models. Cohorts are drawn as --cohort-sampler says, and what the accountant
-    refuses is refused, such as Poisson cohorts with correlated noise. The unit is a client, with neighbours by addition
-    or removal with Poisson cohorts, else by zero-out; `fedlm account` gives the same epsilon.
+    With --federated the command finds model, cohort size, rounds and noise for --people and --client-trainings instead
+    of examples and compute, by laws of federated runs (`fedlm laws import`). The noise has the mechanism of these runs,
+    since with another mechanism the same noise multiplier means another loss; measure each that you want to compare. A
+    client training counts the same for all models. --cohort-sampler says how cohorts are drawn. The accountant may
+    refuse it, such as Poisson cohorts with correlated noise. The unit is a client, with neighbours by addition or
+    removal with Poisson cohorts, else by zero-out; `fedlm account` gives the same epsilon.
     """
 
     laws: Path | None = None

@@ -18,7 +18,7 @@ class LoraSettings(PartSettings):
     """Train adapters of this rank (LoRA) in place of the parameters of init-from. These stay as they are: they have no
     gradient, noise or optimizer state, are neither sent nor in checkpoints, and only adapters are clipped."""
     lora_alpha: Positive | None = None
-    """What adapters give is multiplied by this over the rank; by 1 where it is not given."""
+    """The output of adapters is multiplied by this over the rank. If not given, by 1."""
     lora_dropout: Decay = 0.0
     """Share of what comes into adapters that is dropped in training."""
     lora_matrices: tuple[str, ...] = ()
