@@ -57,16 +57,16 @@ class Population:
     availability: Share = 0.5
     """Share of the time that a device is idle, charging and on a free network, over whole days."""
     diurnal: Share = 0.6
-    """How much availability follows the day: by this part more of it at two at night, and less at two in the afternoon;
-    0 for not at all."""
+    """How much availability follows the day: by this share more of it at two at night, and less at two in the
+    afternoon; 0 for not at all."""
     day_seconds: Positive = 86_400.0
-    """Length of a day; a shorter one shows in minutes what days would."""
+    """Seconds of a day. A shorter day shows in minutes what days would."""
     stay_seconds: Positive = 900.0
-    """For how long a device stays as it is, there or not."""
+    """Seconds for which a device stays available, or away."""
     dropout: Share = 0.08
-    """Share of selected devices that go away before they have reported."""
+    """Share of selected devices that go away before they report."""
     away_seconds: Positive = 300.0
-    """For how long they do, on average."""
+    """Mean seconds for which these stay away."""
     link_bytes: PositiveOrInfinite = 1e6
     """Bytes a second of the middle device's link; infinite for no limit."""
     link_spread: NotNegative = 1.0
@@ -76,7 +76,7 @@ class Population:
     speed_shares: tuple[NotNegative, ...] = (0.3, 0.5, 0.2)
     """Share of the devices in each class."""
     examples: AtLeastOne | None = None
-    """Examples on the middle device; those that the data has where it is not given."""
+    """Examples on the middle device. If not given, those that the data has."""
     examples_tail: Positive = 1.2
     """Exponent of their Pareto distribution: a device has more than m times the middle one's with probability m to the
     minus this, halved."""

@@ -72,10 +72,10 @@ class _ClippingSettings:
     clip_quantile_rate: Positive = 0.2
     """How fast the clip norm moves, in logarithms a round or a tree."""
     clip_count_noise: Positive | None = None
-    """Standard deviation of the noise on the count of clipped updates, in clients; report-goal / 20 where it is not
-    given, but at least the noise multiplier."""
+    """Standard deviation of the noise on the count of clipped updates, in clients. If not given, report-goal / 20, but
+    at least the noise multiplier."""
     noise_seed: Literal["entropy", "experiment"] = "entropy"
-    """entropy: noise nobody can compute again; the ledger's folder keeps its secret. experiment: noise that follows
+    """entropy: nobody can compute the noise again; the ledger's folder keeps its secret. experiment: the noise follows
     from the seed, for runs that must be repeatable; such a run is NOT PRIVATE, and says so."""
 
 

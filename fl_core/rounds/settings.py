@@ -28,11 +28,11 @@ class TrainingSettings:
     client_epochs: Count = 1
     """Passes of a client over its examples in a round."""
     client_max_batches: Count = 120
-    """Local steps that a client takes at most in a round."""
+    """Most local steps of a client in a round."""
     client_gradient_clip: Positive | None = None
     """Clip each local gradient to this global norm."""
     client_max_examples: Count | None = None
-    """Examples (sentences) that a client trains on at most in an epoch; it counts for no more in the weighted mean."""
+    """Most examples (sentences) that a client trains on in an epoch; it counts for no more in the weighted mean."""
     client_cap_order: CapOrder = "shuffle_then_cap"
     """Which examples client-max-examples keeps. shuffle_then_cap: the first after all were shuffled, so others in every
     epoch and round (FedJAX's shuffle_repeat_batch shuffles all like this). cap_then_shuffle: the first as they are
@@ -42,7 +42,7 @@ class TrainingSettings:
     google-research/federated; FedJAX fills that one up too). Else each epoch ends with its own partly filled batch."""
 
     dropout: Decay = 0.0
-    """Share of activations that clients drop in training, of recommenders: sasrec, dpformer, gru4rec, lstm4rec."""
+    """Share of activations to drop in training, for recommenders: sasrec, dpformer, gru4rec, lstm4rec."""
 
     algorithm: ClientAlgorithmSettings = field(default_factory=ClientAlgorithmSettings)
 
@@ -65,8 +65,8 @@ class TrainingSettings:
     update_clip_norm: Positive | None = None
     """Scale an update down to this L2 norm on the server. This alone gives no privacy guarantee."""
     update_norm_bound: Literal["auto", "adaptive", "none"] = "auto"
-    """What bounds the norms of updates where update-clip-norm is not given. adaptive: four times the median norm of the
-    latest cohorts, and in a run's first round every update counts by its direction alone, so that a few clients cannot
+    """What bounds the norms of updates if update-clip-norm is not given. adaptive: four times the median norm of the
+    latest cohorts. In a run's first round every update then counts by its direction alone, so that a few clients cannot
     move the model at will. none: nothing. auto: adaptive in a deployment without privacy, none in a simulation, whose
     clients are honest. With privacy update-clip-norm bounds them."""
 
@@ -74,7 +74,7 @@ class TrainingSettings:
     """How updates travel; docs/protocol.md describes each form. If not given, that of upload-bits."""
     upload_bits: UploadBits | None = None
     """Bits a value of an upload: stochastic uniform quantization (the compressions uniform2 to uniform16), or 32 for
-    float32 as it is. 8 where compression is not given either."""
+    float32 as it is. If neither this nor compression is given, 8."""
     upload_rotation: bool = False
     """Rotate an update randomly before quantizing it (Suresh et al. 2017)."""
 

@@ -43,13 +43,13 @@ class _Model:
     it."""
 
     init_from: Path | None = None
-    """Folder of a run of ours, whose last parameters to begin with in place of random ones; it must be of the same
-    model and vocabulary. What that run has spent of its people's privacy is part of what this run states."""
+    """Folder of another run of the same model and vocabulary. This run begins with that run's last parameters instead
+    of random ones, and states what that run has spent of its people's privacy, too."""
     initial_data: InitialData = "same"
-    """Whose text the parameters of init-from, and of all runs that they come from, were made from. same: that of
-    clients who may take part here, since nobody knows who they are; a run that was not private then makes this one NOT
-    PRIVATE, and what a private one spent is composed with what this one spends. public: public text. disjoint: people's
-    who are no clients here. The statement repeats the last two as assumptions."""
+    """Whose text made the parameters of init-from, and of all runs that they come from. same: text of clients who may
+    take part here, since nobody knows who they are; a run that was not private then makes this one NOT PRIVATE, and
+    what a private one spent is composed with what this one spends. public: public text. disjoint: text of people who
+    are no clients here. The statement repeats public and disjoint as assumptions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,32 +57,33 @@ class _Selection:
     """Who takes part in a round, and how long it waits for them."""
 
     cohort_size: Count = 100
-    """Reports that a round is to have, which a private run's sums are divided by."""
+    """Reports that a round aims for. A private run's sums are divided by this number."""
     minimum_reports: Count | None = None
-    """Reports without which a round is abandoned when its time is over; four fifths of cohort-size where it is not
-    given."""
+    """Least number of reports: with fewer when its time is over, a round is abandoned. If not given, four fifths of
+    cohort-size."""
     over_selection: AtLeastOne = 1.3
-    """Clients selected for each report that a round is to have, since some will not answer. All that answer in time
-    count, be they more or fewer: where a round ended sooner, who answers at once would count more often than others."""
+    """Clients selected for each report that a round aims for, since some will not answer. All that answer in time
+    count, be they more or fewer. If a round ended sooner, clients that answer at once would count more often than
+    others."""
     window_seconds: NotNegative | None = None
-    """How long a round lets clients check in, from the first one on, before it draws those that take part, uniformly
-    among all that did; 0 takes whoever comes first. One and a half times check-in-seconds where it is not given, so
+    """Seconds in which clients check in for a round, from the first one on. The round then draws those that take part,
+    uniformly among all that did; 0 takes whoever comes first. If not given, one and a half times check-in-seconds, so
     that all that stand by come in time."""
     selection_seconds: Positive = 60.0
-    """How long a round takes in who comes after the draw, where that found too few."""
+    """Seconds for which a round still takes clients that come after the draw, if that found too few."""
     reporting_seconds: Positive = 600.0
-    """How long a round waits for reports of all the clients that it has selected. It waits so long wherever one of them
-    is silent: give what nearly all devices need."""
+    """Seconds that a round waits for reports of all the clients that it has selected. It waits this long whenever one
+    of them is silent: give what nearly all devices need."""
     drain_seconds: Positive = 60.0
-    """How long a round that is under way goes on at most once the server was asked to end (SIGTERM). It then counts if
-    minimum-reports have come, and is abandoned otherwise; service managers must wait somewhat longer."""
+    """Seconds that the current round may go on once the server was asked to end (SIGTERM). It then counts if
+    minimum-reports have come, and is abandoned otherwise. Service managers must wait somewhat longer."""
     min_separation: Count = 1
-    """Rounds from one that a client takes part in to the next that it may, at least; 1 allows adjacent rounds."""
+    """Least difference between the numbers of two rounds of a client; 1 allows adjacent rounds."""
     max_participations: Count | None = None
-    """Rounds that a client may take part in at most."""
+    """Most rounds in which a client takes part."""
     population: str = "default"
-    """Name of the people whose devices take part. With privacy a device keeps a count of its rounds for each
-    population, and refuses what is more than the first plan that it was shown."""
+    """Name of the people whose devices take part. With privacy a device counts its rounds for each population, and
+    refuses more than the first plan that it was shown allows."""
     aggregation: RobustName = "mean"
     """How the updates of a round become one. mean: they are added as they come and forgotten. median and trimmed_mean
     go parameter by parameter and stay within the range of the honest clients (Yin et al. 2018): the median where fewer
@@ -91,7 +92,7 @@ class _Selection:
     as it selects, in a file in the run's folder, besides 8 bytes a parameter of memory. Not with privacy, whose noise
     is made for sums. There, and with the mean, update-clip-norm bounds what one client can do."""
     trimmed_part: Annotated[float, Range(above=0, below=0.5)] = 0.1
-    """Part of the updates that trimmed_mean leaves out at each end."""
+    """Share of the updates that trimmed_mean leaves out at each end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,7 @@ class _Travel:
     """How clients and server talk."""
 
     check_in_seconds: Positive = 10.0
-    """How soon a client that is not needed now is asked back at the earliest."""
+    """Seconds after which a client that is not needed now asks again, at the earliest."""
     download_encoding: DownloadEncoding = "float32"
     """How the model travels to clients: float32, or bfloat16 for half the bytes and rounded parameters."""
     chunk_bytes: Annotated[int, Range(least=1 << 12, most=1 << 22)] = 1 << 19
@@ -111,9 +112,10 @@ class Deployment(_Travel, _Selection, _Model):
     """One model trained by clients that dial in: when it is scored and saved."""
 
     evaluate_every: Count = 10
-    """Score the held-out clients every so many rounds and after the last, where there are any."""
+    """Rounds between two scores of the held-out clients, if there are any. They are also scored after the last
+    round."""
     checkpoint_every: Count = 10
-    """Save a checkpoint every so many rounds, and after the last. With privacy every round is saved, since every model
+    """Rounds between two checkpoints. The last round has one, too. With privacy every round has one, since every model
     leaves the server."""
 
     training: TrainingSettings = field(default_factory=TrainingSettings)
@@ -172,7 +174,8 @@ class Deployment(_Travel, _Selection, _Model):
 
     @property
     def fewest_reports(self) -> int:
-        """Reports without which a round is abandoned."""
+        """Least number of reports: with fewer when its time is over, a round is abandoned. If not given, four fifths of
+        cohort-size."""
         return math.ceil(0.8 * self.cohort_size) if self.minimum_reports is None else self.minimum_reports
 
     def round_rules(self) -> RoundRules:

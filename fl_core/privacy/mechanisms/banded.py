@@ -25,8 +25,8 @@ class BandedSettings:
     """The width of the matrix."""
 
     bands: Count | None = None
-    """Diagonals of the banded mechanism, at most min-separation; each costs the memory of one model. 16 or as many as
-    are allowed where it is not given."""
+    """Diagonals of the banded mechanism, at most min-separation. Each costs the memory of one model. If not given, 16,
+    or as many as are allowed."""
 
 
 class BandedNoise(ToeplitzNoise):

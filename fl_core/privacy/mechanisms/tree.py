@@ -36,7 +36,7 @@ class TreeSettings:
     """Where trees end, and what ends with them."""
 
     tree_restart_every: Count | None = None
-    """Begin a new tree every so many rounds."""
+    """Rounds of a tree, after which a new one begins."""
     tree_complete: bool = False
     """Complete each tree to a power of two before the next begins, which leaves less noise behind."""
     tree_restart_optimizer: bool = False
@@ -48,7 +48,7 @@ class TreeOptions:
     """Where trees end, as `fedlm account` asks for it."""
 
     restart_every: Count | None = None
-    """A new tree begins after every so many rounds."""
+    """Rounds of a tree, after which a new one begins."""
     complete: bool = False
     """Each tree is completed to a power of two before the next begins."""
 

@@ -15,15 +15,15 @@ class LoraSettings(PartSettings):
     """Low-rank adapters in place of the whole model."""
 
     lora_rank: Count | None = None
-    """Train adapters of this rank (LoRA) in place of the parameters of init-from. These stay as they are: they have no
+    """Train adapters of this rank (LoRA) instead of the parameters of init-from. Those stay as they are: they have no
     gradient, noise or optimizer state, are neither sent nor in checkpoints, and only adapters are clipped."""
     lora_alpha: Positive | None = None
     """The output of adapters is multiplied by this over the rank. If not given, by 1."""
     lora_dropout: Decay = 0.0
-    """Share of what comes into adapters that is dropped in training."""
+    """Share of the adapters' input to drop in training."""
     lora_matrices: tuple[str, ...] = ()
     """Dense layers that have adapters, by name: query, key, value, attention_output, mlp_input, mlp_output, in Gemma
-    mlp_gate too; in recurrent models input, recurrent, projection. All where it is not given."""
+    mlp_gate too; in recurrent models input, recurrent, projection. If not given, all."""
 
     def lora_config(self) -> LoraConfig | None:
         """Say which adapters are trained; None where the whole model is."""

@@ -34,10 +34,10 @@ class ReattentionSettings(PartSettings):
     """What models with re-attention know of the noise in their parameters."""
 
     relevance: Path | None = None
-    """How often each token occurs in what is clipped as a whole: a file of `fedlm data relevance`. Models with
-    re-attention, trained with privacy, need one: attention is corrected by it. What it tells of the people whose text
-    was counted is part of what the run states; with one that was counted without privacy, and is not public, the run is
-    NOT PRIVATE."""
+    """File of `fedlm data relevance`: how often each token occurs in what is clipped as a whole. Models with
+    re-attention need it for training with privacy, to correct attention. The run's statement includes what the file
+    tells of the people whose text was counted. If that was counted without privacy, and is not public, the run is NOT
+    PRIVATE."""
     permute_relevance: bool = False
     """A control, which should not help: exchange the relevances among the tokens at random, by the seed."""
 
