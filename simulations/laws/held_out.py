@@ -12,6 +12,7 @@ from fedlm.simulations.laws.measuring.measurements import Measurements, make_mea
 
 Predict = Callable[[Measurements], NDArray[np.float64]]
 Fit = Callable[[Measurements], Predict]
+_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,10 @@ def held_out_errors(
     fit: Fit,
     rows: NDArray[np.bool_] | None = None,
     seed: int = 0,
-    share: float = 0.2,
 ) -> dict[str, dict[str, float]]:
     """Fit to a part of the measurements and predict the rest, by three ways of leaving out.
 
-    - "cells": a random share of the models and ratios, none at the end of its model's ratios and no two beside each
+    - "cells": a random fifth of the models and ratios, none at the end of its model's ratios and no two beside each
       other, with all their learning rates and seeds.
     - "largest_model": all trainings of the model with the most parameters.
     - "longest_runs": trainings of the longest schedule; where there is one length alone, the second half of every
@@ -58,7 +58,6 @@ def held_out_errors(
         cannot.
       rows: bool [rows], of which losses are compared; where they are not given, all from an eighth of the steps on.
       seed: of the cells that are left out.
-      share: of the models and ratios, of which at least one is left out.
 
     Returns:
       The fields of HeldOutError by the way of leaving out; without those that leave too little to fit.
@@ -67,7 +66,7 @@ def held_out_errors(
         rows = settled(measurements)
     found = {}
     for name, left_out in (
-        ("cells", random_cells(measurements, seed, share)),
+        ("cells", random_cells(measurements, seed, _SHARE)),
         ("largest_model", measurements.parameters == measurements.parameters.max()),
         ("longest_runs", longest_runs_or_halves(measurements)),
     ):

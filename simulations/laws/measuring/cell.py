@@ -22,7 +22,7 @@ from fedlm.fl_core.exact_sums import MOST_CLIP_NORM
 from fedlm.fl_core.randomness import host_rng
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.run_lock import run_lock
-from fedlm.models.base import Model, Params
+from fedlm.models.base import Model, parameter_count
 from fedlm.models.precision import resolve_precision, with_precision
 from fedlm.models.registry import create_model
 from fedlm.models.training_shapes import shapes_of_training
@@ -257,12 +257,11 @@ def noise_scale(mean_squared_norm: float, squared_norm_of_mean: float, examples:
 
 
 def _measurements(cell: GridCell, task: _Task, rows: list[dict[str, float]], examples: int) -> Measurements:
-    params = jax.eval_shape(task.model.init, jax.random.key(0))
     columns = {name: [row[name] for row in rows] for name in _MEASURED}
     return make_measurements(
         model=[cell.model] * len(rows),
-        parameters=count_parameters(params),
-        non_embedding_parameters=count_parameters(params, embeddings=False),
+        parameters=parameter_count(task.model),
+        non_embedding_parameters=non_embedding_parameters(task.model),
         learning_rate=cell.learning_rate,
         noise_batch_ratio=cell.noise_batch_ratio,
         batch_size=cell.batch_size,
@@ -278,8 +277,7 @@ _MEASURED = ("step", "loss", "loss_error", "gradient_noise_scale", "heldout_loss
 _EMBEDDINGS = {"embedding", "positions", "token_types", "output_bias", "output"}
 
 
-def count_parameters(params: Params, embeddings: bool = True) -> int:
-    """Count a model's parameters, of which the shapes are enough; without those of embeddings and output layers, as
-    Kaplan et al. 2020 count them, where these are not wanted."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    return sum(leaf.size for path, leaf in leaves if embeddings or getattr(path[0], "key", None) not in _EMBEDDINGS)
+def non_embedding_parameters(model: Model) -> int:
+    """Count a model's parameters but for those of embeddings and output layers, as Kaplan et al. 2020 do."""
+    leaves = jax.tree_util.tree_leaves_with_path(jax.eval_shape(model.init, jax.random.key(0)))
+    return sum(leaf.size for path, leaf in leaves if getattr(path[0], "key", None) not in _EMBEDDINGS)

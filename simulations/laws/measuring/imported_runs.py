@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
@@ -16,7 +15,7 @@ from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.runs.recorded_runs import RecordedRun, find_runs
 from fedlm.models.registry import create_model
 from fedlm.simulations.experiments.configuration import MAY_MOVE, Experiment, experiment_of
-from fedlm.simulations.laws.measuring.cell import count_parameters
+from fedlm.simulations.laws.measuring.cell import non_embedding_parameters
 from fedlm.simulations.laws.measuring.measurements import Measurements, make_measurements
 
 FEDERATED = "simulate"
@@ -218,7 +217,6 @@ def _heldout(rows: Sequence[Mapping[str, Any]]) -> float:
 def _non_embedding(run: _Run) -> int:
     name = run.experiment.model
     try:
-        params = jax.eval_shape(create_model(name).init, jax.random.key(0))
+        return non_embedding_parameters(create_model(name))
     except ConfigurationError as error:
         raise DataError(f"{run.name}: the model {name!r} is not known here; give runs of models by name") from error
-    return count_parameters(params, embeddings=False)

@@ -4,15 +4,15 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.models.base import parameter_count
 from fedlm.models.registry import create_model
-from fedlm.simulations.laws.measuring.cell import count_parameters
+from fedlm.simulations.laws.measuring.cell import non_embedding_parameters
 from fedlm.simulations.laws.measuring.measurements import INTEGERS, Measurements, check_values, make_measurements
 
 PUBLISHED_COLUMNS = {
@@ -38,7 +38,7 @@ _FIRST_ROW = 2  # of the data, where the header is line 1
 
 
 def import_measurements(
-    path: Path, batch_size: int = 1024, length: int = 512, steps: int | None = None, seed: int = 0
+    path: Path, batch_size: int = 1024, length: int = 512, steps: int | None = None
 ) -> Measurements:
     """Read a table with the columns Model, Learning Rate, Iterations, Noise Batch Ratio and Cross Entropy, or with our
     names; columns of ours that it has besides are read too.
@@ -48,7 +48,6 @@ def import_measurements(
       batch_size: examples of a step, where there is no such column; and so the others.
       length: tokens of an example.
       steps: of a run's schedule; the largest number of steps that was measured where None.
-      seed: of all rows.
 
     Raises:
       DataError: the file cannot be read, a column is missing, a value is not as it must be, or a model's parameters are
@@ -65,7 +64,7 @@ def import_measurements(
     if not {"parameters", "non_embedding_parameters"} <= columns.keys():
         columns = dict(zip(("parameters", "non_embedding_parameters"), _counts(models, path), strict=True)) | columns
     largest = int(columns["step"].max(initial=1))
-    given = {"batch_size": batch_size, "length": length, "steps": steps or largest, "seed": seed}
+    given = {"batch_size": batch_size, "length": length, "steps": steps or largest, "seed": 0}
     unknown = {"loss_error": np.nan, "gradient_noise_scale": np.nan}
     measurements = make_measurements(model=np.array(models, object), **unknown | given | columns)
     check_values(measurements, f"{path}, line", _FIRST_ROW)
@@ -111,12 +110,12 @@ def _counts(models: list[str], path: Path) -> tuple[NDArray[np.int64], NDArray[n
     for model in dict.fromkeys(models):
         total, name = PUBLISHED_MODELS.get(model, (None, model))
         try:
-            params = jax.eval_shape(create_model(name).init, jax.random.key(0))
+            ours = create_model(name)
         except ConfigurationError as error:
             raise DataError(
                 f"{path}, line {models.index(model) + _FIRST_ROW}: the parameters of the model {model!r} are not "
                 "known; give columns 'parameters' and 'non_embedding_parameters'."
             ) from error
-        counts[model] = (total or count_parameters(params), count_parameters(params, embeddings=False))
+        counts[model] = (total or parameter_count(ours), non_embedding_parameters(ours))
     all_of_them, others = (np.array([counts[model][place] for model in models], np.int64) for place in (0, 1))
     return all_of_them, others

@@ -5,9 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
-
-from fedlm.models.base import Model
+from fedlm.models.base import parameter_count
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.model_files import describe_model
 from fedlm.models.registry import find_entry
@@ -61,7 +59,7 @@ def nearest_architecture(
         above = next((i for i, size in enumerate(surface.parameters) if size >= parameters), len(entries) - 1)
         ends = (_with_vocabulary(entry.config, known) for entry in (entries[max(above - 1, 0)], entries[above]))
         candidates = dict.fromkeys(((entries[0].build, config) for config in _between(*ends)), None) | candidates
-    counted = {(build, config): _count(build("candidate", config)) for build, config in candidates}
+    counted = {(build, config): parameter_count(build("candidate", config)) for build, config in candidates}
     low, high = surface.parameters[0], surface.parameters[-1]
     within = [candidate for candidate, size in counted.items() if low <= size <= high] or list(counted)
     best = min(within, key=lambda candidate: abs(math.log(counted[candidate] / parameters)))
@@ -94,9 +92,7 @@ def _with_vocabulary(config: Any, vocabulary_size: int) -> Any:
 
 def _vocabulary(entry: Any, parameters: float) -> int:
     """The vocabulary with which a measured model has its size, which is linear in it."""
-    base, more = (_count(entry.build("measured", _with_vocabulary(entry.config, size))) for size in (1000, 2000))
+    base, more = (
+        parameter_count(entry.build("measured", _with_vocabulary(entry.config, size))) for size in (1000, 2000)
+    )
     return max(1, round(1000 + 1000 * (parameters - base) / (more - base)))
-
-
-def _count(model: Model) -> int:
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))

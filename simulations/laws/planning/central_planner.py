@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.promise.noise_table import Batches, NoiseTable, make_noise_table
+from fedlm.fl_core.privacy.promise.noise_table import NoiseTable, make_noise_table
 from fedlm.simulations.laws.planning.configurations import (
     INSIDE,
     NEAR,
@@ -60,12 +60,10 @@ class Planner:
     Attributes:
       surface: the measured loss.
       length: tokens of an example.
-      batches: how they are drawn, where noise is looked up.
     """
 
     surface: LossSurface
     length: int
-    batches: Batches = "poisson"
 
     @functools.cached_property
     def _tables(self) -> dict[tuple[float, float], NoiseTable]:
@@ -75,7 +73,7 @@ class Planner:
         """Return the noise multipliers of an epsilon and delta, made once."""
         if (epsilon, delta) not in self._tables:
             steps = float(self.surface.steps[0]), float(self.surface.steps[-1])
-            made = make_noise_table(epsilon, delta, steps, steps[1], self.batches)
+            made = make_noise_table(epsilon, delta, steps, steps[1])
             self._tables[epsilon, delta] = made
         return self._tables[epsilon, delta]
 

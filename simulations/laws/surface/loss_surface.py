@@ -77,27 +77,20 @@ class LossSurface:
         Returns:
           float64 of the broadcast shape, nats per predicted token; NaN outside the grid.
         """
-        return self._predicted(self.interpolation, parameters, steps, noise_batch_ratio, extrapolate)
+        return self._predicted(self.interpolation, _point(parameters, steps, noise_batch_ratio), extrapolate)
 
     def with_measured_noise(self, noise_batch_ratio: ArrayLike) -> Floats:
         """Raise ratios to the least that was measured: more noise than a promise asks for keeps the promise."""
         return np.maximum(noise_batch_ratio, self.noise_batch_ratios[:1].max(initial=0.0))
 
-    def predict_draws(
-        self, parameters: ArrayLike, steps: ArrayLike, noise_batch_ratio: ArrayLike, extrapolate: bool = False
-    ) -> Floats:
+    def predict_draws(self, parameters: ArrayLike, steps: ArrayLike, noise_batch_ratio: ArrayLike) -> Floats:
         """Predict the loss linearly between points, once by each draw: float64 [D, ...]."""
         losses, noiseless = np.moveaxis(self.draws, 0, -1), np.moveaxis(self.noiseless_draws, 0, -1)
         point = _point(parameters, steps, noise_batch_ratio)
-        return np.moveaxis(self._at(losses, noiseless, self._axes, point, extrapolate), -1, 0)
+        return np.moveaxis(self._at(losses, noiseless, self._axes, point, False), -1, 0)
 
     def band(
-        self,
-        parameters: ArrayLike,
-        steps: ArrayLike,
-        noise_batch_ratio: ArrayLike,
-        level: float = 0.9,
-        extrapolate: bool = False,
+        self, parameters: ArrayLike, steps: ArrayLike, noise_batch_ratio: ArrayLike, level: float = 0.9
     ) -> tuple[Floats, Floats]:
         """Bound what `predict` returns: the mean loss of such trainings lies in the band with probability `level`.
 
@@ -108,18 +101,15 @@ class LossSurface:
         Returns:
           Its lower and upper end, float64 of the broadcast shape; NaN outside the grid, and where there are no draws.
         """
-        at = (parameters, steps, noise_batch_ratio, extrapolate)
-        linear, cubic = self._predicted("linear", *at), self._predicted("monotone-cubic", *at)
+        at = _point(parameters, steps, noise_batch_ratio)
+        linear, cubic = self._predicted("linear", at), self._predicted("monotone-cubic", at)
         if not len(self.draws):
             return np.full_like(linear, np.nan), np.full_like(linear, np.nan)
         tails = [(1 - level) / 2, (1 + level) / 2]
         # Of few draws, the usual quantiles lie too far inside.
         low, high = np.quantile(self.predict_draws(*at), tails, axis=0, method="weibull")
         beyond = np.abs(cubic - linear) / 2
-        return (
-            np.minimum(linear, cubic - beyond) * low / linear,
-            np.maximum(linear, cubic + beyond) * high / linear,
-        )
+        return np.minimum(linear, cubic - beyond) * low / linear, np.maximum(linear, cubic + beyond) * high / linear
 
     def learning_rate(self, parameters: ArrayLike, steps: ArrayLike, noise_batch_ratio: ArrayLike) -> Floats:
         """Return the best learning rate: float64 of the broadcast shape, NaN outside the grid.
@@ -145,18 +135,10 @@ class LossSurface:
         noiseless, _ = _denser(self.noiseless, 0, sizes)
         return losses, noiseless, (dense_sizes, times, dense_ratios)
 
-    def _predicted(
-        self,
-        interpolation: Interpolation,
-        parameters: ArrayLike,
-        steps: ArrayLike,
-        noise_batch_ratio: ArrayLike,
-        extrapolate: bool,
-    ) -> Floats:
+    def _predicted(self, interpolation: Interpolation, point: tuple[Floats, ...], extrapolate: bool = False) -> Floats:
         losses, noiseless, axes = self.loss, self.noiseless, self._axes
         if interpolation == "monotone-cubic":
             losses, noiseless, axes = self._dense
-        point = _point(parameters, steps, noise_batch_ratio)
         return self._at(losses[..., None], noiseless[..., None], axes, point, extrapolate)[..., 0]
 
     def _at(

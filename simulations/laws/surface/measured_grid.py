@@ -67,19 +67,20 @@ def longest_runs(measurements: Measurements, batch_size: int | None = None) -> M
     return _grid(rows.where(kept), rows.step[kept], batch_size, length, notes)
 
 
-def final_losses(measurements: Measurements, batch_size: int | None = None, last_share: float = 1 / 64) -> MeasuredGrid:
+def final_losses(measurements: Measurements, batch_size: int | None = None) -> MeasuredGrid:
     """Lay out the loss at the end of each training by the length of its schedule; no loss on the way is used.
+
+    It is averaged over the last 64th of the steps, at least a block.
 
     Args:
       measurements: of one length in tokens.
       batch_size: which trainings; needed where there are several sizes.
-      last_share: share of the steps, at least a block, over which the loss is averaged.
 
     Raises:
       DataError: there are none, or several batch sizes or lengths.
     """
     rows, batch_size, length, notes = _of_one_kind(measurements, batch_size)
-    last = rows.step > rows.steps * (1 - last_share)
+    last = rows.step > rows.steps * (1 - 1 / 64)
     last |= rows.step == rows.steps
     rows = rows.where(last)
     if not len(rows):
