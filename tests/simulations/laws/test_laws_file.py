@@ -33,12 +33,8 @@ def whole_laws():
 def same(one, other):
     for part in dataclasses.fields(one):
         mine, theirs = getattr(one, part.name), getattr(other, part.name)
-        if isinstance(mine, np.ndarray):
-            assert mine.dtype == theirs.dtype == np.float64, part.name
-            assert np.array_equal(mine, theirs, equal_nan=True), part.name
-        else:
-            assert mine == theirs, part.name
-            assert type(mine) is type(theirs), part.name
+        assert type(mine) is type(theirs), part.name
+        np.testing.assert_array_equal(mine, theirs, part.name, strict=True)
 
 
 class TestRoundTrip:

@@ -49,9 +49,13 @@ def make_cell(store: Path, folder: Path, model: str = TINY, ratio: float = 0.0, 
     return GridCell(grid, model, 2.0**-7, ratio, BATCH, 12, grid.training_examples[0], 3, folder / "cells")
 
 
+def task_of(cell: GridCell):
+    return cell_module._task_of(cell.grid, cell.model)
+
+
 def trained(cell: GridCell):
     """Train without files. Returns the state before the first step, that after the last, and the measures."""
-    task = cell_module._task_of(cell.grid, cell.model)
+    task = task_of(cell)
     first = jax.device_get(task.program.first_state(cell.seed))
     state, measures = jax.device_put(first), []
     batches = CellBatches(task, cell)
@@ -79,7 +83,7 @@ def test_steps_are_those_of_central_training(small_store, tmp_path, model, clip_
     settings = {"clip_norm": clip_norm, "microbatch_size": microbatch_size, "adam_epsilon": 1e-3}
     cell = make_cell(small_store, tmp_path, model, **settings)
     first, last, measures = trained(cell)
-    task = cell_module._task_of(cell.grid, cell.model)
+    task = task_of(cell)
     grid = cell.grid
     schedule = grid.rate_schedule(cell.steps)
     optimizer = optax.adam(lambda step: cell.learning_rate * schedule(step), grid.beta1, grid.beta2, grid.adam_epsilon)
@@ -115,7 +119,7 @@ def test_noise_on_the_mean_has_the_ratio_for_its_deviation(small_store, tmp_path
     ratio, found = 2.0**-6, []
     for one in (0.0, ratio):
         cell = make_cell(small_store, tmp_path, ratio=one)
-        task = cell_module._task_of(cell.grid, cell.model)
+        task = task_of(cell)
         numbers = cell_module._numbers(cell, 0, 1)
         state = task.program.first_state(cell.seed)
         state, _ = task.program.run_block(state, CellBatches(task, cell).block(0, 1), numbers, one, cell.seed)
@@ -176,7 +180,7 @@ def test_measurements_say_what_was_trained(small_store, tmp_path):
     cell = make_cell(small_store, tmp_path, ratio=2.0**-8)
     train_cell(cell, lambda row: None)
     found = read_measurements(cell.result)
-    vocabulary = cell_module._task_of(cell.grid, cell.model).vocabulary_size
+    vocabulary = task_of(cell).vocabulary_size
     assert set(found.parameters) == {parameter_count(create_model(TINY, vocabulary))}
     assert set(found.non_embedding_parameters) == {WIDTH**2}
     assert set(zip(found.learning_rate, found.noise_batch_ratio, found.steps, found.seed, strict=True)) == {
@@ -195,7 +199,7 @@ def test_parameters_without_embeddings_are_those_between_input_and_output(name):
 
 def test_few_training_examples_are_repeated(small_store, tmp_path):
     few, all_of_them = (
-        CellBatches(cell_module._task_of(cell.grid, cell.model), cell).block(0, 8)["tokens"].reshape(-1, LENGTH + 1)
+        CellBatches(task_of(cell), cell).block(0, 8)["tokens"].reshape(-1, LENGTH + 1)
         for cell in (make_cell(small_store, tmp_path, examples=examples) for examples in (2 * BATCH, 0))
     )
     assert len(np.unique(few, axis=0)) <= 2 * BATCH < len(np.unique(all_of_them, axis=0))
@@ -232,7 +236,7 @@ def test_the_gradient_noise_scale_is_that_of_the_gradients():
 @pytest.mark.long
 def test_norms_are_those_of_clipped_gradients(small_store, tmp_path):
     cell = make_cell(small_store, tmp_path, clip_norm=0.25)
-    task = cell_module._task_of(cell.grid, cell.model)
+    task = task_of(cell)
     fields = CellBatches(task, cell).block(0, 1)
     state = task.program.first_state(cell.seed)
 
@@ -252,7 +256,7 @@ def test_norms_are_those_of_clipped_gradients(small_store, tmp_path):
 @pytest.mark.long
 def test_held_out_examples_are_scored_after_every_block(small_store, tmp_path):
     cell = make_cell(small_store, tmp_path, heldout_examples=20, microbatch_size=3)
-    task = cell_module._task_of(cell.grid, cell.model)
+    task = task_of(cell)
     train_cell(cell, lambda row: None)
     found = read_measurements(cell.result)
     fields = task.heldout_fields(cell.grid)

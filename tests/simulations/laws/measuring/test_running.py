@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -137,6 +138,11 @@ def test_more_examples_than_there_are_are_refused(grid, tmp_path):
         run_grid(dataclasses.replace(grid, batch_sizes=(10**6,)), tmp_path / "grid", InThisProcess())
 
 
+def grid_of_preset(name):
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in PRESETS[name].items()}
+    return compose(Grid, data=Path("store"), **values)
+
+
 @pytest.mark.parametrize(
     ("preset", "cells"),
     [
@@ -149,8 +155,7 @@ def test_more_examples_than_there_are_are_refused(grid, tmp_path):
     ],
 )
 def test_presets_are_grids_of_cells_with_files_of_their_own(tmp_path, preset, cells):
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in PRESETS[preset].items()}
-    listed = list_cells(compose(Grid, data=tmp_path, **values), tmp_path)
+    listed = list_cells(grid_of_preset(preset), tmp_path)
     assert len(listed) == len({cell.name for cell in listed}) == len({cell.directory for cell in listed}) == cells
     costs = [(cell.seed, cell.batch_size * cell.steps) for cell in listed if cell.model == listed[0].model]
     assert costs == sorted(costs)
@@ -163,6 +168,5 @@ def test_the_published_grid_is_that_of_the_paper():
     assert sorted(grid["learning_rates"]) == [2.0**-9, 2.0**-8, 2.0**-7]
     assert (grid["batch_sizes"][0] * grid["steps"][0], grid["length"]) == (131_072_000, 512)
     assert grid["steps"][0] // grid["block_steps"] == 1280
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in grid.items()}
-    schedule = compose(Grid, data="store", **values).rate_schedule(128_000)
+    schedule = grid_of_preset("mckenna2025").rate_schedule(128_000)
     assert [round(float(schedule(step)), 4) for step in (0, 999, 1000, 64_500, 128_000)] == [0.001, 1, 1, 0.3162, 0.1]

@@ -38,7 +38,8 @@ def planned(mechanism="gaussian", epsilon=4.0, **settings):
 
 
 def planner_of(mechanism, sampler, **settings):
-    return FederatedPlanner(SURFACE, mechanism, None, sampler, FederatedSettings(**settings))
+    options = None if mechanism == "gaussian" else MECHANISMS[mechanism].options()
+    return FederatedPlanner(SURFACE, mechanism, options, sampler, FederatedSettings(**settings))
 
 
 def accounted(capsys, *words):
@@ -48,30 +49,30 @@ def accounted(capsys, *words):
 
 
 @pytest.mark.long
-def test_poisson_cohorts_are_accounted_as_fedlm_account_does(capsys):
-    found = planned(people=20_000)
-    words = ("--rounds", found.rounds, "--sampling-probability", found.cohort_size / found.people, "--delta", 1e-7)
-    statement = accounted(capsys, "gaussian", *words, "--noise-multiplier", found.noise_multiplier)
+@pytest.mark.parametrize(
+    ("mechanism", "settings", "sampler", "adjacency"),
+    [
+        ("gaussian", {"people": 20_000}, "poisson", "add-or-remove: one client"),
+        ("tree", {"cohort_at_most": 2000}, "min_separation", "zero-out"),
+    ],
+)
+def test_a_plan_is_accounted_as_fedlm_account_does(capsys, mechanism, settings, sampler, adjacency):
+    found = planned(mechanism, **settings)
+    assert found.cohort_sampler == sampler
+    if sampler == "poisson":
+        assert found.min_separation is None
+        limits = ("--sampling-probability", found.cohort_size / found.people)
+        limits += ("--noise-multiplier", found.noise_multiplier)
+    else:
+        assert found.min_separation == min(found.people // found.cohort_size, found.rounds)
+        limits = ("--min-separation", found.min_separation, "--epsilon", 4.0)
+    statement = accounted(capsys, mechanism, "--rounds", found.rounds, "--delta", 1e-7, *limits)
     guarantee = found.guarantee.as_json()
     assert {name: statement[name] for name in guarantee} == json.loads(json.dumps(guarantee))
     assert 3.9 < guarantee["epsilon"] <= 4
-    assert guarantee["adjacency"].startswith("add-or-remove: one client")
+    assert guarantee["adjacency"].startswith(adjacency)
+    assert sampler == "poisson" or f"at least {found.min_separation} apart" in guarantee["assumptions"][0]
     assert found.noise_batch_ratio == guarantee["noise_multiplier"] / found.cohort_size
-    assert found.cohort_sampler == "poisson"
-    assert found.min_separation is None
-
-
-@pytest.mark.long
-def test_tree_noise_is_accounted_as_fedlm_account_does(capsys):
-    found = planned("tree", cohort_at_most=2000)
-    assert found.cohort_sampler == "min_separation"
-    assert found.min_separation == min(found.people // found.cohort_size, found.rounds)
-    words = ("--rounds", found.rounds, "--min-separation", found.min_separation, "--delta", 1e-7)
-    statement = accounted(capsys, "tree", *words, "--epsilon", 4.0)
-    guarantee = found.guarantee.as_json()
-    assert {name: statement[name] for name in guarantee} == json.loads(json.dumps(guarantee))
-    assert guarantee["adjacency"].startswith("zero-out")
-    assert f"at least {found.min_separation} apart" in guarantee["assumptions"][0]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,6 @@ def test_tree_noise_is_accounted_as_fedlm_account_does(capsys):
 def test_configurations_keep_to_the_budget_and_have_the_noise_of_the_accountant(mechanism, sampler, settings, error):
     people = 20_000
     planner = planner_of(mechanism, sampler, rounds_at_most=300, cohort_at_most=5000, **settings)
-    planner = planner if mechanism == "gaussian" else _with_options(planner)
     found = planner.configurations(BUDGET._replace(people=people))
     assert len(np.unique(found.batch_size)) > 10
     assert (found.batch_size * found.steps <= BUDGET.client_trainings).all()
@@ -99,10 +99,6 @@ def test_configurations_keep_to_the_budget_and_have_the_noise_of_the_accountant(
         with_noise = planner.with_noise(rounds, planner.participation(people, cohort_size, rounds))
         exact = calibrate(with_noise, 1e-7, epsilon=4.0).noise_multiplier
         assert found.noise_batch_ratio[number] * cohort_size == pytest.approx(exact, rel=error)
-
-
-def _with_options(planner):
-    return dataclasses.replace(planner, options=MECHANISMS[planner.mechanism].options())
 
 
 def test_the_best_is_the_least_of_all_and_more_of_anything_never_hurts():
@@ -194,17 +190,8 @@ def test_from_runs_to_a_plan(tmp_path, capsys):
 
 def test_a_plan_is_written_out_as_options_of_fedlm_simulate(tmp_path, capsys):
     path, file = tmp_path / "laws.json", tmp_path / "planned.toml"
-    write_laws(
-        laws_of(
-            "tree",
-            tree_restart_every=64,
-            server_optimizer="fedyogi",
-            cohort_weights=None,
-            noise_seed="experiment",
-            seed=7,
-        ),
-        path,
-    )
+    task = {"tree_restart_every": 64, "server_optimizer": "fedyogi", "cohort_weights": None}
+    write_laws(laws_of("tree", **task, noise_seed="experiment", seed=7), path)
     words = ["laws", "plan", "--laws", str(path), "--epsilon", "4", "--federated", "--people", "1e6", "--delta", "1e-7"]
     asked = [*words, "--client-trainings", "2e5", "--write-config", str(file), "--json"]
     assert main(asked) == 0, capsys.readouterr().err
