@@ -122,10 +122,10 @@ def _run(
 def _round(model: Model, params: Params, length: int, device: jax.Device) -> Params:
     training = LocalTraining(batch_size=BATCH_SIZE, max_batches=MOST_STEPS)
     data = draw_clients(CLIENTS, model.vocabulary_size, length, MOST_STEPS)
-    work = ClientWork(model, training, make_compressor("float32"), AggregationRules(clip_norm=1.0))
+    work = ClientWork(model, training, make_compressor("float32"), AggregationRules())
     engine = CohortEngine(work, data, length, [device], lanes_per_device=2, steps_per_chunk=4)
     plan = RoundPlan(0, np.arange(CLIENTS), 0, 0.1)
-    return mean_delta(engine.run(params, plan).aggregate)
+    return mean_delta(engine.run(params, plan, clip_norm=1.0).aggregate)
 
 
 def _private_step(model: Model, params: Params, length: int, device: jax.Device) -> Params:

@@ -120,9 +120,7 @@ def _draw_rows(rng: np.random.Generator, rows: int, length: int, vocabulary: int
 
 
 def client_work(model: Model, training: LocalTraining) -> ClientWork:
-    return ClientWork(
-        model, training, make_compressor(COMPRESSION_OF_BITS[UPLOAD_BITS]), AggregationRules(clip_norm=1.0)
-    )
+    return ClientWork(model, training, make_compressor(COMPRESSION_OF_BITS[UPLOAD_BITS]), AggregationRules())
 
 
 class Rounds:
@@ -138,10 +136,10 @@ class Rounds:
         if only is not None:
             plan = RoundPlan(0, self._next.clients[:only], 0, LEARNING_RATE)
             self._engine.announce(self._next)
-            return self._engine.run(self._params, plan).aggregate
+            return self._engine.run(self._params, plan, clip_norm=1.0).aggregate
         plan, self._next = self._next, next(self._plans)
         self._engine.announce(self._next)
-        return self._engine.run(self._params, plan).aggregate
+        return self._engine.run(self._params, plan, clip_norm=1.0).aggregate
 
 
 def bare_loop_seconds(model: Model, params: Params, lanes: int, length: int, patience: float) -> float:

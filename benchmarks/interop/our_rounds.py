@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.interop.task import Setting, Task, make_clients
-from fedlm.fl_core.rounds.aggregation import AggregationRules
+from fedlm.fl_core.rounds.aggregation import AggregationRules, WeightedMean
 from fedlm.fl_core.rounds.local_sgd import LocalTraining
 from fedlm.fl_core.rounds.round_loop import Averaging, FederatedOptimization, Rounds
 from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig
@@ -39,7 +39,6 @@ def run_ours(task: Task, server: str = "fedadam", averaging: Averaging | None = 
     setting = task.setting
     rules = AggregationRules(
         "examples" if setting.clip_norm is None else "uniform",
-        setting.clip_norm,
         exact=setting.noise_multiplier is not None,
     )
     model = create_model(setting.model, setting.vocabulary_size)
@@ -48,6 +47,7 @@ def run_ours(task: Task, server: str = "fedadam", averaging: Averaging | None = 
     optimization = FederatedOptimization(
         ServerOptimizerConfig(server, epsilon=setting.epsilon), setting.server_rate, setting.client_rate, seed=0
     )
+    averaging = averaging or WeightedMean(setting.clip_norm)
     start = optimization.first_state(jax.tree_util.tree_map(jnp.asarray, task.params))
     sampler = EveryClient(len(task.clients))
     for finished in Rounds(

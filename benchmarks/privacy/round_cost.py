@@ -139,7 +139,7 @@ def private_way(params: Any, clients: int) -> Way:
     plan = PrivacyPlan("gaussian", 1_000_000, NOISE_MULTIPLIER, BoundedParticipation(None, 1))
     rounds = PrivateRounds(PrivateAggregation(plan, CLIP_NORM, clients), fresh_secret(), params)
     state = rounds.init()
-    return Way(AggregationRules("uniform", CLIP_NORM, exact=True), lambda total: rounds.next(state, total, 0).delta)
+    return Way(AggregationRules("uniform", exact=True), lambda total: rounds.next(state, total, 0).delta)
 
 
 def plain_way(params: Any, clients: int) -> Way:
@@ -156,7 +156,7 @@ def plain_way(params: Any, clients: int) -> Way:
         ]
         return jax.tree_util.tree_unflatten(structure, noised)
 
-    return Way(AggregationRules("uniform", CLIP_NORM), lambda total: release(total.delta, jax.random.key(1)))
+    return Way(AggregationRules("uniform"), lambda total: release(total.delta, jax.random.key(1)))
 
 
 def round_of(model: Any, params: Any, data: InMemoryData, way: Way) -> Callable[[], Any]:
@@ -164,7 +164,7 @@ def round_of(model: Any, params: Any, data: InMemoryData, way: Way) -> Callable[
     work = ClientWork(model, LocalTraining(batch_size=BATCH), make_compressor("uniform8"), way.rules)
     engine = CohortEngine(work, data, LENGTH)
     plan = RoundPlan(0, np.arange(len(data.num_examples)), 0, 0.1)
-    return lambda: way.release(engine.run(params, plan).aggregate)
+    return lambda: way.release(engine.run(params, plan, CLIP_NORM).aggregate)
 
 
 def parts_of(params: Any, clients: int, way: Way) -> dict[str, Callable[[], Any]]:
@@ -174,7 +174,7 @@ def parts_of(params: Any, clients: int, way: Way) -> dict[str, Callable[[], Any]
 
     @functools.partial(jax.jit, donate_argnums=0)
     def add(total: CohortAggregate, update: Any) -> CohortAggregate:
-        one = contribution(update, jnp.float32(1), TrainingSums.zero(), way.rules)
+        one = contribution(update, jnp.float32(1), TrainingSums.zero(), way.rules, clip_norm=CLIP_NORM)
         # As the engine does it, which has an axis of lanes.
         return add_aggregates(total, summed(jax.tree_util.tree_map(lambda leaf: leaf[None], one)))
 

@@ -143,7 +143,7 @@ class Cohorts:
     def __init__(self, model: Model, text: list[np.ndarray], lie: str, liars: int, defence: Defence):
         self._model, self._text, self._lie, self._liars, self._rule = model, text, lie, liars, defence.rule
         weighting = "examples" if defence.rule.name == "mean" else "uniform"
-        self._rules = AggregationRules(weighting, None, STEPS * BATCH if defence.bounds else np.inf)
+        self._rules = AggregationRules(weighting, STEPS * BATCH if defence.bounds else np.inf)
 
     def announce(self, plan: RoundPlan) -> None:
         pass
@@ -206,7 +206,7 @@ def contribute(
     rules: AggregationRules, deltas: Any, examples: jax.Array, sums: TrainingSums, clip_norm: jax.Array | None
 ) -> CohortAggregate:
     """Make what each client adds, with a leading axis of clients."""
-    return jax.vmap(lambda *one: contribution(*one, rules, clip_norm))(deltas, examples, sums)
+    return jax.vmap(lambda *one: contribution(*one, rules, clip_norm=clip_norm))(deltas, examples, sums)
 
 
 def table(rows: list[dict[str, Any]]) -> str:

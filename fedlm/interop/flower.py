@@ -151,7 +151,7 @@ class FedlmStrategy(Strategy):
           server_learning_rate: of it.
           cohort_size: nodes that are asked in a round.
           rules: how updates are treated; a mean by examples where None.
-          averaging: makes means of sums; that of the weights where None.
+          averaging: clips updates and makes means of sums; without clipping, that of the weights where None.
           participation: how often, and how soon again, a node may be asked; None for no limit.
           least_nodes: that must be connected before a round; the cohort's size where None.
         """
@@ -186,7 +186,7 @@ class FedlmStrategy(Strategy):
                 f"the plan's participation is {type(participation).__name__}, but Flower's nodes come as they come; "
                 "give a plan with BoundedParticipation"
             )
-        rules = AggregationRules("uniform", aggregation.clip_norm, exact=True)
+        rules = AggregationRules("uniform", exact=True)
         averaging = PrivateRounds(aggregation, fresh_secret(), jax.tree_util.tree_map(jnp.asarray, params))
         return cls(params, server, server_learning_rate, cohort_size, rules, averaging, participation, least_nodes)
 
@@ -259,7 +259,7 @@ class FedlmStrategy(Strategy):
             lambda before, after: before - jnp.asarray(after), self.state.params, unflatten(found)
         )
         sums = TrainingSums(*map(jnp.asarray, (loss * tokens, tokens, 0.0)))
-        return contribution(delta, jnp.asarray(examples, jnp.float32), sums, self._rules, clip_norm)
+        return contribution(delta, jnp.asarray(examples, jnp.float32), sums, self._rules, clip_norm=clip_norm)
 
     def _metrics(self, aggregate: CohortAggregate, of_mean: Mapping[str, Any]) -> dict[str, Any]:
         if self._participation is not None and self._rules.exact:

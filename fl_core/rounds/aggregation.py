@@ -31,14 +31,12 @@ class AggregationRules:
 
     Attributes:
       weighting: a client counts by its `examples`, or all count the same (`uniform`).
-      clip_norm: scale an update down to this L2 norm; None leaves norms alone.
       most_examples: no client counts for more examples than these, whatever it says that it has.
       exact: clipped updates are rounded toward zero to the grid of `exact_sums`, and integers are added, as privacy
         needs it.
     """
 
     weighting: Weighting = "examples"
-    clip_norm: float | None = None
     most_examples: float = math.inf
     exact: bool = False
 
@@ -47,10 +45,8 @@ class AggregationRules:
             raise ConfigurationError(
                 f"{setting('weighting')} is {self.weighting!r}, but must be 'examples' or 'uniform'"
             )
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ConfigurationError(f"{setting('clip_norm')} is {self.clip_norm}, but must be positive (or left out)")
-        if self.exact and (self.weighting != "uniform" or self.clip_norm is None):
-            raise ConfigurationError("exact sums are of updates that are clipped and all weigh the same")
+        if self.exact and self.weighting != "uniform":
+            raise ConfigurationError("exact sums are of updates that all weigh the same")
 
 
 class CohortAggregate(NamedTuple):
@@ -99,6 +95,7 @@ def contribution(
     num_examples: jax.Array,
     training: TrainingSums,
     rules: AggregationRules,
+    *,
     clip_norm: jax.typing.ArrayLike | None = None,
     norm: jax.Array | None = None,
 ) -> CohortAggregate:
@@ -110,8 +107,8 @@ def contribution(
       delta: float32 arrays.
       num_examples: scalar, what the client says it has.
       training: what the client says of its training.
-      rules: weighting and clipping.
-      clip_norm: scalar, in place of the rules' where it is given.
+      rules: weighting and rounding.
+      clip_norm: scalar, an update is scaled down to this L2 norm; None leaves norms alone, which exact sums do not.
       norm: the L2 norm of `delta`, where it is known already.
     """
     norm = global_norm(delta) if norm is None else norm
@@ -121,7 +118,7 @@ def contribution(
     weight = jnp.where(accepted, counted, 0.0)
     clipped = jnp.zeros((), bool)
     scale = weight
-    clip_norm = rules.clip_norm if clip_norm is None else clip_norm
+    assert clip_norm is not None or not rules.exact
     if clip_norm is not None:
         bound = clip_norm * SAFETY if rules.exact else clip_norm
         clipped = accepted & (norm > bound)
@@ -198,8 +195,16 @@ def mean_delta(aggregate: CohortAggregate) -> Params:
     return jax.tree_util.tree_map(lambda leaf: leaf / weight, aggregate.delta)
 
 
+@dataclass(frozen=True)
 class WeightedMean:
-    """The mean by the clients' weights, without privacy; see `fedlm.fl_core.rounds.round_loop.PlainAveraging`."""
+    """The mean by the clients' weights, without privacy, of updates that are clipped to a norm that stays, or not at
+    all; see `fedlm.fl_core.rounds.round_loop.PlainAveraging`."""
+
+    norm: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.norm is not None and not self.norm > 0:
+            raise ConfigurationError(f"the clip norm is {self.norm}, but must be positive (or left out)")
 
     def init(self) -> None:
         return None
@@ -207,8 +212,8 @@ class WeightedMean:
     def after(self, rows: list[dict[str, Any]]) -> None:
         return None
 
-    def clip_norm(self, state: None) -> None:
-        return None
+    def clip_norm(self, state: None) -> float | None:
+        return self.norm
 
     def next(self, state: None, aggregate: CohortAggregate, round_number: int) -> MeanUpdate:
         if not aggregate.weight > 0:

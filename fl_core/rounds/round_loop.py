@@ -70,7 +70,7 @@ class CohortRunner(Protocol):
 
         Args:
           params: the server's; the runner must not change or donate them.
-          clip_norm: of this round, where it moves from round to round; that of the runner's rules where None.
+          clip_norm: that updates of this round are scaled down to; None leaves their norms alone.
           memory: what the client algorithm remembers, which clients are sent with the parameters.
 
         Returns:
@@ -92,7 +92,7 @@ class Averaging(Protocol):
         ...
 
     def clip_norm(self, state: Any) -> float | None:
-        """Say what updates of the next round are clipped to; to what the runner's rules say where None."""
+        """Say what updates of the next round are clipped to; None leaves their norms alone."""
         ...
 
     def next(self, state: Any, aggregate: CohortAggregate, round_number: int) -> MeanUpdate:

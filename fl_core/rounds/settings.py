@@ -7,7 +7,7 @@ from fedlm.fl_core.client_algorithms.settings import ClientAlgorithmSettings
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, CountOrZero, Decay, Positive
-from fedlm.fl_core.rounds.aggregation import AggregationRules, Weighting
+from fedlm.fl_core.rounds.aggregation import AggregationRules, WeightedMean, Weighting
 from fedlm.fl_core.rounds.local_sgd import CapOrder, LocalTraining
 from fedlm.fl_core.rounds.round_loop import FederatedOptimization
 from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig, ServerOptimizerName, check_server_rate
@@ -128,10 +128,13 @@ class TrainingSettings:
         weighting: Weighting = "uniform" if private else "examples"
         return AggregationRules(
             weighting if self.weighting == "auto" else self.weighting,
-            self.update_clip_norm,
             self.local_training().most_examples,
             private,
         )
+
+    def averaging(self) -> WeightedMean:
+        """Say how sums become means, without privacy."""
+        return WeightedMean(self.update_clip_norm)
 
     def server_config(self) -> ServerOptimizerConfig:
         """Collect the server optimizer's constants."""

@@ -50,14 +50,14 @@ class ClientWork:
     model: Model
     training: LocalTraining
     compressor: Compressor  # how the update travels
-    rules: AggregationRules  # how the server screens, clips and weighs it
+    rules: AggregationRules  # how the server screens and weighs it
 
 
 class RoundSetting(NamedTuple):
     """What changes from round to round without compiling anew."""
 
     learning_rate: jax.typing.ArrayLike  # float scalar, of the clients' SGD
-    clip_norm: jax.typing.ArrayLike | None  # float scalar, of updates, or None for that of the rules
+    clip_norm: jax.typing.ArrayLike | None  # float scalar, of updates; None leaves their norms alone
     upload_key: jax.Array  # see `fedlm.fl_core.rounds.round_loop.RoundPlan.upload_key`
 
 
@@ -206,7 +206,7 @@ def _run_device_chunk(
         compressed = compress_update(work.compressor, key, delta)
         received = decompress_update(work.compressor, key, compressed, delta)
         examples = jnp.asarray(inputs.num_examples)
-        update = contribution(received, examples, lane.sums, work.rules, setting.clip_norm)
+        update = contribution(received, examples, lane.sums, work.rules, clip_norm=setting.clip_norm)
         return jax.tree_util.tree_map(lambda leaf: jnp.where(inputs.last, leaf, jnp.zeros_like(leaf)), update)
 
     def step(index: jax.Array, state: _State) -> _State:

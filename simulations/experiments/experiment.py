@@ -15,7 +15,6 @@ from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.processes import gather, is_first, lost_processes, together
-from fedlm.fl_core.rounds.aggregation import WeightedMean
 from fedlm.fl_core.rounds.cohorts import CohortSampler
 from fedlm.fl_core.rounds.scores import ClientSums, Scores, evaluate, evaluate_clients
 from fedlm.fl_core.runs.capabilities.frozen_parameters import whole_parameters
@@ -195,7 +194,7 @@ def run_prepared(
             training.optimization,
             prepared.fresh_state(),
             aggregation,
-            averaging=capabilities.averaging(WeightedMean()),
+            averaging=training.averaging,
             goes_back=capabilities.undoes(),
         )
         capabilities.keep(out)

@@ -16,7 +16,7 @@ from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.participation import Participation
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.randomness import device_key
-from fedlm.fl_core.rounds.round_loop import FederatedOptimization
+from fedlm.fl_core.rounds.round_loop import FederatedOptimization, PlainAveraging
 from fedlm.fl_core.rounds.server_optimizers import ServerState
 from fedlm.fl_core.runs.capabilities.interface import Builder, Capabilities, Capability, Clipped, Opening
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
@@ -48,6 +48,7 @@ class Training(NamedTuple):
     cohort_size: int
     length: int  # target tokens of a sequence
     optimization: FederatedOptimization
+    averaging: PlainAveraging  # without privacy
     lanes_per_device: int | None  # chosen by the devices' memory where None
 
 
@@ -160,6 +161,7 @@ def prepare(experiment: Experiment, brought: Sequence[Capability] = (), out: Pat
             cohort_size=experiment.cohorts.cohort_size,
             length=experiment.training.length,
             optimization=optimization,
+            averaging=capabilities.averaging(experiment.training.averaging()),
             lanes_per_device=experiment.lanes_per_device,
         ),
         scoring=Scoring(splits["heldout"], splits["test"], experiment.evaluation),

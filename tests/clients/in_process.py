@@ -61,7 +61,9 @@ class InProcessRunner:
         key = jax.random.fold_in(plan.upload_key(), client)
         delta = decompress_update(compressor, key, compressed, like)
         sums = TrainingSums(*map(jnp.asarray, report.training))
-        return contribution(delta, jnp.asarray(report.num_examples, jnp.float32), sums, self._rules, clip_norm)
+        return contribution(
+            delta, jnp.asarray(report.num_examples, jnp.float32), sums, self._rules, clip_norm=clip_norm
+        )
 
 
 def _refused(like: Any, exact: bool) -> CohortAggregate:

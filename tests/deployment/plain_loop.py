@@ -3,7 +3,6 @@
 from fedlm.clients.device.local_training import ClientProgram
 from fedlm.fl_core.privacy.private_plan import PlannedRounds, plan_aggregation
 from fedlm.fl_core.randomness import device_key
-from fedlm.fl_core.rounds.aggregation import WeightedMean
 from fedlm.fl_core.rounds.norm_bounds import BoundedMean
 from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.driver import Run
@@ -33,7 +32,7 @@ def simulate(settings, sampler, out, model=None, examples_of=small.examples_of):
         run = Run(folder, RunIdentity("test", {}, {}), settings.rounds, 1, find_divergence, terms)
         # As a deployment does without privacy, where no clip norm is given.
         bounded = settings.training.update_norm_bound != "none" and settings.training.update_clip_norm is None
-        averaging = BoundedMean() if bounded else WeightedMean()
+        averaging = BoundedMean() if bounded else settings.training.averaging()
         training = FederatedTraining(run, settings.optimization(), fresh, aggregation, averaging=averaging)
         rows = []
         run.take(training.rounds(runner, sampler), rows.append)

@@ -155,7 +155,7 @@ def test_floats_that_a_client_makes_up_are_refused_or_clipped(compression, value
     floats = np.full(len(honest) // 4, value, "<f4").tobytes()
     body = honest[:8] + floats[: len(honest) - 12].ljust(len(honest) - 12, b"\0")
     message = body + np.uint32(zlib.crc32(body)).tobytes()
-    total = StreamingSum(SumSettings(like, compressor, AggregationRules("uniform", clip_norm)), jax.random.key(1))
+    total = StreamingSum(SumSettings(like, compressor, AggregationRules("uniform")), jax.random.key(1), clip_norm)
     report = Report(0, message, 1, TrainingSums(1.0, 1.0, 1.0))
     if abs(value) <= 1:
         total.add(report)

@@ -32,8 +32,8 @@ def integers(sums):
 
 
 def added(vector, clip_norm):
-    rules = AggregationRules("uniform", float(clip_norm), exact=True)
-    update = contribution({"x": jnp.asarray(vector, jnp.float32)}, jnp.ones(()), TrainingSums.zero(), rules)
+    rules, delta = AggregationRules("uniform", exact=True), {"x": jnp.asarray(vector, jnp.float32)}
+    update = contribution(delta, jnp.ones(()), TrainingSums.zero(), rules, clip_norm=float(clip_norm))
     return update, float(grid_step(jnp.float32(clip_norm), len(vector)))
 
 
@@ -103,7 +103,7 @@ def test_sums_of_many_lanes_do_not_overflow():
 
 @pytest.mark.long
 def test_sums_are_those_of_integers_in_any_order():
-    rng, rules = np.random.default_rng(0), AggregationRules("uniform", 1.0, exact=True)
+    rng, rules = np.random.default_rng(0), AggregationRules("uniform", exact=True)
     size, clients = 50, 3000
     updates = rng.standard_normal((clients, size)).astype(np.float32)
     updates[:, 0] = 100.0  # all that a client may add lies along one axis
@@ -111,13 +111,15 @@ def test_sums_are_those_of_integers_in_any_order():
 
     @jax.jit
     def fold(total, update):
-        return add_aggregates(total, contribution({"x": update}, 1.0, TrainingSums.zero(), rules)), None
+        return add_aggregates(total, contribution({"x": update}, 1.0, TrainingSums.zero(), rules, clip_norm=1.0)), None
 
     def total_of(rows):
         start = empty_aggregate({"x": updates[0]}, exact=True)
         return jax.lax.scan(fold, start, rows)[0]
 
-    each = jax.vmap(lambda row: contribution({"x": row}, 1.0, TrainingSums.zero(), rules).delta)(updates)["x"]
+    each = jax.vmap(lambda row: contribution({"x": row}, 1.0, TrainingSums.zero(), rules, clip_norm=1.0).delta)(
+        updates
+    )["x"]
     expected = np.sum((np.asarray(each.high).astype(object) << 20) + np.asarray(each.low).astype(object), axis=0)
     halves = add_aggregates(total_of(updates[:700]), total_of(updates[:699:-1]))
     for total in (total_of(updates), total_of(rng.permutation(updates)), halves):
@@ -136,7 +138,9 @@ def test_numbers_are_rounded_as_is_said(rounding, expected):
     assert isinstance(on_grid(vector, jnp.float32(1 / 8), rounding), ExactSum)
 
 
-@pytest.mark.parametrize("rules", [{"weighting": "examples", "clip_norm": 1.0}, {"weighting": "uniform"}])
-def test_exact_sums_are_of_updates_that_are_bounded(rules):
-    with pytest.raises(ConfigurationError, match="clipped and all weigh the same"):
-        AggregationRules(**rules, exact=True)
+def test_exact_sums_are_of_updates_that_are_bounded():
+    with pytest.raises(ConfigurationError, match="all weigh the same"):
+        AggregationRules("examples", exact=True)
+    rules = AggregationRules("uniform", exact=True)
+    with pytest.raises(AssertionError):
+        contribution({"x": jnp.ones(2)}, jnp.ones(()), TrainingSums.zero(), rules)

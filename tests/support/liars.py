@@ -33,7 +33,8 @@ class PullingClients:
             if client < self.liars and plan.round_number in self.lies:
                 update = np.full(WIDTH, self.size)
             sums = TrainingSums(*map(jnp.float32, (1.0, 1.0, 1.0)))
-            added = contribution({"x": jnp.asarray(update, jnp.float32)}, jnp.float32(5), sums, self.rules, clip_norm)
+            delta = {"x": jnp.asarray(update, jnp.float32)}
+            added = contribution(delta, jnp.float32(5), sums, self.rules, clip_norm=clip_norm)
             total = add_aggregates(total, added)
         return CohortResult(total, CLIENTS, 0, 0)
 

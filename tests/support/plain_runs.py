@@ -90,7 +90,7 @@ class PlainCohorts:
                 local, sums = local - np.float32(plan.learning_rate) * gradient, sums + of_step
             delta = {"weights": params["weights"] - local}
             examples = self.work.training.count_examples(counted[client]).astype(np.float32)
-            theirs = _contribution(delta, examples, TrainingSums(*sums), self.work.rules, clip_norm)
+            theirs = _contribution(delta, examples, TrainingSums(*sums), self.work.rules, clip_norm=clip_norm)
             aggregate, steps = _added(aggregate, theirs), steps + len(batches)
         answers = int(aggregate.clients - aggregate.dropped)
         up = answers * upload_bytes(self.work.compressor, params)

@@ -179,7 +179,7 @@ class NoCohorts:
     def run(self, params, plan, clip_norm=None, memory=()):
         watched, before = self.watched, parameters_digest(params)
         watched.first = before if watched.first is None else watched.first
-        watched.clip_norm = self.work.rules.clip_norm if clip_norm is None else clip_norm
+        watched.clip_norm = clip_norm
         names = sorted(self.clients.client_ids[index] for index in plan.clients)
         everybody = frozenset(self.clients.client_ids) if watched.secret_cohorts else frozenset()
         watched.trail.append(Sum(frozenset(names), everybody, self.probability, repr((before, names))))

@@ -13,7 +13,7 @@ class SharedRound(NamedTuple):
     round_number: int  # counted from 0
     seed: int
     learning_rate: float
-    clip_norm: float | None  # of this round, in place of the rules'; None for theirs
+    clip_norm: float | None  # of this round; None leaves norms alone
     to_select: int
     minimum: int  # reports without which it is abandoned
     min_separation: int  # see `fedlm.fl_core.privacy.participation.BoundedParticipation`

@@ -72,7 +72,7 @@ class DeployedTraining:
             common=_CommonState(state),
         )
         params = capabilities.first(task.model.init(device_key(deployment.seed, "init")))
-        optimization, averaging = deployment.optimization(), capabilities.averaging(WeightedMean())
+        optimization, averaging = deployment.optimization(), capabilities.averaging(deployment.training.averaging())
         self._training = FederatedTraining(
             self._run,
             optimization,
@@ -83,8 +83,7 @@ class DeployedTraining:
             goes_back=task.score is not None,
             in_place=True,
         )
-        unbounded = isinstance(averaging, WeightedMean) and deployment.training.update_clip_norm is None
-        if aggregation is None and unbounded:
+        if aggregation is None and averaging == WeightedMean():
             warn("updates_not_bounded", why="update_norm_bound is none: one client can ruin the model")
         self._agree_with_state(self._training.rounds_done)
 

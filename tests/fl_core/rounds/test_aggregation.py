@@ -37,8 +37,7 @@ def test_weighting_by_examples_and_uniform():
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -jnp.inf, 3e38])
 def test_an_update_that_is_not_finite_counts_for_nothing_but_is_counted(bad):
-    rules = AggregationRules(clip_norm=1.0)
-    update = contribution(delta(bad, 3e38), jnp.asarray(5.0), LOSSES, rules)
+    update = contribution(delta(bad, 3e38), jnp.asarray(5.0), LOSSES, AggregationRules(), clip_norm=1.0)
     assert float(update.dropped) == float(update.clients) == 1
     for leaf in jax.tree_util.tree_leaves(update._replace(dropped=jnp.zeros(()), clients=jnp.zeros(()))):
         np.testing.assert_array_equal(leaf, 0.0)
@@ -58,7 +57,8 @@ def test_a_loss_that_is_not_finite_drops_the_update():
 @pytest.mark.parametrize("length", [0.0, 0.5, 1.0, 7.0, 1e15])
 def test_clipping_bounds_the_norm_and_keeps_the_direction(length):
     direction = np.array([0.6, -0.8], np.float32)
-    update = contribution(delta(*(direction * length)), jnp.asarray(9.0), LOSSES, AggregationRules("uniform", 1.0))
+    rules = AggregationRules("uniform")
+    update = contribution(delta(*(direction * length)), jnp.asarray(9.0), LOSSES, rules, clip_norm=1.0)
     norm = float(global_norm(update.delta))
     assert norm <= 1.0 + 1e-6
     np.testing.assert_allclose(update.delta["w"], direction * min(length, 1.0), rtol=1e-6)
@@ -71,8 +71,8 @@ def test_the_mean_of_no_update_is_zero():
 
 
 def test_impossible_rules_are_refused():
-    with pytest.raises(ConfigurationError, match="clip_norm is 0"):
-        AggregationRules(clip_norm=0.0)
+    with pytest.raises(ConfigurationError, match="clip norm is 0"):
+        WeightedMean(0.0)
     with pytest.raises(ConfigurationError, match="weighting"):
         AggregationRules(weighting="size")
 

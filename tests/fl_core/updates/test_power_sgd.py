@@ -78,7 +78,7 @@ def test_factors_that_a_client_makes_up_are_clipped_by_the_norm_of_their_product
         basis = 1e4 * np.stack([first, first + share * rng.normal(size=30)], axis=1).astype(np.float32)
         coefficients = 1e4 * np.stack([second, -second], axis=1).astype(np.float32)
         like = {"x": jnp.zeros((30, 20))}
-        total = StreamingSum(SumSettings(like, PowerSgd(2), AggregationRules("uniform", 0.5)), jax.random.key(0))
+        total = StreamingSum(SumSettings(like, PowerSgd(2), AggregationRules("uniform")), jax.random.key(0), 0.5)
         content = pack_update(PowerSgd(2), [Factors(jnp.asarray(basis), jnp.asarray(coefficients))], like)
         total.add(Report(0, content, 1, TrainingSums(1.0, 1.0, 1.0)))
         assert 0.49 < float(global_norm(total.aggregate.delta)) <= 0.5 * 1.0001

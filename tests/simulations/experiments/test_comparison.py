@@ -39,6 +39,7 @@ def test_runs_without_noise_differ_in_nothing_but_the_noise():
     private, noiseless = compare(privacy="gaussian", epsilons=(5, math.inf), models=("a",), delta=1e-6).experiments()
     exact = dataclasses.replace(noiseless.training.aggregation_rules(False), exact=True)
     assert exact == private.training.aggregation_rules(True)
+    assert noiseless.training.averaging().norm == private.training.update_clip_norm
     differing = {
         name for name, value in settings_as_json(private).items() if settings_as_json(noiseless)[name] != value
     }

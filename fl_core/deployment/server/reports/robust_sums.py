@@ -154,7 +154,7 @@ def _contribution(
     leaves, structure = shapes
     like = jax.tree_util.tree_unflatten(structure, [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in leaves])
     delta = decompress_update(compressor, key, unpack_update(compressor, message, like), like)
-    added = contribution(delta, num_examples, training, rules, clip_norm)
+    added = contribution(delta, num_examples, training, rules, clip_norm=clip_norm)
     return jax.tree_util.tree_leaves(added.delta), added._replace(delta={})
 
 

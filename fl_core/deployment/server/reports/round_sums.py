@@ -16,7 +16,7 @@ class RoundSums:
         self._compiled = False
 
     def new(self, plan: RoundPlan, clip_norm: float | None) -> StreamingSum:
-        """Make the sum of a round, with its clip norm: None for that of the rules.
+        """Make the sum of a round, with its clip norm; None leaves norms alone.
 
         Raises:
           ConfigurationError: it needs a file for which the disk has no room.

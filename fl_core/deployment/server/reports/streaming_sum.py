@@ -41,7 +41,7 @@ class SumSettings(NamedTuple):
 
     like: Params  # arrays, or shapes, of the model's structure
     compressor: Compressor
-    rules: AggregationRules  # how they are screened, clipped and weighed
+    rules: AggregationRules  # how they are screened and weighed
 
 
 class StreamingSum:
@@ -53,7 +53,7 @@ class StreamingSum:
         Args:
           settings: of the run.
           upload_key: of the round; see `fedlm.fl_core.rounds.round_loop.RoundPlan.upload_key`.
-          clip_norm: of this round, in place of the rules'; None for theirs.
+          clip_norm: of this round; None leaves norms alone.
         """
         self._compressor, self._rules = settings.compressor, settings.rules
         self._clip_norm, self._key = clip_norm, upload_key
@@ -121,5 +121,5 @@ def _fold(
     like = like_of(aggregate.delta)
     norm = jnp.sqrt(squared_norm(compressor, key, message, like))
     delta = decompress_update(compressor, key, unpack_update(compressor, message, like), like)
-    added = contribution(delta, num_examples, training, rules, clip_norm, norm)
+    added = contribution(delta, num_examples, training, rules, clip_norm=clip_norm, norm=norm)
     return add_aggregates(aggregate, added), added.dropped == 0

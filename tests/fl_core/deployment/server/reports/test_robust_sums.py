@@ -63,8 +63,10 @@ def report(compressor, client, scale=1.0):
 
 
 def new_sum(folder, rule, compressor, clip_norm=None, most=8):
-    settings = SumSettings(SHAPES, compressor, AggregationRules("uniform", clip_norm))
-    return StreamingSum(settings, KEY) if rule is None else RobustSum(settings, KEY, rule, folder, most)
+    settings = SumSettings(SHAPES, compressor, AggregationRules("uniform"))
+    if rule is None:
+        return StreamingSum(settings, KEY, clip_norm)
+    return RobustSum(settings, KEY, rule, folder, most, clip_norm)
 
 
 @pytest.mark.long
@@ -135,7 +137,7 @@ def test_all_clients_count_the_same():
 
 @pytest.mark.parametrize(("left", "refused"), [(10_000, False), (-1, True)])
 def test_a_median_leaves_the_database_and_the_next_checkpoint_their_room(tmp_path, monkeypatch, left, refused):
-    settings = SumSettings(SHAPES, make_compressor("uniform8"), AggregationRules("uniform", 1.0))
+    settings = SumSettings(SHAPES, make_compressor("uniform8"), AggregationRules("uniform"))
     sums = RoundSums(settings, MEDIAN, 3, DiskRoom(tmp_path, 50_000))
     monkeypatch.setattr(disk_room.shutil, "disk_usage", lambda path: SimpleNamespace(free=50_000 + left))
     expected = pytest.raises(ConfigurationError, match="next checkpoint; make room")

@@ -21,7 +21,7 @@ NOTHING, STEP = np.float32(0.0), np.float32(1.2345e12)
 
 def sum_of(compressor, tensors):
     like = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in SHAPES]
-    total = StreamingSum(SumSettings(like, compressor, AggregationRules("uniform", CLIP_NORM)), jax.random.key(0))
+    total = StreamingSum(SumSettings(like, compressor, AggregationRules("uniform")), jax.random.key(0), CLIP_NORM)
     total.add(Report(0, pack_update(compressor, tensors, like), 1, TrainingSums(1.0, 1.0, 1.0)))
     return total.finish()
 
