@@ -354,7 +354,7 @@ def _budget(command: BudgetCommand) -> dict[str, Any]:
 
 def _read_ledger(given: Path) -> "PrivacyLedger":
     from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
-    from fedlm.fl_core.runs.initial_parameters import ledger_in
+    from fedlm.fl_core.runs.outcome import ledger_in
 
     path = _ledger_path(given).absolute()
     found = ledger_in(path.parents[1]) if path.parent.name == PRIVACY_FOLDER else None

@@ -119,7 +119,7 @@ def main(argv: list[str]) -> int:
     if command.task_settings.tasks is not None:
         return _evaluate_on_tasks(command)
     set_up_devices(command.devices)
-    from fedlm.fl_core.runs.initial_parameters import stated_privacy
+    from fedlm.fl_core.runs.outcome import stated_privacy
     from fedlm.simulations.evaluation.client_evaluation import evaluate_split
     from fedlm.simulations.evaluation.personalization import personalize
     from fedlm.simulations.evaluation.trained_models import NOT_COVERED, open_model

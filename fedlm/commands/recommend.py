@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
     if not histories:
         raise ConfigurationError("there is no history; give --user-history ITEM ... or --histories FILE")
     set_up_devices(1)
-    from fedlm.fl_core.runs.initial_parameters import stated_privacy
+    from fedlm.fl_core.runs.outcome import stated_privacy
     from fedlm.simulations.evaluation.trained_models import open_model
 
     trained = open_model(command.run, command.data)

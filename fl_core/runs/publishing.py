@@ -40,7 +40,7 @@ from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.fl_core.runs.capabilities.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.capabilities.reattention import ERRORS_FACT, ERRORS_FILE, errors_as_text, read_errors
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
-from fedlm.fl_core.runs.initial_parameters import fit_parameters, ledger_in, refuse_not_finite, stored_parameters
+from fedlm.fl_core.runs.outcome import fit_parameters, ledger_in, refuse_not_finite, stored_parameters
 from fedlm.fl_core.runs.places import place_in
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import Params

@@ -10,7 +10,7 @@ from fedlm.fl_core.privacy.origins.ancestry import IMPORTED
 from fedlm.fl_core.privacy.origins.vocabulary_origin import TOKENIZER_FILE
 from fedlm.fl_core.runs.capabilities.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.capabilities.reattention import ERRORS_FACT, read_errors
-from fedlm.fl_core.runs.initial_parameters import fit_parameters
+from fedlm.fl_core.runs.outcome import fit_parameters
 from fedlm.fl_core.runs.places import place_in
 from fedlm.fl_core.runs.publishing import released
 from fedlm.fl_core.runs.recorded_runs import whole_checkpoints

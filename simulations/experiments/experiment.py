@@ -21,8 +21,8 @@ from fedlm.fl_core.runs.capabilities.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.capabilities.interface import Ended
 from fedlm.fl_core.runs.driver import Run, Step
 from fedlm.fl_core.runs.federated_training import FederatedTraining
-from fedlm.fl_core.runs.initial_parameters import fit_parameters
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
+from fedlm.fl_core.runs.outcome import fit_parameters
 from fedlm.fl_core.runs.round_rows import find_worse_than_guess, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training

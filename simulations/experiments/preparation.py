@@ -102,7 +102,7 @@ class PreparedExperiment(NamedTuple):
     training: Training
     scoring: Scoring
     privacy: Privacy | None
-    delta: float  # at which an audit's lower bound on epsilon, and the epsilon of a private run, are stated
+    delta: float  # at which bounds on epsilon are stated
     model: Model  # the whole one, with the data's vocabulary, in the policy's precision
     capabilities: Capabilities
     # decides from the rows so far whether the run has diverged

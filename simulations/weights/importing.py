@@ -16,7 +16,7 @@ from fedlm.fl_core.privacy.origins.publisher_claims import PublisherClaim
 from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, TOKENIZER_FILE, VocabularyOrigin
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
-from fedlm.fl_core.runs.initial_parameters import refuse_not_finite
+from fedlm.fl_core.runs.outcome import refuse_not_finite
 from fedlm.models.base import Params, parameter_count
 from fedlm.models.hugging_face.bert import check_tied
 from fedlm.models.hugging_face.named_states import StateError, check_shapes, from_state, own_names

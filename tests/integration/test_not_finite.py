@@ -6,7 +6,7 @@ import pytest
 
 from fedlm import UserError, open_model
 from fedlm.fl_core.runs.checkpoints import Checkpoints
-from fedlm.fl_core.runs.initial_parameters import refuse_not_finite
+from fedlm.fl_core.runs.outcome import refuse_not_finite
 from tests.support.untrained import untrained_run
 
 SETTINGS = ("--model=cifg_tiny", "--rounds=1", "--cohort-size=2", "--length=8", "--devices=1")

@@ -14,6 +14,7 @@ import jax
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.composed_settings import path_settings, settings_as_json
 from fedlm.fl_core.deployment.event_log import warn
+from fedlm.fl_core.deployment.server.capabilities import CAPABILITIES
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.deployment.server.settings import MAY_CHANGE, Deployment
 from fedlm.fl_core.deployment.server.task import Task
@@ -25,9 +26,7 @@ from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.rounds.aggregation import WeightedMean
 from fedlm.fl_core.rounds.cohorts import WhoeverChecksIn
 from fedlm.fl_core.rounds.round_loop import CohortRunner
-from fedlm.fl_core.runs.capabilities.bounded_norms import BoundedNorms
-from fedlm.fl_core.runs.capabilities.interface import Capabilities, Capability, Opening
-from fedlm.fl_core.runs.capabilities.warm_start import WarmStart
+from fedlm.fl_core.runs.capabilities.interface import Capabilities, Opening
 from fedlm.fl_core.runs.driver import Observer, Run
 from fedlm.fl_core.runs.federated_training import FederatedTraining
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
     from fedlm.fl_core.runs.private_releases import PrivacyTerms
 
 _RUN_FILE = "run"
-CAPABILITIES: tuple[type[Capability], ...] = (WarmStart, BoundedNorms)
-"""Of deployments, in the order in which they are read."""
 
 
 class DeployedTraining:

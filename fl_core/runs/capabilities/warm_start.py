@@ -28,7 +28,7 @@ from fedlm.fl_core.runs.capabilities.frozen_parameters import is_kept, keep_froz
 from fedlm.fl_core.runs.capabilities.interface import Capability, Ended, Opening
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.identity import Fact
-from fedlm.fl_core.runs.initial_parameters import fit_parameters, ledger_in, stated_privacy, stored_parameters
+from fedlm.fl_core.runs.outcome import fit_parameters, ledger_in, stated_privacy, stored_parameters
 from fedlm.fl_core.runs.places import place_in
 from fedlm.models.base import Params
 from fedlm.models.registry import same_model

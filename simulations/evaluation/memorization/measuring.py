@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.number_ranges import Count, Range, Seed
 from fedlm.fl_core.runs.checkpoints import parameters_digest
-from fedlm.fl_core.runs.initial_parameters import stated_privacy
+from fedlm.fl_core.runs.outcome import stated_privacy
 from fedlm.models.decoding import decoder_of
 from fedlm.models.precision import precision_scope
 from fedlm.simulations.data.store.token_store import refuse_item_sequences

@@ -32,7 +32,8 @@ from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
 from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
-from fedlm.fl_core.runs import data_budget, initial_parameters
+from fedlm.fl_core.runs import data_budget
+from fedlm.fl_core.runs.capabilities import warm_start
 from fedlm.fl_core.runs.private_releases import PrivateReleases
 from fedlm.fl_core.runs.publishing import STATEMENT_FILE, publish
 from fedlm.simulations.data.client_text import ClientText
@@ -299,7 +300,7 @@ def test_whatever_an_operator_does_every_statement_is_at_least_what_was_released
 
 FAULTS = {
     "a run does not know what its first parameters went through": (
-        initial_parameters,
+        warm_start,
         "training_behind",
         lambda *_: (),
     ),
