@@ -62,7 +62,7 @@ def measure(arguments: argparse.Namespace, devices: int, private: bool) -> dict[
     rules = StepRules(
         Clipping("bookkeeping", 1.0) if private else None, float(private), arguments.batch, arguments.microbatch
     )
-    trainer = Trainer(model, optax.adam(1e-3), rules, arguments.sharding, jax.devices()[:devices])
+    trainer = Trainer(model, optax.adam(1e-3), rules, arguments.sharding, devices=jax.devices()[:devices])
     began = time.monotonic()
     with precision_scope(arguments.precision):
         plan = plan_step(trainer, 1, arguments.length, compiling=lambda name: print(f"compiling {name}", flush=True))

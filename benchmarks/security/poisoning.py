@@ -111,7 +111,9 @@ def heldout_loss(
         return {"heldout_loss": evaluate(model, params, batches).loss}
 
     with tempfile.TemporaryDirectory() as out, RunFolder(Path(out)) as folder:
-        run = Run(folder, RunIdentity("poisoning", {}, {}), rounds, 10, find_divergence)
+        run = Run(
+            folder, RunIdentity("poisoning", {}, {}), steps=rounds, save_every=10, find_divergence=find_divergence
+        )
         fresh = optimization.first_state(model.init(jax.random.key(seed)))
         averaging = BoundedMean() if defence.bounds else WeightedMean()
         training = FederatedTraining(run, optimization, fresh, averaging=averaging, goes_back=defence.bounds)

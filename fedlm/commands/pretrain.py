@@ -115,10 +115,10 @@ def _plan(command: PretrainCommand) -> int:
                 trainer_of(prepared, jax.devices()[:count]),
                 settings.sequences_per_unit,
                 settings.length,
-                bands or 1,
-                len(prepared.units.padded_lengths),
-                cache,
-                lambda name, count=count, status=status: status.update(f"{count} devices: compiling {name}"),  # type: ignore[misc]
+                bands=bands or 1,
+                padded_lengths=len(prepared.units.padded_lengths),
+                cache=cache,
+                compiling=lambda name, count=count, status=status: status.update(f"{count} devices: compiling {name}"),  # type: ignore[misc]
             )
         _print_plan(console, prepared, plan)
     return 0

@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
         command.out,
         lambda path: Tokenizer.load(path).fingerprint,
         command.vocabulary,
-        command.uncovered_tokenizer,
+        uncovered_tokenizer=command.uncovered_tokenizer,
     )
     console = Console()
     colour = "default" if published.private else "red"

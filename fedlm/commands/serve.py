@@ -128,10 +128,10 @@ def _process(command: ServeCommand, endpoints: "Endpoints") -> Coroutine[Any, An
 
     task = _task(command)
     if command.role == "all":
-        return serve(task, command.out, endpoints, observe, command.database)
+        return serve(task, command.out, endpoints, observe, database=command.database)
     assert command.database is not None
     if command.role == "coordinator":
-        return coordinate(task, command.out, endpoints, observe, command.database)
+        return coordinate(task, command.out, endpoints, observe, database=command.database)
     return aggregate(task, command.out, endpoints, command.database)
 
 

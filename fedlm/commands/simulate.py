@@ -66,7 +66,9 @@ def main(argv: list[str]) -> int:
         summary = run_experiment(experiment, command.out, save_client_scores=command.save_client_scores)
         return exit_status(summary["status"])
     with RoundProgress(experiment.model) as progress:
-        summary = run_experiment(experiment, command.out, progress.update, command.save_client_scores)
+        summary = run_experiment(
+            experiment, command.out, progress.update, save_client_scores=command.save_client_scores
+        )
     console = Console()
     if not say_no_good(console, summary):
         console.print(

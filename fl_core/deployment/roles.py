@@ -99,7 +99,7 @@ async def _listen(listening: contextlib.AsyncExitStack, listener: Listener, whom
     event("listening", to=whom, port=listener.port)
 
 
-async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, database: str | None = None) -> bool:
+async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, *, database: str | None = None) -> bool:
     """Run a deployment's server in one process.
 
     Args:
@@ -139,7 +139,7 @@ async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, 
         return over
 
 
-async def coordinate(task: Task, out: Path, endpoints: Endpoints, observe: Observer, database: str) -> bool:
+async def coordinate(task: Task, out: Path, endpoints: Endpoints, observe: Observer, *, database: str) -> bool:
     """Run the coordinator: rounds, noise, ledger and checkpoints. No client talks to it, but operators may.
 
     Arguments, result and errors are those of `serve`.

@@ -80,6 +80,7 @@ class Run:
         self,
         folder: RunFolder,
         identity: RunIdentity,
+        *,
         steps: int,
         save_every: int,
         find_divergence: Callable[[list[dict[str, Any]]], Divergence | None],

@@ -125,6 +125,7 @@ class FederatedTraining:
         sampler: CohortSampler,
         score: Score | None = None,
         evaluate_every: int = 1,
+        *,
         secret: bytes | None = None,
     ) -> Iterator[Step]:
         """Run the rounds that are left, scoring the model every so many rounds, and after the last.

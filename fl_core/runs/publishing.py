@@ -91,6 +91,7 @@ def publish(
     out: Path,
     fingerprint_of: Callable[[Path], str],
     tokenizer: Path | None = None,
+    *,
     uncovered_tokenizer: bool = False,
 ) -> Published:
     """Write what may be published of a run into a folder of its own, whole or not at all.

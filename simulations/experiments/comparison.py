@@ -141,6 +141,7 @@ def run_comparison(
     out: StrPath,
     workers: int | None = None,
     observe: CellObserver = lambda cell, row: None,
+    *,
     executor: LocalProcesses | None = None,
 ) -> list[CellResult]:
     """Run the cells that are not finished yet, by one worker process for each CPU core or accelerator, or by so many;

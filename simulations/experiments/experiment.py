@@ -122,6 +122,7 @@ def run_experiment(
     experiment: Experiment,
     out: StrPath,
     observe: Observer = lambda row, rounds: None,
+    *,
     save_client_scores: bool = False,
     tuning: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -160,7 +161,7 @@ def run_experiment(
     def see(finished: FinishedRound) -> None:
         observe(dict(finished.row), finished.rounds)
 
-    return run_prepared(prepared, folder, see, save_client_scores).summary
+    return run_prepared(prepared, folder, see, save_client_scores=save_client_scores).summary
 
 
 @lost_processes()
@@ -168,6 +169,7 @@ def run_prepared(
     prepared: PreparedExperiment,
     out: Path,
     see: Callable[[FinishedRound], bool | None] = lambda finished: None,
+    *,
     save_client_scores: bool = False,
     may_stop: bool = False,
 ) -> FinishedRun:
@@ -186,7 +188,14 @@ def run_prepared(
         return _found(prepared, out, finished)
     with precision_scope(prepared.precision), RunFolder(out, private=prepared.privacy is not None) as folder:
         aggregation, terms = (None, None) if prepared.privacy is None else _privacy(prepared, folder)
-        run = Run(folder, prepared.identity, prepared.rounds, prepared.save_every, prepared.find_divergence, terms)
+        run = Run(
+            folder,
+            prepared.identity,
+            steps=prepared.rounds,
+            save_every=prepared.save_every,
+            find_divergence=prepared.find_divergence,
+            privacy=terms,
+        )
         training, scoring, capabilities = prepared.training, prepared.scoring, prepared.capabilities
         frozen = prepared.frozen(out)
         state = FederatedTraining(
@@ -206,7 +215,7 @@ def run_prepared(
             _sampler(training.cohorts.sampler, secret, terms),
             lambda trained: _scores(prepared, heldout, whole(trained)),
             scoring.settings.evaluate_every,
-            secret,
+            secret=secret,
         )
         stops = _Stops(may_stop)
 

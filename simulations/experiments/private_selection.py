@@ -56,6 +56,7 @@ def run_selection(
     out: Path,
     workers: int | None,
     announce: Callable[[Statement], None] = lambda stated: None,
+    *,
     executor: LocalProcesses | None = None,
 ) -> Selection:
     """Train the runs of a private selection that are not finished yet, and choose the best.

@@ -116,8 +116,7 @@ def simulate(
         settings | (known_algorithm or {}),
         own,
     )
-    may_stop = any(callback.may_stop for callback in callbacks)
-    if may_stop and experiment.privacy.is_private:
+    if any(callback.may_stop for callback in callbacks) and experiment.privacy.is_private:
         raise ConfigurationError(
             "a callback may stop the run, but epsilon needs a number of rounds that does not depend on their results; "
             "give the rounds that you want, and no such callback"
@@ -127,7 +126,7 @@ def simulate(
             out = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedlm-"))
         else:
             own.check_can_go_on(Path(out))
-        return _run(experiment, own, Path(out), callbacks, may_stop)
+        return _run(experiment, own, Path(out), callbacks)
 
 
 def _experiment(named: dict[str, Any], labels: dict[str, str], settings: dict[str, Any], own: OwnParts) -> Experiment:
@@ -139,13 +138,11 @@ def _experiment(named: dict[str, Any], labels: dict[str, str], settings: dict[st
     return compose(Experiment, **values | {"data": Path(values["data"])})
 
 
-def _run(
-    experiment: Experiment, own: OwnParts, out: Path, callbacks: Sequence[Callback], may_stop: bool
-) -> FinishedRun:
+def _run(experiment: Experiment, own: OwnParts, out: Path, callbacks: Sequence[Callback]) -> FinishedRun:
     prepared = together(lambda: prepare(experiment, [own], out))
     watching = _Watching(callbacks, prepared.identity.settings, experiment.privacy.is_private)
     try:
-        run = run_prepared(prepared, out, watching.see, may_stop=may_stop)
+        run = run_prepared(prepared, out, watching.see, may_stop=any(callback.may_stop for callback in callbacks))
         watching.raise_held()
     except BaseException as error:
         watching.fail(error)

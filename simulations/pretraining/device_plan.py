@@ -93,6 +93,7 @@ def plan_step(
     trainer: Trainer,
     sequences_per_unit: int,
     length: int,
+    *,
     bands: int = 1,
     padded_lengths: int = 1,
     cache: Path | None = None,

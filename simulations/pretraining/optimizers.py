@@ -22,7 +22,7 @@ noise costs no privacy."""
 
 
 def learning_rates(
-    schedule: ScheduleName, peak: float, warmup_steps: int, steps: int, final: float = 0.0
+    schedule: ScheduleName, peak: float, *, warmup_steps: int, steps: int, final: float = 0.0
 ) -> optax.Schedule:
     """Make the learning rate of every step: it grows in equal steps to its peak during the warm-up, then stays or falls
     until it would be `final` in the step after the last. Raises ConfigurationError where the warm-up does not leave a

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,7 @@ class LogicalBatch:
 def logical_batches(
     units: Units,
     batches: Batches,
+    *,
     first_step: int,
     steps: int,
     physical_batch: int,
@@ -95,7 +96,8 @@ def logical_batches(
         "prefetch": (prefetch, 1),
     }
     _check(numbers, physical_batch, process_index, process_count)
-    make = partial(_logical_batch, units, batches, physical_batch, process_index, process_count, transform, reads_last)
+    part = _Part(physical_batch, process_index, process_count)
+    make = partial(_logical_batch, units, batches, part, transform=transform, reads_last=reads_last)
     return (
         grain.MapDataset.range(first_step, first_step + steps)
         .map(make)
@@ -103,16 +105,18 @@ def logical_batches(
     )
 
 
+class _Part(NamedTuple):
+    """What a process makes of every chunk."""
+
+    physical_batch: int
+    process_index: int
+    process_count: int
+
+
 def _logical_batch(
-    units: Units,
-    batches: Batches,
-    physical_batch: int,
-    process_index: int,
-    process_count: int,
-    transform: Transform | None,
-    reads_last: bool,
-    step: int,
+    units: Units, batches: Batches, part: _Part, step: int, *, transform: Transform | None, reads_last: bool
 ) -> LogicalBatch:
+    physical_batch, process_index, process_count = part
     drawn = batches.draw(step)
     parts = units.by_length(drawn, reads_last)
     laid, lengths = [np.zeros(0, np.int64)], []

@@ -29,6 +29,7 @@ def open_units(
     store: TokenStore,
     split: str,
     length: int,
+    *,
     unit: Unit,
     packing: Packing,
     sequences_per_unit: int,

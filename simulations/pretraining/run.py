@@ -109,7 +109,14 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
         # When a private run ends follows from its parameters alone: who is held out may be among those whom this run,
         # or one before it, was trained on, and no noise hides what follows from their text.
         find = _find_divergence if terms is None else _find_lost_parameters
-        run = Run(folder, identity, settings.steps, settings.checkpoint_every, find, terms)
+        run = Run(
+            folder,
+            identity,
+            steps=settings.steps,
+            save_every=settings.checkpoint_every,
+            find_divergence=find,
+            privacy=terms,
+        )
         steps = _Training(prepared, run, observer)
         run.take(steps.steps(), observer.published)
         return steps.finish()
@@ -191,13 +198,13 @@ class _Training:
         data = logical_batches(
             prepared.units,
             self._batches(),
-            left.start,
-            len(left),
-            self._trainer.chunk_units,
-            jax.process_index(),
-            jax.process_count(),
-            transform,
-            self._reads_last,
+            first_step=left.start,
+            steps=len(left),
+            physical_batch=self._trainer.chunk_units,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+            transform=transform,
+            reads_last=self._reads_last,
         )
         heldout = list(scored_batches(prepared.model, prepared.heldout, settings.length, settings.heldout_examples))
         expected_tokens = self._expected_tokens()

@@ -177,7 +177,11 @@ class Pretraining(CanarySettings, _Computation, _Optimization, LoraSettings, Rea
     def learning_rates(self) -> optax.Schedule:
         """Make the learning rate of every step; see `optimizers.learning_rates`."""
         return learning_rates(
-            self.schedule, self.learning_rate, self.warmup_steps, self.steps, self.final_learning_rate
+            self.schedule,
+            self.learning_rate,
+            warmup_steps=self.warmup_steps,
+            steps=self.steps,
+            final=self.final_learning_rate,
         )
 
     @property

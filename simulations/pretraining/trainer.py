@@ -113,6 +113,7 @@ class Trainer:
         optimizer: optax.GradientTransformation,
         rules: StepRules,
         sharding: Sharding,
+        *,
         devices: Sequence[jax.Device] | None = None,
         frozen: Params = (),
     ):

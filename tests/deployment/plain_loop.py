@@ -29,7 +29,14 @@ def simulate(settings, sampler, out, model=None, examples_of=small.examples_of):
             planned = PlannedRounds(settings.rounds, settings.cohort_size, clip, bound, delta)
             aggregation = plan_aggregation(settings.privacy, planned)
             terms = PrivacyTerms(aggregation.plan, delta, settings.seed)
-        run = Run(folder, RunIdentity("test", {}, {}), settings.rounds, 1, find_divergence, terms)
+        run = Run(
+            folder,
+            RunIdentity("test", {}, {}),
+            steps=settings.rounds,
+            save_every=1,
+            find_divergence=find_divergence,
+            privacy=terms,
+        )
         # As a deployment does without privacy, where no clip norm is given.
         bounded = settings.training.update_norm_bound != "none" and settings.training.update_clip_norm is None
         averaging = BoundedMean() if bounded else settings.training.averaging()

@@ -175,7 +175,7 @@ class Server:
             return made
 
         endpoints = Endpoints(listen, self.operators, self.linger)
-        over = serve(self.what, self.out, endpoints, self.rows.append, self.database)
+        over = serve(self.what, self.out, endpoints, self.rows.append, database=self.database)
         self.over = asyncio.create_task(over)
         waiting = asyncio.create_task(listening.wait())
         await asyncio.wait({self.over, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -251,7 +251,7 @@ def serve_in_process(settings, out, port, log):
 def coordinate_in_process(settings, out, database, log):
     """Run a coordinator until its end, in a process of its own."""
     log_to(log)
-    asyncio.run(coordinate(task(settings), out, Endpoints(), log_release, database))
+    asyncio.run(coordinate(task(settings), out, Endpoints(), log_release, database=database))
 
 
 def aggregate_in_process(settings, out, database, port, log):

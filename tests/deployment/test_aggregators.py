@@ -69,7 +69,7 @@ def test_three_aggregators_come_to_what_one_loop_over_clients_comes_to(tmp_path,
         clients = [small.make_client(free_port, tmp_path, one) for one in range(EVERYONE)]
         here = aggregators_here(3, settings, tmp_path, url, free_port)
         async with asyncio.timeout(small.PATIENCE), here, small.running(clients):
-            assert await coordinate(small.task(settings), out, Endpoints(), rows.append, url)
+            assert await coordinate(small.task(settings), out, Endpoints(), rows.append, database=url)
         return rows
 
     rows = asyncio.run(deploy())
@@ -113,7 +113,7 @@ def test_operators_see_the_rounds_at_the_coordinator_and_the_calls_at_each_aggre
             loop.call_soon_threadsafe(released.set)
 
         coordinating = asyncio.create_task(
-            coordinate(small.task(settings), tmp_path / "run", Endpoints(operators=show), observe, url)
+            coordinate(small.task(settings), tmp_path / "run", Endpoints(operators=show), observe, database=url)
         )
         async with asyncio.timeout(small.PATIENCE):
             while not shown:
@@ -233,7 +233,7 @@ def test_the_reports_of_an_aggregator_that_is_killed_are_lost_and_the_round_ends
             while len(await asyncio.to_thread(rows_of, url, "select name from aggregators")) < len(processes):
                 await asyncio.sleep(0.1)
             killing = asyncio.create_task(kill_one(url, processes, gate))
-            assert await coordinate(small.task(settings), out, Endpoints(), rows.append, url)
+            assert await coordinate(small.task(settings), out, Endpoints(), rows.append, database=url)
             return rows, await killing
 
     with small.aggregator_processes(3, settings, tmp_path, url, free_port) as processes:
@@ -268,7 +268,7 @@ def test_a_sum_that_finds_no_room_on_the_disk_is_handed_over_once_there_is(
         rows, clients = [], [small.make_client(free_port, tmp_path, one) for one in range(EVERYONE)]
         here = aggregators_here(2, settings, tmp_path, url, free_port)
         async with asyncio.timeout(small.PATIENCE), here, small.running(clients):
-            assert await coordinate(small.task(settings), out, Endpoints(), rows.append, url)
+            assert await coordinate(small.task(settings), out, Endpoints(), rows.append, database=url)
         return rows
 
     rows = asyncio.run(deploy())

@@ -164,7 +164,9 @@ def test_coordinator_and_aggregators_wait_too(tmp_path, postgresql, monkeypatch,
             async with stopped(postgresql):
                 what = small.task(settings)
                 endpoints = Endpoints(operators=coordinators.show)
-                coordinating = asyncio.create_task(coordinate(what, tmp_path / "run", endpoints, rows.append, url))
+                coordinating = asyncio.create_task(
+                    coordinate(what, tmp_path / "run", endpoints, rows.append, database=url)
+                )
                 await coordinators.until("/readyz", 503)
             await coordinators.until("/readyz", 200)
             async with aggregators_here(1, settings, tmp_path, url, free_port, others.show):

@@ -171,7 +171,9 @@ def _opened(data: Path, length: int, laws: "Laws") -> "TrainingData":
 
     store = TokenStore.open(data)
     packing = laws.task.get("packing", "packed")
-    units = open_units(store, "train", length, "example", packing, 1, 0, data / "cache")
+    units = open_units(
+        store, "train", length, unit="example", packing=packing, sequences_per_unit=1, seed=0, cache=data / "cache"
+    )
     unit = f"{units.noun}: {units.unit}, in all steps"
     return TrainingData(units.count, store.vocabulary_size, unit, units.protects, store.vocabulary_origin)
 

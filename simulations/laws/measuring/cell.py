@@ -211,7 +211,9 @@ def _task_of(grid: Grid, name: str) -> _Task:
 def open_grid_units(grid: Grid, store: TokenStore, split: str = "train") -> Units:
     """Open the examples that a grid trains on, or others."""
     cache = grid.cache or grid.data / "cache"
-    return open_units(store, split, grid.length, "example", grid.packing, 1, 0, cache)
+    return open_units(
+        store, split, grid.length, unit="example", packing=grid.packing, sequences_per_unit=1, seed=0, cache=cache
+    )
 
 
 def _numbers(cell: GridCell, first: int, last: int) -> StepNumbers:

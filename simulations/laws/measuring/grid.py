@@ -111,7 +111,7 @@ class Grid(_Measuring, _Training, _Task, _Axes):
 
     def rate_schedule(self, steps: int) -> optax.Schedule:
         """Make the schedule of runs of so many steps, of which the highest learning rate is 1."""
-        return learning_rates(self.schedule, 1.0, self.warmup_steps, steps, self.final_rate)
+        return learning_rates(self.schedule, 1.0, warmup_steps=self.warmup_steps, steps=steps, final=self.final_rate)
 
     def _check_noise(self) -> None:
         if self.clip_norm is not None:

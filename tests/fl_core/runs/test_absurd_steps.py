@@ -20,7 +20,9 @@ SERVER = ServerOptimizerConfig("fedavg")
 def run(out, runner, rounds=12, save_every=4, goes_back=True, until=None, bounds_norms=False):
     rows = []
     with RunFolder(out) as folder:
-        of_rounds = Run(folder, RunIdentity("test", {}, {}), rounds, save_every, find_divergence)
+        of_rounds = Run(
+            folder, RunIdentity("test", {}, {}), steps=rounds, save_every=save_every, find_divergence=find_divergence
+        )
         optimization = FederatedOptimization(SERVER, 0.5, 1.0, 0)
         fresh, averaging = init_server(SERVER, FIRST), BoundedMean() if bounds_norms else WeightedMean()
         training = FederatedTraining(of_rounds, optimization, fresh, averaging=averaging, goes_back=goes_back)

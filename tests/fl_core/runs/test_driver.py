@@ -40,7 +40,9 @@ class Counting:
         def diverged(rows):
             return Divergence(bad, "bad") if rows and rows[-1]["round"] == bad else None
 
-        self.run = Run(folder, RunIdentity(kind, {}, {}), STEPS, EVERY, diverged, privacy)
+        self.run = Run(
+            folder, RunIdentity(kind, {}, {}), steps=STEPS, save_every=EVERY, find_divergence=diverged, privacy=privacy
+        )
         self.state, self.seen = self.run.resume(FRESH), []
 
     def steps(self):

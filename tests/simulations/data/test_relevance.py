@@ -38,7 +38,7 @@ def test_shares_of_clients(store):
 def test_packed_sequences_are_those_of_training(store, tmp_path):
     """Of a single client they are the same as training cuts."""
     one = write_store(tmp_path / "one", [[[5, 6, 7, 5, 8], [9, 5], [6, 6, 6, 6]]])
-    units = open_units(one, "train", 4, "example", "packed", 1, 0, tmp_path)
+    units = open_units(one, "train", 4, unit="example", packing="packed", sequences_per_unit=1, seed=0, cache=tmp_path)
     tokens, _ = units.sequences(np.arange(units.count))
     found = count_relevance(one, "example", 4, "packed", public=True)
     for token in (5, 6, 7, 9, BOS_ID):

@@ -71,7 +71,7 @@ def go_on(directory, mechanism, rounds=ROUNDS):
     with NotedRunFolder(directory / "run") as folder:
         identity = RunIdentity("toy", {}, {"vocabulary": Fact("none", "vocabulary")})
         terms = PrivacyTerms(aggregation.plan, 1e-6)
-        run = Run(folder, identity, rounds, EVERY, lambda rows: None, terms)
+        run = Run(folder, identity, steps=rounds, save_every=EVERY, find_divergence=lambda rows: None, privacy=terms)
         training = FederatedTraining(run, FederatedOptimization(SERVER, 1.0, 1.0, 0), fresh, aggregation)
         generation = len(run.ledger.generations) - 1
 

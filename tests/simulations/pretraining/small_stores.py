@@ -20,5 +20,7 @@ def write_store(path, clients, **options):
 
 def sum_of_tokens(path, cache):
     """Open all text of the train split, and add up its tokens."""
-    units = open_units(TokenStore.open(path), "train", 5, "example", "none", 1, 0, cache)
+    units = open_units(
+        TokenStore.open(path), "train", 5, unit="example", packing="none", sequences_per_unit=1, seed=0, cache=cache
+    )
     return int(units.stream.tokens.sum(dtype=np.int64))

@@ -58,7 +58,9 @@ def targets(tokens, starts):
 def test_sequences_and_targets_are_those_of_a_loop(tmp_path_factory, clients, length, most, batch_clients):
     path = tmp_path_factory.mktemp("units")
     store = write(path / "store", clients, batch_clients=batch_clients)
-    units = open_units(store, "train", length, "example", "none", 1, 0, path / "cache")
+    units = open_units(
+        store, "train", length, unit="example", packing="none", sequences_per_unit=1, seed=0, cache=path / "cache"
+    )
     every = np.arange(units.count)
     (tokens, weight), starts = units.sequences(every), units.completion_starts(every)
     expected = [row(pair, length) for pairs in clients for pair in pairs]
@@ -66,7 +68,9 @@ def test_sequences_and_targets_are_those_of_a_loop(tmp_path_factory, clients, le
     assert targets(tokens, starts)[:, 0].tolist() == [counted for _, counted in expected]
     assert (weight == 1).all()
 
-    units = open_units(store, "train", length, "user", "none", most, 0, path / "cache")
+    units = open_units(
+        store, "train", length, unit="user", packing="none", sequences_per_unit=most, seed=0, cache=path / "cache"
+    )
     every = np.arange(units.count)
     (tokens, weight), starts = units.sequences(every), units.completion_starts(every)
     for client, pairs in enumerate(clients):
@@ -97,7 +101,9 @@ def test_what_is_scored_is_what_is_trained_on(tmp_path_factory, clients, length)
 
 def test_no_example_is_without_a_target(tmp_path):
     store = write(tmp_path / "store", [[([4] * 30, 29), ([5] * 30, 1), ([6] * 30, 0)]])
-    units = open_units(store, "train", 4, "example", "none", 1, 0, tmp_path / "cache")
+    units = open_units(
+        store, "train", 4, unit="example", packing="none", sequences_per_unit=1, seed=0, cache=tmp_path / "cache"
+    )
     tokens, _ = units.sequences(np.arange(3))
     assert ((targets(tokens, units.completion_starts(np.arange(3))) != PAD_ID).sum(-1) >= 1).all()
     assert units.cut == (
@@ -109,8 +115,10 @@ def test_no_example_is_without_a_target(tmp_path):
 def test_batches_have_where_completions_begin(tmp_path):
     pairs = [([4, 5, 6, 7], 2), ([8, 9], 1), ([10, 11, 4], 2)]
     store = write(tmp_path / "store", [pairs])
-    units = open_units(store, "train", 6, "example", "none", 1, 0, tmp_path / "cache")
-    (batch,) = logical_batches(units, ShuffledBatches(units, 3, 0), 0, 1, 4, prefetch=1)
+    units = open_units(
+        store, "train", 6, unit="example", packing="none", sequences_per_unit=1, seed=0, cache=tmp_path / "cache"
+    )
+    (batch,) = logical_batches(units, ShuffledBatches(units, 3, 0), first_step=0, steps=1, physical_batch=4, prefetch=1)
     chunk = batch.chunk(0)
     assert chunk["completion_start"].shape == chunk["weight"].shape == (4, 1)
     found = sorted(targets(chunk["tokens"], chunk["completion_start"])[:, 0].tolist())

@@ -31,7 +31,7 @@ def model():
 def trainer(devices, sharding, private, batch_size=40):
     clipping = Clipping("vmap", 1.0) if private else None
     rules = StepRules(clipping, float(private), batch_size, MICROBATCH)
-    return Trainer(model(), optax.adam(1e-3), rules, sharding, jax.devices()[:devices])
+    return Trainer(model(), optax.adam(1e-3), rules, sharding, devices=jax.devices()[:devices])
 
 
 @pytest.mark.long
@@ -100,7 +100,7 @@ def test_a_spread_state_is_gathered_once_a_chunk_and_sums_are_scattered_once_a_m
 
 @pytest.mark.long
 def test_bands_are_kept_from_step_to_step():
-    one, three = (plan_step(trainer(1, "data", True), 1, LENGTH, bands) for bands in (1, 3))
+    one, three = (plan_step(trainer(1, "data", True), 1, LENGTH, bands=bands) for bands in (1, 3))
     assert three.kept["noise state"] == 2 * 8 * parameter_count(model())
     assert three.memory - one.memory == three.kept["noise state"]
 

@@ -41,8 +41,8 @@ def test_what_is_dropped_changes_training_and_no_score(train, tmp_path):
 def test_nobody_can_compute_what_a_private_run_drops(train, tmp_path, monkeypatch):
     seeds = []
 
-    def stop(*arguments):
-        seeds.append(arguments[-2].seed)
+    def stop(*arguments, transform, **named):
+        seeds.append(transform.seed)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run_module, "logical_batches", stop)

@@ -34,7 +34,9 @@ def test_canaries_are_distinct_and_follow_from_the_settings():
 @pytest.mark.parametrize(("unit", "most"), [("example", 1), ("user", 2)])
 def test_each_repeat_is_a_unit_after_those_of_the_data(tmp_path, unit, most):
     store = write_store(tmp_path / "store", [[[9, 8]], [[7, 6, 5], [4]]])
-    units = open_units(store, "train", 6, unit, "none", most, 0, tmp_path / "cache")
+    units = open_units(
+        store, "train", 6, unit=unit, packing="none", sequences_per_unit=most, seed=0, cache=tmp_path / "cache"
+    )
     both = with_canaries(units, CANARIES)
     assert both.count == units.count + 5 + 20
     assert both.unit == units.unit
@@ -56,7 +58,7 @@ def test_each_repeat_is_a_unit_after_those_of_the_data(tmp_path, unit, most):
     for outside in (-1, both.count):
         with pytest.raises(IndexError):
             both.sequences(np.array([outside]))
-    batches = logical_batches(both, ShuffledBatches(both, both.count, seed=0), 0, 1, 8)
+    batches = logical_batches(both, ShuffledBatches(both, both.count, seed=0), first_step=0, steps=1, physical_batch=8)
     assert sum(chunk["tokens"].sum() for batch in batches for chunk in batch.chunks) == tokens.sum()
 
 
@@ -78,6 +80,8 @@ def test_canaries_out_of_range_are_refused(change, message):
 
 def test_canaries_of_another_length_are_refused(tmp_path):
     store = write_store(tmp_path / "store", [[[9, 8]]])
-    units = open_units(store, "train", 5, "example", "none", 1, 0, tmp_path / "cache")
+    units = open_units(
+        store, "train", 5, unit="example", packing="none", sequences_per_unit=1, seed=0, cache=tmp_path / "cache"
+    )
     with pytest.raises(ValueError, match="units of length 5 and canaries of length 6"):
         with_canaries(units, CANARIES)

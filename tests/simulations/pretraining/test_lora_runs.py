@@ -160,8 +160,8 @@ def test_another_seed_drops_others(train, base, tmp_path):
 def test_nobody_can_compute_what_a_private_run_drops(train, base, tmp_path, monkeypatch):
     seeds = []
 
-    def stop(*arguments):
-        seeds.append(arguments[-2].seed)
+    def stop(*arguments, transform, **named):
+        seeds.append(transform.seed)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run_module, "logical_batches", stop)

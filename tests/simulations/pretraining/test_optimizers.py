@@ -26,7 +26,7 @@ def expected(schedule, step, final):
     [("constant", 0.0), ("linear", 0.0), ("linear", FINAL), ("cosine", FINAL), ("exponential", FINAL)],
 )
 def test_rates_are_those_of_the_formulas(schedule, final):
-    rates = learning_rates(schedule, PEAK, WARMUP, STEPS, final)
+    rates = learning_rates(schedule, PEAK, warmup_steps=WARMUP, steps=STEPS, final=final)
     found = [float(rates(step)) for step in range(STEPS + 1)]
     np.testing.assert_allclose(found, [expected(schedule, step, final) for step in range(STEPS + 1)], rtol=1e-6)
 
@@ -39,7 +39,7 @@ def test_rates_are_those_of_optax_that_warms_up_from_the_first_step(schedule):
             PEAK / WARMUP, PEAK, WARMUP - 1, STEPS - WARMUP, FINAL / PEAK
         ),
     }[schedule]()
-    rates = learning_rates(schedule, PEAK, WARMUP, STEPS, FINAL)
+    rates = learning_rates(schedule, PEAK, warmup_steps=WARMUP, steps=STEPS, final=FINAL)
     # Theirs begins to fall in the last step of the warm-up, ours in the step after it.
     found = [float(rates(step)) for step in (*range(WARMUP), *range(WARMUP + 1, STEPS + 1))]
     np.testing.assert_allclose(found, [float(made(step)) for step in range(STEPS)], rtol=1e-6)
@@ -56,4 +56,4 @@ def test_rates_are_those_of_optax_that_warms_up_from_the_first_step(schedule):
 )
 def test_rates_that_do_not_fall_as_said_are_refused(schedule, final, said):
     with pytest.raises(ConfigurationError, match=said):
-        learning_rates(schedule, PEAK, WARMUP, STEPS, final)
+        learning_rates(schedule, PEAK, warmup_steps=WARMUP, steps=STEPS, final=final)

@@ -35,7 +35,16 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def units(store, tmp_path_factory):
-    return open_units(store, "train", LENGTH, "example", "none", 1, 0, tmp_path_factory.mktemp("cache"))
+    return open_units(
+        store,
+        "train",
+        LENGTH,
+        unit="example",
+        packing="none",
+        sequences_per_unit=1,
+        seed=0,
+        cache=tmp_path_factory.mktemp("cache"),
+    )
 
 
 def given(indices):
@@ -43,13 +52,17 @@ def given(indices):
 
 
 def laid(units, indices, physical_batch=MICROBATCH, **options):
-    (batch,) = logical_batches(units, given(indices), 0, 1, physical_batch, prefetch=1, **options)
+    (batch,) = logical_batches(
+        units, given(indices), first_step=0, steps=1, physical_batch=physical_batch, prefetch=1, **options
+    )
     return batch
 
 
 def test_lengths_follow_from_the_settings_alone(units, store, tmp_path):
     def lengths(length, packing="none"):
-        return open_units(store, "train", length, "example", packing, 1, 0, tmp_path).padded_lengths
+        return open_units(
+            store, "train", length, unit="example", packing=packing, sequences_per_unit=1, seed=0, cache=tmp_path
+        ).padded_lengths
 
     assert [lengths(length) for length in (5, 8, 9, 16, 50, 64)] == [
         (5,),
@@ -112,7 +125,7 @@ def test_batches_are_the_same_wherever_iteration_begins(units):
     poisson = PoissonBatches(units, 20, seed=b"secret")
 
     def found(first, last):
-        batches = logical_batches(units, poisson, first, last - first, 8)
+        batches = logical_batches(units, poisson, first_step=first, steps=last - first, physical_batch=8)
         return [[chunk["tokens"].tolist() for chunk in batch.chunks] for batch in batches]
 
     whole = found(0, 6)
@@ -147,7 +160,7 @@ def test_clipped_sums_are_those_of_units_padded_to_the_greatest_length(
     model = create_model(described(tmp_path, architecture, vocabulary_size=WORDS, **sizes))
     params = model.init(jax.random.key(0))
     trainer = Trainer(
-        model, optax.sgd(1.0), StepRules(Clipping("bookkeeping", 0.1), 0.0, 20, 4), "data", jax.devices()[:1]
+        model, optax.sgd(1.0), StepRules(Clipping("bookkeeping", 0.1), 0.0, 20, 4), "data", devices=jax.devices()[:1]
     )
     order = np.random.default_rng(3).permutation(units.count)[:40]
 

@@ -18,7 +18,14 @@ STEPS = 12
 @pytest.fixture(scope="module")
 def units(small_store, tmp_path_factory):
     return open_units(
-        TokenStore.open(small_store), "train", 8, "user", "none", 3, seed=0, cache=tmp_path_factory.mktemp("cache")
+        TokenStore.open(small_store),
+        "train",
+        8,
+        unit="user",
+        packing="none",
+        sequences_per_unit=3,
+        seed=0,
+        cache=tmp_path_factory.mktemp("cache"),
     )
 
 
@@ -28,7 +35,9 @@ def poisson(units):
 
 
 def batches_of(units, batches, first_step=0, steps=STEPS, physical_batch=4, **options):
-    return list(logical_batches(units, batches, first_step, steps, physical_batch, **options))
+    return list(
+        logical_batches(units, batches, first_step=first_step, steps=steps, physical_batch=physical_batch, **options)
+    )
 
 
 def assert_same(one, other):
@@ -76,11 +85,11 @@ def test_iteration_begins_at_any_step(units, poisson):
 def test_a_saved_iterator_goes_on_with_the_same_batches(units, poisson):
     expected = batches_of(units, poisson)
     for done in (0, 1, 7):
-        iterator = iter(logical_batches(units, poisson, 0, STEPS, 4))
+        iterator = iter(logical_batches(units, poisson, first_step=0, steps=STEPS, physical_batch=4))
         for _ in range(done):
             next(iterator)
         state = json.loads(json.dumps(iterator.get_state()))
-        restored = iter(logical_batches(units, poisson, 0, STEPS, 4))
+        restored = iter(logical_batches(units, poisson, first_step=0, steps=STEPS, physical_batch=4))
         next(restored)
         restored.set_state(state)
         assert_same(list(restored), expected[done:])

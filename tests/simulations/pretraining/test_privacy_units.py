@@ -26,7 +26,17 @@ CLIENTS = st.lists(st.lists(st.lists(st.integers(4, 11), max_size=9), max_size=4
 
 
 def opened(store, cache, length=5, unit="example", packing="none", sequences_per_unit=1, seed=0, check=False):
-    return open_units(store, "train", length, unit, packing, sequences_per_unit, seed, cache, check)
+    return open_units(
+        store,
+        "train",
+        length,
+        unit=unit,
+        packing=packing,
+        sequences_per_unit=sequences_per_unit,
+        seed=seed,
+        cache=cache,
+        check=check,
+    )
 
 
 def all_sequences(units):
@@ -177,7 +187,7 @@ def test_there_is_no_such_unit(small_units, index):
 def test_an_empty_split_is_named(tmp_path):
     store = write_store(tmp_path / "store", [[[4]]])
     with pytest.raises(DataError, match="the split 'test' has no examples"):
-        open_units(store, "test", 8, "example", "none", 1, 0, tmp_path)
+        open_units(store, "test", 8, unit="example", packing="none", sequences_per_unit=1, seed=0, cache=tmp_path)
 
 
 def test_tokens_are_written_once_and_again_for_another_store(tmp_path):

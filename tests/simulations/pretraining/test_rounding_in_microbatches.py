@@ -110,7 +110,9 @@ def test_one_unit_less_moves_the_sum_by_the_clip_norm_at_most_where_the_last_tak
         return ExampleSums(jnp.asarray(rows)[batch.tokens[:, 0]] @ params, *[jnp.ones(len(batch.tokens))] * 6)
 
     model = Model("rows", 7, lambda key: jnp.zeros(width), lambda params, tokens: tokens, loss)
-    trainer = Trainer(model, optax.sgd(1.0), StepRules(Clipping("vmap", 1.0), 1.0, 1, 2), "data", jax.devices()[:1])
+    trainer = Trainer(
+        model, optax.sgd(1.0), StepRules(Clipping("vmap", 1.0), 1.0, 1, 2), "data", devices=jax.devices()[:1]
+    )
 
     def total(words):
         units = -(-len(words) // trainer.chunk_units) * trainer.chunk_units

@@ -22,7 +22,7 @@ MODEL = published_decoder("small", dataclasses.replace(EVERY_PART, layers=1, win
 
 def train(private, devices, sharding):
     rules = StepRules(Clipping("bookkeeping", 1.0) if private else None, 0.5 * private, BATCH, 1)
-    trainer = Trainer(MODEL, optax.adam(RATE), rules, sharding, jax.devices()[:devices])
+    trainer = Trainer(MODEL, optax.adam(RATE), rules, sharding, devices=jax.devices()[:devices])
     state = trainer.place(trainer.fresh(MODEL.init(jax.random.key(0))))
     draw = trainer.draw_noise(bytes(32))
     rng = np.random.default_rng(0)

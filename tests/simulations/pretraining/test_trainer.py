@@ -43,7 +43,7 @@ def chunks(rows, size):
 def trainer_of(model, clipping, noise=0.0, batch_size=5, microbatch=2, sharding="data", devices=1):
     """One for each setting, so that its programs are traced once."""
     rules = StepRules(clipping, noise, batch_size, microbatch)
-    return Trainer(model.model, optax.sgd(1.0), rules, sharding, jax.devices()[:devices])
+    return Trainer(model.model, optax.sgd(1.0), rules, sharding, devices=jax.devices()[:devices])
 
 
 def take_step(model, rows, clipping, noise=0.0, secret=None, microbatch=2, sharding="data", devices=1, batch_size=5):
@@ -231,7 +231,7 @@ def test_masked_models_are_trained():
 def test_banded_noise_of_steps_is_that_of_its_strategy_before_and_after_a_checkpoint(devices, sharding):
     plan = central_plan(100, 5, 6, 2.0, bands=3, coefficients=(0.8, 0.48, 0.36))
     rules = StepRules(Clipping("bookkeeping", 0.5), plan.noise_multiplier, 5, 2)
-    trainer = Trainer(small().model, optax.sgd(1.0), rules, sharding, jax.devices()[:devices])
+    trainer = Trainer(small().model, optax.sgd(1.0), rules, sharding, devices=jax.devices()[:devices])
     noise, draw = make_noise(plan), trainer.draw_noise(bytes(32))
     state = trainer.place(trainer.fresh(small().params)._replace(noise=noise.init(small().params)))
     models = [flat(jax.device_get(state.params))]

@@ -67,8 +67,12 @@ def test_without_a_validation_item_one_item_is_held_out(tmp_path):
 def test_federated_and_central_training_read_the_last_items_and_no_held_out_one(store, tmp_path, length):
     split = store.split("train")
     clients = StoredData(split, length)
-    units = open_units(store, "train", length, "example", "none", 1, 0, tmp_path)
-    users = open_units(store, "train", length, "user", "none", 1, 0, tmp_path)
+    units = open_units(
+        store, "train", length, unit="example", packing="none", sequences_per_unit=1, seed=0, cache=tmp_path
+    )
+    users = open_units(
+        store, "train", length, unit="user", packing="none", sequences_per_unit=1, seed=0, cache=tmp_path
+    )
     everyone = np.arange(split.num_clients)
     central, weight = units.sequences(everyone)
     assert weight.tolist() == [[1.0]] * len(everyone)

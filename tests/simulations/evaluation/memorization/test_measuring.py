@@ -134,7 +134,9 @@ def test_lengths_that_are_not_given_suit_the_sequences():
 
 
 def test_candidates_are_sequences_of_the_split(store, tmp_path):
-    units = open_units(store, "train", 10, "user", "packed", 9, 0, tmp_path / "cache")
+    units = open_units(
+        store, "train", 10, unit="user", packing="packed", sequences_per_unit=9, seed=0, cache=tmp_path / "cache"
+    )
     candidates = Candidates(units, seed=1)
     tokens, weight = units.sequences(np.arange(units.count))
     assert len(candidates.counts) == weight.sum() == 4 * 5 + 1

@@ -88,7 +88,7 @@ def test_steps_are_those_of_central_training(small_store, tmp_path, model, clip_
     schedule = grid.rate_schedule(cell.steps)
     optimizer = optax.adam(lambda step: cell.learning_rate * schedule(step), grid.beta1, grid.beta2, grid.adam_epsilon)
     rules = StepRules(clip_norm and Clipping("bookkeeping", clip_norm), 0.0, BATCH, BATCH)
-    trainer = Trainer(task.model, optimizer, rules, "data", jax.devices()[:1])
+    trainer = Trainer(task.model, optimizer, rules, "data", devices=jax.devices()[:1])
     state = trainer.place(trainer.fresh(first.params))
     batches = CellBatches(task, cell)
     losses = []
