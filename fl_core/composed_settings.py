@@ -126,6 +126,10 @@ class PartSettings:
     def check_run(self, run: Any) -> None:
         """Refuse what does not fit together, or not with the settings of the run. Raises ConfigurationError."""
 
+    def of_run(self, model: str, private: bool) -> "PartSettings":
+        """Give those of a run of a model, private or not, of settings that several runs have in common."""
+        return self
+
 
 def check_parts(settings: Any) -> None:
     """Check the parts of a run's settings, as `PartSettings` do: the records within them, and what they inherit."""

@@ -125,11 +125,11 @@ def quick_compilation() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def plain_cohorts() -> Iterator[None]:
     """Let simulations train their cohorts in NumPy; their model must be the unigram model of `plain_runs`."""
-    from fedlm.simulations.experiments import experiment
+    from fedlm.simulations.experiments import simulated_run
     from tests.support.plain_runs import PlainCohorts
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "_engine", PlainCohorts)
+        patch.setattr(simulated_run, "_engine", PlainCohorts)
         yield
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedlm.fl_core.composed_settings import check_parts, check_value_types, compose, path_settings
+from fedlm.fl_core.composed_settings import PartSettings, check_parts, check_value_types, compose, path_settings
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, CountOrZero, NotNegative, Positive, PositiveOrInfinite, Seed
 from fedlm.fl_core.privacy.origins.ancestry import InitialData, check_initial_data
@@ -15,7 +15,6 @@ from fedlm.fl_core.rounds.server_optimizers import DEFAULT_SERVER_RATE
 from fedlm.fl_core.rounds.settings import TrainingSettings
 from fedlm.fl_core.runs.capabilities.lora_settings import LoraSettings
 from fedlm.fl_core.runs.capabilities.reattention import ReattentionSettings
-from fedlm.models.registry import has_reattention
 from fedlm.simulations.engine.cohort_settings import CohortSettings
 from fedlm.simulations.evaluation.canaries import AuditSettings
 
@@ -257,9 +256,8 @@ class Comparison(RunSettings):
         shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(RunSettings)}
         if self.epsilons and not privacy.is_private and self.training.weighting == "auto":
             shared["training"] = dataclasses.replace(self.training, weighting="uniform")
-        if self.reattention.relevance is not None and not (privacy.is_private and has_reattention(model)):
-            # Relevances are of those alone that need them.
-            shared["reattention"] = ReattentionSettings()
+        parts = {name: part for name, part in shared.items() if isinstance(part, PartSettings)}
+        shared |= {name: part.of_run(model, privacy.is_private) for name, part in parts.items()}
         return shared | {"privacy": privacy, "model": model}
 
     def experiments(self) -> list[Experiment]:

@@ -1,46 +1,30 @@
 """One experiment from beginning to end: resume, rounds, scores, checkpoints, summary."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE
-from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
-from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.processes import gather, is_first, lost_processes, together
-from fedlm.fl_core.rounds.cohorts import CohortSampler
-from fedlm.fl_core.rounds.scores import ClientSums, Scores, evaluate, evaluate_clients
 from fedlm.fl_core.runs.capabilities.frozen_parameters import whole_parameters
-from fedlm.fl_core.runs.capabilities.interface import Ended
-from fedlm.fl_core.runs.driver import Run, Step
-from fedlm.fl_core.runs.federated_training import FederatedTraining
+from fedlm.fl_core.runs.driver import Step
 from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.outcome import fit_parameters
-from fedlm.fl_core.runs.round_rows import find_worse_than_guess, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
-from fedlm.fl_core.runs.summary import describe_training
 from fedlm.models.arguments import StrPath, checked_arguments
-from fedlm.models.base import Batch, Model, Params, parameter_count
+from fedlm.models.base import Model, Params
 from fedlm.models.precision import precision_scope
 from fedlm.models.shown import facts_table, in_a_line
-from fedlm.simulations.data.federated_data import device_batches, evaluation_owners
-from fedlm.simulations.engine.cohort_engine import CohortEngine
-from fedlm.simulations.engine.lane_count import choose_lanes, copies_beyond_sgd
-from fedlm.simulations.evaluation.client_scores import client_columns, describe_clients, write_table
+from fedlm.simulations.evaluation.client_scores import client_columns, write_table
 from fedlm.simulations.experiments.configuration import Experiment
-from fedlm.simulations.experiments.preparation import PreparedExperiment, Training, prepare
+from fedlm.simulations.experiments.preparation import PreparedExperiment, prepare
+from fedlm.simulations.experiments.simulated_run import SimulatedRun, copied
 from fedlm.simulations.experiments.tuning import ComparedWith
-
-if TYPE_CHECKING:
-    from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
-    from fedlm.fl_core.runs.private_releases import PrivacyTerms
 
 Observer = Callable[[dict[str, Any], int], None]
 """Called with the metrics row of each round and the number of rounds in all."""
@@ -187,64 +171,22 @@ def run_prepared(
     if finished is not None:
         return _found(prepared, out, finished)
     with precision_scope(prepared.precision), RunFolder(out, private=prepared.privacy is not None) as folder:
-        aggregation, terms = (None, None) if prepared.privacy is None else _privacy(prepared, folder)
-        run = Run(
-            folder,
-            prepared.identity,
-            steps=prepared.rounds,
-            save_every=prepared.save_every,
-            find_divergence=prepared.find_divergence,
-            privacy=terms,
-        )
-        training, scoring, capabilities = prepared.training, prepared.scoring, prepared.capabilities
-        frozen = prepared.frozen(out)
-        state = FederatedTraining(
-            run,
-            training.optimization,
-            prepared.fresh_state(),
-            aggregation,
-            averaging=training.averaging,
-            goes_back=capabilities.undoes(),
-        )
-        capabilities.keep(out)
-        whole = functools.partial(capabilities.whole, frozen)
-        heldout = list(device_batches(scoring.heldout, training.length, scoring.settings.heldout_examples))
-        secret = _secret_of_cohorts(training.cohorts.sampler, run.standing.draw_seed)
-        rounds = state.rounds(
-            _engine(training, frozen),
-            _sampler(training.cohorts.sampler, secret, terms),
-            lambda trained: _scores(prepared, heldout, whole(trained)),
-            scoring.settings.evaluate_every,
-            secret=secret,
-        )
-        stops = _Stops(may_stop)
+        simulated, stops = SimulatedRun(prepared, folder), _Stops(may_stop)
 
         def observe(row: dict[str, Any]) -> None:
-            # With privacy several rows are shown at once, and the model that was released is that of the last.
-            params = _copied(whole(state.server.params)) if row["round"] == state.rounds_done - 1 else None
+            params = copied(simulated.params) if simulated.is_newest(row) else None
             stops.asked |= bool(see(FinishedRound(row, prepared.rounds, params)))
 
-        run.take(stops.until(rounds), observe)
+        simulated.run.take(stops.until(simulated.rounds()), observe)
         if stops.stopped:
-            run.save(state.rounds_done, state.checkpoint())
-        params = whole(state.server.params)
-        batches = device_batches(scoring.test, training.length, scoring.settings.test_examples)
-        owners = evaluation_owners(scoring.test, scoring.settings.test_examples)
-        test, clients = evaluate_clients(prepared.model, params, batches, owners)
+            simulated.save()
+        test, clients = simulated.test()
         if is_first():
-            table = client_columns(clients, scoring.test.client_ids) if save_client_scores else None
-            _write_table(out / CLIENTS_TABLE, table)
-        record = None if terms is None else terms.participation
-        took_part = None if record is None else record.beside_plan(state.rounds_done, prepared.rounds)
-        ended = Ended(prepared.model, lambda: whole(prepared.fresh_state().params), lambda: params, prepared.delta)
-        facts = {
-            **({"stopped_by_callback": True} if stops.stopped else {}),
-            **({} if took_part is None else {"participation": took_part}),
-            **_facts(prepared, folder.rows, test, clients),
-            **capabilities.summary(ended),
-        }
-        run.divergence = run.divergence or find_worse_than_guess(folder.rows, prepared.model.vocabulary_size)
-        summary = run.finish(state.server.params, facts)
+            names = prepared.scoring.test.client_ids
+            _write_table(out / CLIENTS_TABLE, client_columns(clients, names) if save_client_scores else None)
+        stopped = {"stopped_by_callback": True} if stops.stopped else {}
+        summary = simulated.finish(test, clients, stopped)
+        params = simulated.params
         return FinishedRun(summary, list(folder.rows), prepared.model, lambda: params)
 
 
@@ -262,19 +204,6 @@ class _Stops:
             if self._may_stop and gather(self.asked)[0]:
                 self.stopped = True
                 return
-
-
-def _scores(prepared: PreparedExperiment, heldout: list[Batch], params: Params) -> dict[str, Any]:
-    scores = named_scores(evaluate(prepared.model, params, heldout), "heldout")
-    own = prepared.capabilities.scores(prepared.model, _copied(params))
-    if taken := own.keys() & scores.keys():
-        raise ConfigurationError(f"evaluation gave {', '.join(sorted(taken))}, which is there already; name it else")
-    return scores | own
-
-
-def _copied(params: Params) -> Params:
-    """Make containers of one's own around the same arrays, which nothing can write to."""
-    return jax.tree_util.tree_map(lambda leaf: leaf, params)
 
 
 def _found(prepared: PreparedExperiment, out: Path, summary: dict[str, Any]) -> FinishedRun:
@@ -298,74 +227,9 @@ def _finished(prepared: PreparedExperiment, out: Path, save_client_scores: bool)
     return prepared.identity.finished_summary(out, "rounds")
 
 
-def _privacy(prepared: PreparedExperiment, folder: RunFolder) -> "tuple[PrivateAggregation, PrivacyTerms]":
-    # The libraries of privacy take a while to load.
-    from fedlm.fl_core.privacy.record.participation_record import PARTICIPATION_FILE, ParticipationRecord
-    from fedlm.fl_core.runs.data_budget import planned_training
-    from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run
-
-    privacy, record = prepared.privacy, None
-    assert privacy is not None
-    limits = privacy.participation.limits()
-    if is_first() and limits is not None:
-        path, clients = folder.directory / PRIVACY_FOLDER / PARTICIPATION_FILE, prepared.training.clients
-        record = ParticipationRecord(path, clients.client_ids, limits)
-    begun = begun_run(folder)
-    aggregation = together(lambda: privacy.plan(begun))
-    # All processes draw the same noise, by the plan of the first: an optimized matrix may differ in its last bits.
-    plan = aggregation.plan.from_json(gather(aggregation.plan.as_json())[0])
-    origins = privacy.origins if begun is None else begun.origins
-    training = planned_training("simulate", folder.directory, plan, privacy.training_data)
-    reservation = prepared.capabilities.reservation(training, origins)
-    terms = PrivacyTerms(plan, privacy.delta, privacy.noise_seed, participation=record, budget=reservation)
-    return dataclasses.replace(aggregation, plan=plan), terms
-
-
-def _secret_of_cohorts(sampler: CohortSampler, draw_seed: str | None) -> bytes | None:
-    # Independently drawn clients may be added or removed, and their privacy relies on nobody knowing who takes part.
-    return bytes.fromhex(draw_seed) if draw_seed is not None and isinstance(sampler, PoissonSampler) else None
-
-
-def _sampler(sampler: CohortSampler, secret: bytes | None, terms: "PrivacyTerms | None") -> CohortSampler:
-    if terms is not None and terms.participation is not None:
-        from fedlm.fl_core.privacy.record.participation_record import RecordedSampler
-
-        return RecordedSampler(sampler, terms.participation)
-    return sampler if secret is None else dataclasses.replace(sampler, seed=secret)  # type: ignore[type-var]
-
-
-def _engine(training: Training, frozen: Params) -> CohortEngine:
-    # What is frozen takes no room in a lane, but activations do, of which nothing else tells.
-    parameters = parameter_count(training.work.model) + sum(leaf.size for leaf in jax.tree_util.tree_leaves(frozen))
-    more = copies_beyond_sgd(training.work.training.algorithm, training.work.model)
-    steps = training.work.training.count_steps(training.clients.num_examples)
-    lanes = training.lanes_per_device or choose_lanes(parameters, training.cohort_size, steps, more_copies=more)
-    # The memory of devices, by which lanes are chosen, may differ a little between processes.
-    lanes_per_device = gather(lanes)[0]
-    return CohortEngine(
-        training.work, training.clients, training.length, lanes_per_device=lanes_per_device, frozen=frozen
-    )
-
-
 def _write_table(path: Path, table: dict[str, Any] | None) -> None:
     if table is not None:
         write_table(path, table)
     else:
         # A table from before would be of other parameters than the summary.
         path.unlink(missing_ok=True)
-
-
-def _facts(
-    prepared: PreparedExperiment, rows: list[dict[str, Any]], test: Scores, clients: ClientSums
-) -> dict[str, Any]:
-    model, identity, file = prepared.model, prepared.identity, prepared.training.cohorts.file
-    return {
-        **describe_training(model, prepared.precision, rows, test),
-        "trained_parameters": parameter_count(prepared.training.work.model),
-        "test_clients": describe_clients(clients),
-        **{name: sum(row[name] for row in rows) for name in ("clients_dropped", "bytes_down", "bytes_up")},
-        "experiment": identity.settings,
-        "vocabulary_sha256": identity.facts["vocabulary"].value,
-        "training_data_sha256": identity.facts["training_data_sha256"].value,
-        "cohort_file": file._asdict() if file else None,
-    }

@@ -94,18 +94,7 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
         return finished | {"units": prepared.units.describe(), "noise_batch_ratio": ratio}
     private = prepared.plan is not None
     with precision_scope(prepared.precision), RunFolder(out, counter="step", private=private) as folder:
-        terms = None
-        if prepared.plan is not None:
-            begun = begun_run(folder)
-            if begun is not None:
-                prepared = prepared.going_on(begun)
-            seed = settings.seed if settings.noise_seed == "experiment" else None
-            plan = prepared.plan
-            assert plan is not None
-            training = planned_training("pretrain", out, plan, prepared.training_data)
-            origins = identity.origins if begun is None else begun.origins
-            reservation = prepared.capabilities.reservation(training, origins)
-            terms = PrivacyTerms(plan, prepared.delta, seed, budget=reservation)
+        prepared, terms = _with_terms(prepared, identity, folder)
         # When a private run ends follows from its parameters alone: who is held out may be among those whom this run,
         # or one before it, was trained on, and no noise hides what follows from their text.
         find = _find_divergence if terms is None else _find_lost_parameters
@@ -120,6 +109,23 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
         steps = _Training(prepared, run, observer)
         run.take(steps.steps(), observer.published)
         return steps.finish()
+
+
+def _with_terms(
+    prepared: PreparedPretraining, identity: RunIdentity, folder: RunFolder
+) -> tuple[PreparedPretraining, PrivacyTerms | None]:
+    """Say what a private run promises, as it was planned when it was begun."""
+    if prepared.plan is None:
+        return prepared, None
+    settings, begun = prepared.settings, begun_run(folder)
+    if begun is not None:
+        prepared = prepared.going_on(begun)
+    plan, seed = prepared.plan, settings.seed if settings.noise_seed == "experiment" else None
+    assert plan is not None
+    training = planned_training("pretrain", folder.directory, plan, prepared.training_data)
+    origins = identity.origins if begun is None else begun.origins
+    reservation = prepared.capabilities.reservation(training, origins)
+    return prepared, PrivacyTerms(plan, prepared.delta, seed, budget=reservation)
 
 
 def _identity(prepared: PreparedPretraining) -> RunIdentity:

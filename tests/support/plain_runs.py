@@ -19,8 +19,8 @@ from fedlm.fl_core.updates.update_bytes import download_bytes, upload_bytes
 from fedlm.models.base import language_model
 from fedlm.models.registry import ModelEntry
 from fedlm.models.special_tokens import PAD_ID
-from fedlm.simulations.experiments import experiment
 from fedlm.simulations.experiments.configuration import Experiment
+from fedlm.simulations.experiments.experiment import run_experiment
 
 MODEL = "tests.support.plain_runs:UNIGRAM"
 OTHER_MODEL = "tests.support.plain_runs:OTHER_UNIGRAM"
@@ -112,7 +112,7 @@ _added = jax.jit(add_aggregates)
 
 def run(settings, out, **changes):
     """Run an experiment, or the rest of it; returns its summary."""
-    return experiment.run_experiment(compose(Experiment, **settings | changes), out)
+    return run_experiment(compose(Experiment, **settings | changes), out)
 
 
 def run_until(round_number, settings, out, **changes):
@@ -123,7 +123,7 @@ def run_until(round_number, settings, out, **changes):
             raise StopError
 
     with pytest.raises(StopError):
-        experiment.run_experiment(compose(Experiment, **settings | changes), out, observe)
+        run_experiment(compose(Experiment, **settings | changes), out, observe)
 
 
 class StopError(Exception):

@@ -25,7 +25,7 @@ from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.models.base import language_model
 from fedlm.models.registry import ModelEntry
-from fedlm.simulations.experiments import experiment
+from fedlm.simulations.experiments import simulated_run
 from tests.support.plain_runs import UnigramConfig
 from tests.support.released_sums import WIDTH, Sum
 
@@ -86,11 +86,11 @@ class Watched:
             for where, name, noting in (
                 (RunFolder, "save", self.save),
                 (private_rounds.PrivateRounds, "next", self.next),
-                (experiment, "_sampler", self.sampler),
+                (simulated_run, "_sampler", self.sampler),
                 (os, "pwrite", self.pwrite),
             ):
                 patch.setattr(where, name, _noted(noting, getattr(where, name)))
-            patch.setattr(experiment, "_engine", functools.partial(NoCohorts, self))
+            patch.setattr(simulated_run, "_engine", functools.partial(NoCohorts, self))
             patch.setattr(private_rounds, "noise_from", self.noise_from)
             patch.setattr(releases, "fresh_secret", self.fresh_secret)
             patch.setattr(os, "fsync", lambda descriptor: self.moment())

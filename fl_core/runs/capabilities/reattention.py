@@ -48,6 +48,10 @@ class ReattentionSettings(PartSettings):
                 "it out"
             )
 
+    def of_run(self, model: str, private: bool) -> "ReattentionSettings":
+        # Relevances are of those alone that need them.
+        return self if self.relevance is None or (private and has_reattention(model)) else ReattentionSettings()
+
 
 class Reattention(Capability):
     """The constants of a run's model, and where they come from."""

@@ -18,6 +18,7 @@ LIVES = (
     "fl_core/deployment/server/training.py",
     "simulations/experiments/preparation.py",
     "simulations/experiments/experiment.py",
+    "simulations/experiments/simulated_run.py",
     "simulations/pretraining/preparing.py",
     "simulations/pretraining/run.py",
 )

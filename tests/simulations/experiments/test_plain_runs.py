@@ -3,7 +3,7 @@
 import pytest
 
 from fedlm.fl_core.composed_settings import compose
-from fedlm.simulations.experiments import experiment
+from fedlm.simulations.experiments import simulated_run
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
 from tests.support.plain_runs import PRIVATE, PUBLIC, PlainCohorts
@@ -14,8 +14,8 @@ ALIKE = ("test_loss", "bytes_up", "bytes_down", "train_loss", "examples", "steps
 @pytest.mark.parametrize("settings", [PUBLIC, PRIVATE | {"noise_seed": "experiment"}], ids=["public", "private"])
 def test_a_round_of_the_plain_runner_is_one_of_the_engine(settings, small_store, tmp_path, monkeypatch):
     rows = []
-    for name, engine in (("engine", experiment._engine), ("plain", PlainCohorts)):
-        monkeypatch.setattr(experiment, "_engine", engine)
+    for name, engine in (("engine", simulated_run._engine), ("plain", PlainCohorts)):
+        monkeypatch.setattr(simulated_run, "_engine", engine)
         summary = run_experiment(
             compose(Experiment, data=small_store, **settings), tmp_path / name, lambda row, _: rows.append(row)
         )

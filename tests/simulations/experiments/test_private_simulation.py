@@ -21,7 +21,7 @@ from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.private_releases import BegunRun
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.experiments import experiment
+from fedlm.simulations.experiments import simulated_run
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
 from fedlm.simulations.experiments.preparation import prepare
@@ -86,7 +86,7 @@ def test_what_clients_shuffle_by_is_secret_where_one_more_would_give_all_others_
         def run(self, *arguments):
             raise StopError
 
-    monkeypatch.setattr(experiment, "_engine", lambda *arguments: Stops())
+    monkeypatch.setattr(simulated_run, "_engine", lambda *arguments: Stops())
     del settings["min_separation"], settings["max_participations"]
     settings |= {"privacy": "gaussian", "cohort_sampler": "poisson", "noise_seed": noise_seed}
     for out in ("one", "other"):
