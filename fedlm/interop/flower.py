@@ -210,11 +210,8 @@ class FedlmStrategy(Strategy):
         return [Message(content=content, message_type=MessageType.TRAIN, dst_node_id=node) for node in chosen]
 
     def _may_take_part(self, node: int) -> bool:
-        before, bound = self._rounds_of.get(node, []), self._participation
-        if bound is None or not before:
-            return True
-        most, apart = bound.max_participations, bound.min_separation
-        return (most is None or len(before) < most) and self._round - before[-1] >= apart
+        bound = self._participation
+        return bound is None or bound.may(self._rounds_of.get(node, []), self._round)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
