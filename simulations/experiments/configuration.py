@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedlm.fl_core.composed_settings import PartSettings, check_parts, check_value_types, compose, path_settings
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, CountOrZero, NotNegative, Positive, PositiveOrInfinite, Seed
-from fedlm.fl_core.privacy.origins.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.settings import PrivacyName, PrivacySettings
 from fedlm.fl_core.rounds.server_optimizers import DEFAULT_SERVER_RATE
 from fedlm.fl_core.rounds.settings import TrainingSettings
 from fedlm.fl_core.runs.capabilities.lora_settings import LoraSettings
 from fedlm.fl_core.runs.capabilities.reattention import ReattentionSettings
+from fedlm.fl_core.runs.capabilities.warm_start_settings import WarmStartSettings
 from fedlm.simulations.engine.cohort_settings import CohortSettings
 from fedlm.simulations.evaluation.canaries import AuditSettings
 
@@ -43,17 +43,9 @@ class RunSettings:
     """The data, rounds and checkpoints of a run."""
 
     data: Path
-    """Folder of the federated data set, as `fedlm data import` writes it."""
+    """Folder that `fedlm data import` wrote."""
     rounds: Count = 100
     """Rounds to run."""
-    init_from: Path | None = None
-    """Folder of another run of the same model and vocabulary. This run begins with that run's last parameters instead
-    of random ones, and states what that run has spent of its people's privacy, too."""
-    initial_data: InitialData = "same"
-    """Whose text made the parameters of init-from, and of all runs that they come from. same: text of this run's
-    people, or unknown; a run that was not private then makes this one NOT PRIVATE, and what a private one spent is
-    composed with what this one spends. public: public text. disjoint: other people's text. The statement repeats public
-    and disjoint as assumptions."""
     checkpoint_every: Count = 50
     """Rounds between two checkpoints. The last round has one, too."""
     lanes_per_device: Count | None = None
@@ -63,12 +55,12 @@ class RunSettings:
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
+    start: WarmStartSettings = field(default_factory=WarmStartSettings)
     lora: LoraSettings = field(default_factory=LoraSettings)
     reattention: ReattentionSettings = field(default_factory=ReattentionSettings)
 
     def __post_init__(self) -> None:
         check_value_types(self)
-        check_initial_data(self.init_from, self.initial_data)
         check_parts(self)
         for privacy in self.compared_privacy():
             privacy.check_privacy(
@@ -164,9 +156,9 @@ class Comparison(RunSettings):
     models: tuple[str, ...]
     """Names of the models to compare; `fedlm models` lists them."""
     client_learning_rates: tuple[Positive, ...] = (0.5,)
-    """Learning rates of the clients' SGD to try."""
+    """Clients' learning rates to try."""
     server_learning_rates: tuple[Positive, ...] = (0.01,)
-    """Learning rates of the server optimizer to try."""
+    """Server learning rates to try."""
     seeds: tuple[Seed, ...] = (0, 1)
     """Root seeds; each trains every model with every combination of learning rates once."""
     mechanisms: tuple[PrivacyName, ...] = ()

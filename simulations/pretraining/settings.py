@@ -1,7 +1,7 @@
 """The settings of central pretraining."""
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -13,10 +13,10 @@ from fedlm.fl_core.composed_settings import check_parts, check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, CountOrZero, Decay, NotNegative, Positive, Seed
 from fedlm.fl_core.privacy.accounting.delta import Delta
-from fedlm.fl_core.privacy.origins.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.promise.plan import Adjacency
 from fedlm.fl_core.runs.capabilities.lora_settings import LoraSettings
 from fedlm.fl_core.runs.capabilities.reattention import ReattentionSettings
+from fedlm.fl_core.runs.capabilities.warm_start_settings import WarmStartSettings
 from fedlm.models.precision import Precision
 from fedlm.simulations.pretraining.inserted_canaries import CanarySettings
 from fedlm.simulations.pretraining.optimizers import OptimizerName, ScheduleName, learning_rates
@@ -38,14 +38,6 @@ class _Model:
     cache: Path | None = None
     """Folder for the training tokens laid end to end, made once and shared by runs. If not given, `cache` in the data's
     folder."""
-    init_from: Path | None = None
-    """Begin with the parameters of this run of pretrain or simulate. This run's statement includes what that run has
-    spent of its people's privacy."""
-    initial_data: InitialData = "same"
-    """Whose text made the parameters of init-from, and of all runs that they come from. same: text of this run's
-    people, or unknown; a run that was not private then makes this one NOT PRIVATE, and what a private one spent is
-    composed with what this one spends. public: public text. disjoint: other people's text. The statement repeats public
-    and disjoint as assumptions."""
     steps: Count
     """T, the number of steps."""
     batch_size: Count
@@ -165,11 +157,11 @@ class Pretraining(CanarySettings, _Computation, _Optimization, LoraSettings, Rea
     """Test examples to score on at the end. If not given, all."""
     checkpoint_every: Count = 100
     """Steps between two checkpoints. The last step has one, too. Each checkpoint of a private run is a release."""
+    start: WarmStartSettings = field(default_factory=WarmStartSettings)
 
     def __post_init__(self) -> None:
         check_value_types(self)
         self.learning_rates()
-        check_initial_data(self.init_from, self.initial_data)
         check_parts(self)
         self._check_optimizer()
         self._check_privacy()

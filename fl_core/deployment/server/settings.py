@@ -3,23 +3,22 @@
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 from fedlm.fedlm_client.protocol import LONGEST_POPULATION
 from fedlm.fedlm_client.text_examples import ExampleCut
-from fedlm.fl_core.composed_settings import check_value_types
+from fedlm.fl_core.composed_settings import check_parts, check_value_types
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustName, RobustRule
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import AtLeastOne, Count, NotNegative, Positive, Range, Seed
-from fedlm.fl_core.privacy.origins.ancestry import InitialData, check_initial_data
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.rounds.aggregation import AggregationRules
 from fedlm.fl_core.rounds.round_loop import FederatedOptimization
 from fedlm.fl_core.rounds.server_optimizers import DEFAULT_SERVER_RATE
 from fedlm.fl_core.rounds.settings import TrainingSettings
+from fedlm.fl_core.runs.capabilities.warm_start_settings import WarmStartSettings
 from fedlm.fl_core.updates.update_bytes import DownloadEncoding
 
 
@@ -41,15 +40,6 @@ class _Model:
     seed: Seed = 0
     """Root seed of initialisation, and of the clients' shuffling and rounding. Who is selected does not follow from
     it."""
-
-    init_from: Path | None = None
-    """Folder of another run of the same model and vocabulary. This run begins with that run's last parameters instead
-    of random ones, and states what that run has spent of its people's privacy, too."""
-    initial_data: InitialData = "same"
-    """Whose text made the parameters of init-from, and of all runs that they come from. same: text of clients who may
-    take part here, since nobody knows who they are; a run that was not private then makes this one NOT PRIVATE, and
-    what a private one spent is composed with what this one spends. public: public text. disjoint: text of people who
-    are no clients here. The statement repeats public and disjoint as assumptions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +110,11 @@ class Deployment(_Travel, _Selection, _Model):
 
     training: TrainingSettings = field(default_factory=TrainingSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    start: WarmStartSettings = field(default_factory=WarmStartSettings)
 
     def __post_init__(self) -> None:
         check_value_types(self)
-        check_initial_data(self.init_from, self.initial_data)
+        check_parts(self)
         if not 1 <= self.fewest_reports <= self.cohort_size:
             raise ConfigurationError(
                 f"{setting('minimum_reports')} is {self.minimum_reports}, but must lie between 1 and "

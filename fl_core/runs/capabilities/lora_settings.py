@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedlm.fl_core.composed_settings import PartSettings
+from fedlm.fl_core.composed_settings import PartSettings, part_of
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, Decay, Positive
+from fedlm.fl_core.runs.capabilities.warm_start_settings import WarmStartSettings
 from fedlm.models.layers.lora import LoraConfig
 
 
@@ -40,7 +41,7 @@ class LoraSettings(PartSettings):
                     f"{', '.join(unused)}: does nothing without {setting('lora_rank')}; give that too"
                 )
             return
-        if run.init_from is None:
+        if part_of(run, WarmStartSettings).init_from is None:
             raise ConfigurationError(
                 f"{setting('lora_rank')} trains adapters of a model that is there already; give "
                 f"{setting('init_from')}, the folder of its run"

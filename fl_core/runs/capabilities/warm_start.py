@@ -26,6 +26,7 @@ from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.processes import from_first, is_first, together
 from fedlm.fl_core.runs.capabilities.frozen_parameters import is_kept, keep_frozen, read_frozen, whole_parameters
 from fedlm.fl_core.runs.capabilities.interface import Capability, Ended, Opening
+from fedlm.fl_core.runs.capabilities.warm_start_settings import WarmStartSettings
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.identity import Fact
 from fedlm.fl_core.runs.outcome import fit_parameters, ledger_in, stated_privacy, stored_parameters
@@ -122,13 +123,13 @@ class WarmStart(Capability):
 def initial_of(opening: Opening) -> InitialParameters | None:
     """Read the parameters that a run begins with; None where its settings name none. Raises what `read_parameters`
     does."""
-    settings = opening.settings
+    settings = opening.part(WarmStartSettings)
     if settings.init_from is None:
         return None
     return read_parameters(
         settings.init_from,
         opening.vocabulary,
-        settings.model,
+        opening.settings.model,
         initial_data=settings.initial_data,
         training_data=opening.training_data,
         going_on=None if opening.needs_first else opening.folder,

@@ -13,6 +13,7 @@ import pytest
 import tokenizers
 
 from benchmarks.simulation.peers.decoder_logits import INPUTS
+from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError, DataError, DiskError
 from fedlm.fl_core.privacy.origins.ancestry import OF_A_PUBLISHER
 from fedlm.fl_core.runs.capabilities.warm_start import read_parameters
@@ -282,7 +283,7 @@ def test_fine_tuning_states_an_epsilon_for_its_own_text_alone(tmp_path):
     run, store = imported_with_data(tmp_path)
     settings = {"data": store, "steps": 1, "batch_size": 4, "length": 8, "epsilon": 8.0, "init_from": run}
     for said in ("same", "public"):
-        training = Pretraining(model=str(run / "model.json"), initial_data=said, **settings)
+        training = compose(Pretraining, model=str(run / "model.json"), initial_data=said, **settings)
         summary = run_pretraining(training, tmp_path / said)
         assert ("epsilon" in summary["privacy"]) == (said == "public")
         assert "`fedlm model import`" in summary["privacy"]
