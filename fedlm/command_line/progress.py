@@ -154,7 +154,7 @@ def describe_round(row: dict[str, Any], scores: str) -> str:
     rate = row["clients"] / max(row["seconds"], 1e-9)
     moved = bytes_text(row["bytes_up"] + row["bytes_down"])
     dropped = f" [dropped {row['clients_dropped']}]" if row["clients_dropped"] else ""
-    return f"{loss} {scores}{rate:.0f} clients/s {moved}/round{dropped}"
+    return f"{loss} {scores}{rate:.{0 if rate >= 10 else 1}f} clients/s {moved}/round{dropped}"
 
 
 def bytes_text(count: float) -> str:

@@ -28,6 +28,11 @@ def say_no_good(console: Console, summary: dict[str, Any]) -> bool:
     return summary["status"] != FINISHED
 
 
+def say_privacy(console: Console, privacy: str) -> None:
+    """Print a privacy statement, each of its parts on a line of its own."""
+    console.print("\n  ".join(f"privacy: {escape(privacy)}".split("; ")), soft_wrap=True, highlight=False)
+
+
 def exit_status(*statuses: str) -> int:
     """Return 0 where any of the runs with these statuses finished, or there are none; else `NO_GOOD`."""
     return NO_GOOD if statuses and FINISHED not in statuses else 0

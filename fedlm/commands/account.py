@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
@@ -374,9 +375,10 @@ def _print(statement: dict[str, Any]) -> None:
     if statement.get("not_private"):
         console.print(f"[red]NOT PRIVATE[/]: {statement['not_private']}")
     unlimited = statement["epsilon"] is None and not statement.get("not_private")
-    for name, value in (statement | ({"epsilon": "infinite"} if unlimited else {})).items():
-        if name in _SHOWN and value is not None:
-            _print_line(console, name.replace("_", " "), _shown(name, value))
+    shown = statement | ({"epsilon": "infinite"} if unlimited else {})
+    for name in _SHOWN:
+        if shown.get(name) is not None:
+            _print_line(console, name.replace("_", " "), _shown(name, shown[name]))
     if "participation" in statement:
         words = f"{participation_in_words(statement['participation'])}; counted without noise, not to be published"
         _print_line(console, "realised", words)
@@ -390,7 +392,8 @@ def _print(statement: dict[str, Any]) -> None:
         _print_line(console, "training", text)
     for claim in statement.get(CLAIMS_FIELD, ()):
         _print_line(console, "claimed by a publisher", claim["statement"])
-    _print_line(console, "assumptions", f"\n{'':{_MARGIN + 2}}".join(statement["assumptions"]))
+    for number, assumption in enumerate(statement["assumptions"]):
+        _print_line(console, "" if number else "assumptions", f"- {assumption}")
 
 
 def _shown(name: str, value: Any) -> str:
@@ -400,7 +403,9 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _print_line(console: Console, name: str, text: str) -> None:
-    console.print(f"{name:>{_MARGIN}}  {escape(text)}", soft_wrap=True, highlight=False)
+    lines = wrap(text, max(console.width - _MARGIN - 2, 40)) if console.is_terminal else [text]
+    for number, line in enumerate(lines):
+        console.print(f"{'' if number else name:>{_MARGIN}}  {escape(line)}", soft_wrap=True, highlight=False)
 
 
 def _plot(command: PlotCommand) -> int:

@@ -270,12 +270,13 @@ def score_table(summary: dict[str, Any]) -> Table:
     if "personalized_clients" not in summary:
         sides = {"": "clients"}
     title = f"{summary['model']} after {summary['rounds']} rounds, split {summary['split']}"
-    table = Table(Column("score", no_wrap=True), "", *SPREAD, "clients", title=title)
+    when = ["when"] if len(sides) > 1 else []
+    table = Table(Column("score", no_wrap=True), *when, *SPREAD, "clients", title=title)
     for score in summary["clients"]:
         for side, name in sides.items():
             numbers = summary[name][score]
             cells = [_number(score, numbers[column]) for column in SPREAD]
-            table.add_row(score.replace("_", " "), side, *cells, f"{numbers['count']:,}")
+            table.add_row(score.replace("_", " "), *([side] if when else []), *cells, f"{numbers['count']:,}")
     return table
 
 

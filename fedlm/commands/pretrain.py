@@ -12,7 +12,7 @@ from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
 from fedlm.command_line.processes import ProcessGroup, join_processes
 from fedlm.command_line.progress import StepProgress, bytes_text, scores_in_words, trained_part
-from fedlm.command_line.run_endings import exit_status, say_no_good
+from fedlm.command_line.run_endings import exit_status, say_no_good, say_privacy
 from fedlm.fl_core.number_ranges import Count
 from fedlm.simulations.pretraining.settings import Pretraining
 
@@ -87,7 +87,7 @@ def main(argv: list[str]) -> int:
             f"{scores_in_words(summary, what)} after {summary['steps']} steps ({summary['parameters']:,} "
             f"parameters{trained_part(summary)})"
         )
-    console.print(f"privacy: {escape(summary['privacy'])}", soft_wrap=True)
+    say_privacy(console, summary["privacy"])
     if summary.get("privacy_guarantee"):
         console.print(f"noise-batch ratio {summary['noise_batch_ratio']:.4g}; {escape(summary['units']['protects'])}")
     console.print(f"everything is in {command.out}", soft_wrap=True)

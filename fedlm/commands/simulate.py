@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
 from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
 from fedlm.command_line.processes import ProcessGroup, join_processes
 from fedlm.command_line.progress import RoundProgress, scores_in_words, trained_part
-from fedlm.command_line.run_endings import exit_status, say_no_good
+from fedlm.command_line.run_endings import exit_status, say_no_good, say_privacy
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_down
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.presets import SIMULATION_PRESETS
@@ -77,7 +76,7 @@ def main(argv: list[str]) -> int:
         )
     if summary["rounds"] > experiment.rounds:
         console.print(f"nothing was trained: the run already had more than the {experiment.rounds} rounds asked for")
-    console.print(f"privacy: {escape(summary['privacy'])}", soft_wrap=True)
+    say_privacy(console, summary["privacy"])
     if audit := summary.get("audit"):
         console.print(
             f"audit: epsilon is at least {rounded_down(audit['epsilon_lower_bound'], 3)} at delta "

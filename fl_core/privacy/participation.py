@@ -144,8 +144,11 @@ class BoundedParticipation(ByLimits):
     def in_words(self, unit: str, time: str) -> str:
         """See `PoissonParticipation.in_words`."""
         most, apart = self.max_participations, self.min_separation
-        often = "as often as that allows" if most is None else f"in at most {most} rounds"
-        return f"a client takes part {often}, rounds of one client being at least {apart} apart (y - x >= {apart})"
+        differing = f"whose numbers differ by at least {apart}"
+        if most is None:
+            return f"a client takes part in {'any round' if apart == 1 else f'rounds {differing}'}"
+        often = f"a client takes part in at most {_rounds(most)}"
+        return often if 1 in (most, apart) else f"{often}, {differing}"
 
     def most(self, rounds: int) -> int:
         """Count the rounds, of so many, that one client can take part in."""
@@ -177,11 +180,15 @@ class RealisedParticipation(NamedTuple):
 def participation_in_words(participation: dict[str, Any]) -> str:
     """Say what `RealisedParticipation.beside` put together."""
     planned, realised = participation["planned"], participation["realised"]
-    apart = "no one twice" if realised["min_separation"] is None else f"{realised['min_separation']} rounds apart"
-    return (
-        f"one client {realised['max_participations']} times at most (planned {planned['max_participations']}), "
-        f"{apart} (planned {planned['min_separation']})"
-    )
+    most = f"a client took part in at most {_rounds(realised['max_participations'])}"
+    said = f"{most} (the plan allows {planned['max_participations']})"
+    if realised["min_separation"] is None:
+        return said
+    return f"{said}, at least {realised['min_separation']} apart (the plan asks for {planned['min_separation']})"
+
+
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"
 
 
 @dataclass(frozen=True)

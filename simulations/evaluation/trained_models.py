@@ -24,7 +24,7 @@ from fedlm.simulations.data.federated_data import StoredData
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
-NOT_COVERED = "what is measured on people's text is measured without noise, and no promise covers it"
+NOT_COVERED = "these scores are measured on people's text without noise, and no promise covers them"
 """What has to be said beside what a model's run states of its privacy, where its model is scored on such text."""
 
 

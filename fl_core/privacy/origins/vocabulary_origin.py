@@ -37,8 +37,8 @@ ASSUMPTIONS = (
     "printable ASCII characters and all settings of the import were chosen without looking at the data",
 )
 AS_FIXED = (
-    "the guarantee takes it as fixed: with one client more or less it might be another, by which others' data has "
-    "other tokens, or other items and users are left"
+    "the guarantee takes the vocabulary as fixed, but one client more or less might change it, and with it the "
+    "tokens of others' data, or which items and users are left"
 )
 """Of a vocabulary that is not covered."""
 OF_ANOTHER = "what is hidden as one here was no more than one client of the data set that the vocabulary was made with"
@@ -152,13 +152,13 @@ class VocabularyOrigin:
 
     def _made(self) -> str:
         """Say what it was made of, and why that is not covered where it is not."""
-        where = " of another data set, from which it was taken" if self.of_another else ""
+        where = " of another data set" if self.of_another else ""
         if self.kind == "given":
-            return "it was given, and nobody has said that it is public; what is of a few people may be in it"
+            return "it was given, and nobody has said that it is public; it may show what a few people alone have"
         if self.private is None:
             known = "" if self.recorded else " (nothing is recorded of it, so this is taken to be so)"
             without = f"it was made of the training data{where} without privacy{known}"
-            return f"{without}, and what is one client's may be read in it"
+            return f"{without}, and may show what one client alone has"
         made = (
             f"it was made of the training data{where}, with (epsilon = {rounded_up(self.private.epsilon)}, "
             f"delta = {rounded_up(self.private.delta)})-differential privacy for each client"

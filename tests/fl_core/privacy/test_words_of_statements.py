@@ -52,3 +52,17 @@ def test_no_statement_of_items_speaks_of_text(plan):
         found = state_plan(plan, 1e-5, about)
         said = [found.sentence(), json.dumps(found.as_json())]
         assert [re.findall(r"[^;:\"]*\b(?:texts?|wrote|words of)\b[^;:\"]*", one) for one in said] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("most", "apart", "said"),
+    [
+        (None, 1, "in any round"),
+        (None, 3, "in rounds whose numbers differ by at least 3"),
+        (1, 3, "in at most 1 round"),
+        (2, 1, "in at most 2 rounds"),
+        (2, 3, "in at most 2 rounds, whose numbers differ by at least 3"),
+    ],
+)
+def test_how_often_a_client_takes_part_is_said_without_what_follows(most, apart, said):
+    assert BoundedParticipation(most, apart).in_words("client", "round") == f"a client takes part {said}"
