@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedlm.fl_core import atomic_files
+from fedlm.fedlm_client import files as files_of_devices
 from fedlm.fl_core.deployment.state import retrying
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
 from fedlm.fl_core.errors import UserError
@@ -66,7 +66,7 @@ def checkpoints(monkeypatch, largest_file):
 @contextlib.contextmanager
 def files(monkeypatch, name):
     """Take only the beginning of a file that is written at once."""
-    real = atomic_files._write
+    real = files_of_devices.write_synced
 
     def write(path, content, *words):
         if not path.name.startswith(name):
@@ -75,7 +75,7 @@ def files(monkeypatch, name):
         raise NO_SPACE
 
     with monkeypatch.context() as patch:
-        patch.setattr(atomic_files, "_write", write)
+        patch.setattr(files_of_devices, "write_synced", write)
         yield
 
 

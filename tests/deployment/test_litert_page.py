@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from fedlm.fl_core.deployment.server import client_service
+from fedlm.fl_core.deployment.server import task as task_of_server
 from tests.deployment import small_deployment as small
 from tests.deployment import test_javascript_client as page
 from tests.deployment import test_plan_clients as beside
@@ -91,9 +91,9 @@ def test_a_runtime_that_never_comes_is_not_asked_for_again_and_again(tmp_path, k
     ids=["garbage", "failing", "too large", "without end"],
 )
 def test_a_model_that_does_not_fit_its_plan_ends_it(tmp_path, keys, tokenizer, browser, monkeypatch, change, why):
-    make = client_service.make_plan
+    make = task_of_server.make_plan
     monkeypatch.setattr(
-        client_service, "make_plan", lambda source: hostile_models.hostile(make(source), change, call_seconds=3.0)
+        task_of_server, "make_plan", lambda source: hostile_models.hostile(make(source), change, call_seconds=3.0)
     )
     said = log_of_page(beside.task_of(tokenizer, keys, **page.ONE), tmp_path, browser, keys)
     assert why in said[2]

@@ -32,9 +32,7 @@ def test_a_vocabulary_that_is_not_covered_is_named(origin):
     found = stated(FEDERATED, origin)
     assert found.total == account(FEDERATED, DELTA)
     assert "; VOCABULARY NOT COVERED: " in found.sentence()
-    assert (
-        "the guarantee takes the vocabulary as fixed, but one client more" in found.sentence()
-    )
+    assert "the guarantee takes the vocabulary as fixed, but one client more" in found.sentence()
     assert not found.as_json()["vocabulary_origin"]["covered"]
     assert found.vocabulary == origin
 

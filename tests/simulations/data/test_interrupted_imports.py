@@ -25,7 +25,7 @@ SETTINGS = ImportSettings(vocabulary_size=60)
 COMMAND = """
 import functools, sys
 from fedlm.simulations.data import import_stages, importing
-from fedlm.simulations.data.sources import jsonl
+from fedlm.simulations.data.sources.tables import jsonl
 from fedlm.commands.cli import main
 importing.ENCODE_BYTES = 4000
 jsonl.byte_parts = functools.partial(jsonl.byte_parts, part_bytes=4000)
