@@ -240,6 +240,6 @@ def _check_used(model: Model, shapes: Params) -> None:
     paths = [jax.tree_util.keystr(path[:-1]) for path, _ in jax.tree_util.tree_leaves_with_path(adapters)]
     if unused := [path for number, path in enumerate(paths) if number not in used]:
         raise ConfigurationError(
-            f"{model.name} does not use its matrix {unused[0]} by fedlm.models.layers.dense, so that an adapter would "
-            f"do nothing there; name others in {setting('lora_matrices')}"
+            f"{model.name} does not use its matrix {unused[0]} by fedlm.models.layers.basic.dense, so an adapter "
+            f"would do nothing there; name others in {setting('lora_matrices')}"
         )
