@@ -27,8 +27,6 @@ from fedlm.simulations.laws.surface.loss_surface import LossSurface
 
 FLOPS = 6.0
 """For each parameter and token (Kaplan et al. 2020); what clipping and noise take is left out."""
-LEVEL = 0.9
-"""Of the bands of predicted losses."""
 UNCOUNTED_VOCABULARY = (
     "what the vocabulary tells is not counted: it is covered where it is public, or where it was made with an epsilon "
     "of its own, which a run adds"

@@ -19,14 +19,13 @@ from fedlm.simulations.laws.laws_file import Laws
 from fedlm.simulations.laws.planning.architectures import Architecture, nearest_architecture
 from fedlm.simulations.laws.planning.central_planner import (
     FLOPS,
-    LEVEL,
     UNCOUNTED_VOCABULARY,
     Budget,
     Plan,
     note_of_noise,
     notes_of,
 )
-from fedlm.simulations.laws.planning.configurations import outside_measured
+from fedlm.simulations.laws.planning.configurations import predict
 from fedlm.simulations.pretraining.settings import Pretraining
 
 _OF_TASK = ("clip_norm", "schedule", "warmup_steps", "beta1", "beta2", "adam_epsilon", "packing")
@@ -122,19 +121,10 @@ def choose_training(laws: Laws, plan: Plan, data: TrainingData | None = None) ->
         least_noise = batch_size * float(surface.with_measured_noise(0.0))
         guarantee = _accounted(budget, batch_size, steps, least_noise=least_noise, data=data)
         noise = 0.0 if guarantee is None else guarantee.noise_multiplier
-        ratio = 0.0 if guarantee is None else float(surface.with_measured_noise(noise / batch_size))
-        at = parameters, steps, ratio
-        loss, rate = surface.predict(*at).item(), surface.learning_rate(*at).item()
-        if math.isfinite(loss):
+        predicted = predict(surface, parameters, steps, None if guarantee is None else noise / batch_size)
+        if math.isfinite(predicted.loss):
             break
-    if not math.isfinite(loss):
-        raise outside_measured(parameters, f"{steps:,} steps", ratio)
-    if not math.isfinite(rate):
-        raise ConfigurationError(
-            f"no learning rate was measured for {parameters:,} parameters at a noise-batch ratio of {at[2]:.3g}; give "
-            "another budget, or other laws"
-        )
-    low, high = (end.item() for end in surface.band(*at, level=LEVEL))
+    predicted.refuse_unmeasured(parameters, f"{steps:,} steps")
     return ChosenTraining(
         model=model,
         parameters=parameters,
@@ -143,11 +133,11 @@ def choose_training(laws: Laws, plan: Plan, data: TrainingData | None = None) ->
         length=plan.length,
         compute=FLOPS * parameters * batch_size * steps * plan.length,
         examples=math.floor(budget.examples),
-        learning_rate=rate,
+        learning_rate=predicted.learning_rate,
         noise_multiplier=noise,
-        noise_batch_ratio=at[2],
-        loss=loss,
-        band=(low, high),
+        noise_batch_ratio=predicted.noise_batch_ratio,
+        loss=predicted.loss,
+        band=predicted.band,
         target_epsilon=budget.epsilon,
         guarantee=guarantee,
         covers=() if guarantee is None else _covers(laws, budget, data),

@@ -14,6 +14,8 @@ from fedlm.simulations.laws.surface.loss_surface import LossSurface
 
 NEAR = 0.01
 """Relative loss above the best that is as good (McKenna et al. 2025, figure 1)."""
+LEVEL = 0.9
+"""Of the bands of predicted losses."""
 INSIDE = 0.01
 """Part of the sizes' ends that sizes in between stay away from them, as the paper's code has it."""
 _SIZES = 100
@@ -132,9 +134,39 @@ def as_json(value: Any) -> Any:
     return [as_json(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def outside_measured(parameters: int, times: str, ratio: float) -> ConfigurationError:
-    """Say that the training of the nearest model has no loss that is known."""
-    return ConfigurationError(
-        f"the nearest model that can be built has {parameters:,} parameters, and with {times} and a noise-batch ratio "
-        f"of {ratio:.3g} lies outside what was measured; give another budget, or other laws"
-    )
+class Prediction(NamedTuple):
+    """What laws say of one training.
+
+    Attributes:
+      noise_batch_ratio: of its noise, no less than was measured; 0 without privacy.
+      loss: in nats per predicted token; NaN outside the measured grid.
+      learning_rate: the best one; NaN where none was measured.
+      band: lower and upper end of the loss; NaN where the laws have no draws.
+    """
+
+    noise_batch_ratio: float
+    loss: float
+    learning_rate: float
+    band: tuple[float, float]
+
+    def refuse_unmeasured(self, parameters: int, times: str) -> None:
+        """Refuse what was not measured, as a ConfigurationError; `times` are the steps or rounds in words."""
+        if not math.isfinite(self.loss):
+            raise ConfigurationError(
+                f"the nearest model that can be built has {parameters:,} parameters, and with {times} and a "
+                f"noise-batch ratio of {self.noise_batch_ratio:.3g} lies outside what was measured; give another "
+                "budget, or other laws"
+            )
+        if not math.isfinite(self.learning_rate):
+            raise ConfigurationError(
+                f"no learning rate was measured for {parameters:,} parameters at a noise-batch ratio of "
+                f"{self.noise_batch_ratio:.3g}; give another budget, or other laws"
+            )
+
+
+def predict(surface: LossSurface, parameters: int, times: int, noise_batch_ratio: float | None) -> Prediction:
+    """Predict the loss of one training of so many steps or rounds; without noise where the ratio is None."""
+    ratio = 0.0 if noise_batch_ratio is None else float(surface.with_measured_noise(noise_batch_ratio))
+    at = parameters, times, ratio
+    low, high = (end.item() for end in surface.band(*at, level=LEVEL))
+    return Prediction(ratio, surface.predict(*at).item(), surface.learning_rate(*at).item(), (low, high))

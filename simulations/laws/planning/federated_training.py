@@ -17,9 +17,9 @@ from fedlm.simulations.experiments.configuration import MAY_MOVE, Experiment
 from fedlm.simulations.laws.laws_file import Laws
 from fedlm.simulations.laws.measuring.imported_runs import FEDERATED, OF_A_RUN, OF_MECHANISMS, RATES
 from fedlm.simulations.laws.planning.architectures import Architecture, nearest_architecture
-from fedlm.simulations.laws.planning.central_planner import LEVEL, UNCOUNTED_VOCABULARY, note_of_noise, notes_of
-from fedlm.simulations.laws.planning.configurations import NEAR, Configurations, Doubled, outside_measured
-from fedlm.simulations.laws.planning.federated_planner import FederatedBudget, planner_of
+from fedlm.simulations.laws.planning.central_planner import UNCOUNTED_VOCABULARY, note_of_noise, notes_of
+from fedlm.simulations.laws.planning.configurations import NEAR, Configurations, Doubled, predict
+from fedlm.simulations.laws.planning.federated_planner import FederatedBudget, FederatedPlanner, planner_of
 from fedlm.simulations.laws.planning.federated_settings import FederatedSettings
 from fedlm.simulations.laws.surface.loss_surface import LossSurface
 
@@ -118,19 +118,11 @@ def plan_federated(
     model = nearest_architecture(surface, float(found.parameters[best]))
     parameters = round(found.parameters[best]) if model is None else model.parameters
     cohort_size, rounds = int(found.batch_size[best]), int(found.steps[best])
-    plan, least_noise = None, cohort_size * float(surface.with_measured_noise(0.0))
-    if math.isfinite(epsilon):
-        participation = planner.participation(people, cohort_size, rounds)
-        with_noise = planner.with_noise(rounds, participation)
-        plan = calibrate(with_noise, budget.delta, epsilon=epsilon)
-        if plan.noise_multiplier < least_noise:
-            plan = with_noise(least_noise)
+    least_noise = cohort_size * float(surface.with_measured_noise(0.0))
+    plan = _accounted(planner, budget, cohort_size, rounds, least_noise=least_noise)
     noise = 0.0 if plan is None else plan.noise_multiplier
-    at = parameters, rounds, 0.0 if plan is None else float(surface.with_measured_noise(noise / cohort_size))
-    loss = surface.predict(*at).item()
-    if not math.isfinite(loss):
-        raise outside_measured(parameters, f"{rounds:,} rounds", at[2])
-    low, high = (end.item() for end in surface.band(*at, level=LEVEL))
+    predicted = predict(surface, parameters, rounds, None if plan is None else noise / cohort_size)
+    predicted.refuse_unmeasured(parameters, f"{rounds:,} rounds")
     bound = None if plan is None or planner.sampler != "min_separation" else plan.participation
     rate = laws.task.get("learning_rate", RATES[0])
     return FederatedTraining(
@@ -144,12 +136,11 @@ def plan_federated(
         cohort_sampler=None if plan is None else planner.sampler,
         min_separation=getattr(bound, "min_separation", None),
         max_participations=getattr(bound, "max_participations", None),
-        rates={name: laws.task[name] for name in RATES if name in laws.task}
-        | {rate: surface.learning_rate(*at).item()},
+        rates={name: laws.task[name] for name in RATES if name in laws.task} | {rate: predicted.learning_rate},
         noise_multiplier=noise,
-        noise_batch_ratio=at[2],
-        loss=loss,
-        band=(low, high),
+        noise_batch_ratio=predicted.noise_batch_ratio,
+        loss=predicted.loss,
+        band=predicted.band,
         target_epsilon=epsilon,
         guarantee=None if plan is None else account(plan, budget.delta),
         near={_NAMES.get(name, name): ends for name, ends in found.ranges(found.near_best(near)).items()},
@@ -161,6 +152,18 @@ def plan_federated(
             *([note_of_noise(epsilon)] if plan is not None and noise == least_noise else []),
         ),
     )
+
+
+def _accounted(
+    planner: FederatedPlanner, budget: FederatedBudget, cohort_size: int, rounds: int, *, least_noise: float
+) -> PrivacyPlan | None:
+    """Find the noise by the accountant itself, no less than was measured; None without privacy."""
+    if math.isinf(budget.epsilon):
+        return None
+    participation = planner.participation(math.floor(budget.people), cohort_size, rounds)
+    with_noise = planner.with_noise(rounds, participation)
+    plan = calibrate(with_noise, budget.delta, epsilon=budget.epsilon)
+    return plan if plan.noise_multiplier >= least_noise else with_noise(least_noise)
 
 
 def settings_of(found: FederatedTraining, laws: Laws, model: str) -> dict[str, Any]:
