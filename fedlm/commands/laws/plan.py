@@ -150,7 +150,7 @@ def _plan_federated(command: LawsPlanCommand, laws: "Laws") -> int:
     from fedlm.simulations.laws.planning.configurations import as_json
     from fedlm.simulations.laws.planning.federated_training import plan_federated, settings_of
 
-    found = plan_federated(laws, command.of_federated, command.epsilon, command.delta, command.near)
+    found = plan_federated(laws, command.of_federated, command.epsilon, command.delta, near=command.near)
     if command.json:
         print(json_text(as_json({"training": found, "laws": laws.source})))
     else:

@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     laws = read_laws(command.laws)
     evidence = evidence_of(laws, command.measurements)
     line = shlex.join(["fedlm", "laws", "report", *argv])
-    path = write_laws_report(laws, evidence, command.out, line, _progress)
+    path = write_laws_report(laws, evidence, command.out, line, progress=_progress)
     Console().print(f"report: {path}", soft_wrap=True, markup=False, highlight=False)
     return 0
 

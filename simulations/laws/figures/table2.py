@@ -79,8 +79,8 @@ def _row(best: dict[str, Any], last: bool) -> dict[str, Any]:
     }
 
 
-def exact_noise_multiplier(examples: int, batch_size: int, steps: int, epsilon: float, delta: float = DELTA) -> float:
-    """Find the least noise of DP-SGD with Poisson sampling for an epsilon, as `fedlm pretrain` adds it.
+def exact_noise_multiplier(examples: int, batch_size: int, steps: int, epsilon: float) -> float:
+    """Find the least noise of DP-SGD with Poisson sampling for an epsilon at `DELTA`, as `fedlm pretrain` adds it.
 
     Returns:
       The standard deviation of the noise on a step's sum in clip norms, rounded up at four digits; add-or-remove.
@@ -88,7 +88,7 @@ def exact_noise_multiplier(examples: int, batch_size: int, steps: int, epsilon: 
     Raises:
       ConfigurationError: a number is out of range.
     """
-    return calibrate(lambda noise: central_plan(examples, batch_size, steps, noise), delta, epsilon).noise_multiplier
+    return calibrate(lambda noise: central_plan(examples, batch_size, steps, noise), DELTA, epsilon).noise_multiplier
 
 
 PUBLISHED = tuple(

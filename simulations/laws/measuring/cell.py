@@ -110,7 +110,11 @@ def train_cell(
         while done < cell.steps:
             first, done = done, done + cell.grid.block_steps
             state, measures = program.run_block(
-                state, batches.block(first, done), _numbers(cell, first, done), cell.noise_batch_ratio, cell.seed
+                state,
+                batches.block(first, done),
+                _numbers(cell, first, done),
+                noise_batch_ratio=cell.noise_batch_ratio,
+                seed=cell.seed,
             )
             row = {"step": done} | block_row(jax.device_get(measures))
             row["heldout_loss"] = program.loss(state.params, heldout) if heldout else math.nan
@@ -203,7 +207,7 @@ def _task_of(grid: Grid, name: str) -> _Task:
     clipping = Clipping(method, MOST_CLIP_NORM if grid.clip_norm is None else grid.clip_norm)
     unit = 1.0 if grid.clip_norm is None else grid.clip_norm
     adam = (grid.beta1, grid.beta2, grid.adam_epsilon)
-    program = CellProgram(model, clipping, unit, grid.microbatch_size, precision, adam)
+    program = CellProgram(model, clipping, unit, microbatch_size=grid.microbatch_size, precision=precision, adam=adam)
     heldout = open_grid_units(grid, store, "heldout") if grid.heldout_examples else None
     return _Task(model, store.vocabulary_size, open_grid_units(grid, store), heldout, program)
 

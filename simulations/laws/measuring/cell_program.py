@@ -63,6 +63,7 @@ class CellProgram:
         model: Model,
         clipping: Clipping,
         unit: float,
+        *,
         microbatch_size: int | None,
         precision: Precision,
         adam: tuple[float, float, float],
@@ -92,7 +93,7 @@ class CellProgram:
             return self._init(device_key(seed, "parameters of a cell"))
 
     def run_block(
-        self, state: CellState, fields: dict[str, Any], numbers: StepNumbers, noise_batch_ratio: float, seed: int
+        self, state: CellState, fields: dict[str, Any], numbers: StepNumbers, *, noise_batch_ratio: float, seed: int
     ) -> tuple[CellState, StepMeasures]:
         """Take the steps of a block.
 

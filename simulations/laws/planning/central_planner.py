@@ -218,7 +218,7 @@ def note_of_noise(epsilon: float) -> str:
     )
 
 
-def notes_of(surface: LossSurface, parameters: float, batch_size: float, steps: float, length: int) -> list[str]:
+def notes_of(surface: LossSurface, parameters: float, batch_size: float, steps: float, *, length: int) -> list[str]:
     """Say in what a training goes beyond what was measured, a sentence each."""
     notes = []
     if steps > surface.measured_steps:

@@ -142,7 +142,7 @@ def choose_training(laws: Laws, plan: Plan, data: TrainingData | None = None) ->
         guarantee=guarantee,
         covers=() if guarantee is None else _covers(laws, budget, data),
         notes=(
-            *notes_of(surface, parameters, batch_size, steps, plan.length),
+            *notes_of(surface, parameters, batch_size, steps, length=plan.length),
             *_repeated(budget, batch_size * steps),
             *([note_of_noise(budget.epsilon)] if guarantee is not None and noise == least_noise else []),
             *(_UNCLIPPED if math.isinf(budget.epsilon) and laws.task.get("clip_norm") is not None else ()),

@@ -82,6 +82,7 @@ def plan_federated(
     settings: FederatedSettings,
     epsilon: float,
     delta: float | None = None,
+    *,
     near: float = NEAR,
 ) -> FederatedTraining:
     """Find the best training of a budget, and account it exactly.
@@ -232,7 +233,7 @@ def _outside(surface: LossSurface, budget: FederatedBudget, found: Configuration
 def _notes(
     surface: LossSurface, parameters: float, cohort_size: int, rounds: int, plan: PrivacyPlan | None
 ) -> list[str]:
-    notes = notes_of(surface, parameters, surface.batch_size, rounds, surface.length)
+    notes = notes_of(surface, parameters, surface.batch_size, rounds, length=surface.length)
     if cohort_size < surface.batch_size:
         notes.append(
             f"cohorts are smaller than the {surface.batch_size} clients of the measured runs, so updates vary more; "

@@ -39,7 +39,7 @@ def unwatched(name: str) -> AbstractContextManager[Progress]:
     return nullcontext(no_progress)
 
 
-def write_laws_report(laws: Laws, evidence: Evidence, out: Path, command: str, progress: Watch = unwatched) -> Path:
+def write_laws_report(laws: Laws, evidence: Evidence, out: Path, command: str, *, progress: Watch = unwatched) -> Path:
     """Write the page of laws: one HTML file that needs no other.
 
     Args:

@@ -94,8 +94,9 @@ def surface_of(
     grid: MeasuredGrid,
     fitted: FittedLosses,
     draws: Sequence[Floats],
-    measured_steps: float,
     settings: SurfaceSettings,
+    *,
+    measured_steps: float,
     notes: Sequence[str],
 ) -> LossSurface:
     """Put fitted losses, and draws of them [M, T, S], into a surface that has those without noise apart."""

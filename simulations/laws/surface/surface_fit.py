@@ -67,7 +67,8 @@ def fit_surface(measurements: Measurements, settings: SurfaceSettings | None = N
         if len(grid.seeds) == 1:
             notes.append("There is one seed, so that bands leave out the spread between seeds.")
     last = np.where(np.isfinite(grid.loss), grid.steps, -np.inf).max(axis=(1, 3, 4))
-    return surface_of(grid, fitted, draws, float(last[np.isfinite(last)].min()), settings, notes)
+    measured_steps = float(last[np.isfinite(last)].min())
+    return surface_of(grid, fitted, draws, settings, measured_steps=measured_steps, notes=notes)
 
 
 def _fitted(losses: Floats, grid: MeasuredGrid, settings: SurfaceSettings) -> FittedLosses:

@@ -54,7 +54,7 @@ def fit_two_stages(measurements: Measurements, settings: SurfaceSettings) -> Los
         ]
         if len(grid.seeds) == 1:
             notes.append("There is one seed, so that bands leave out the spread between seeds.")
-    surface = surface_of(grid, fitted, draws, float(grid.steps[-1]), settings, notes)
+    surface = surface_of(grid, fitted, draws, settings, measured_steps=float(grid.steps[-1]), notes=notes)
     return surface if settings.dense_form is None else on_dense_grid(surface, settings.dense_form, settings.seed)
 
 

@@ -63,7 +63,7 @@ def trained(cell: GridCell):
         stop = start + cell.grid.block_steps
         numbers = cell_module._numbers(cell, start, stop)
         state, found = task.program.run_block(
-            state, batches.block(start, stop), numbers, cell.noise_batch_ratio, cell.seed
+            state, batches.block(start, stop), numbers, noise_batch_ratio=cell.noise_batch_ratio, seed=cell.seed
         )
         measures.append(jax.device_get(found))
     return first, jax.device_get(state), measures
@@ -122,7 +122,8 @@ def test_noise_on_the_mean_has_the_ratio_for_its_deviation(small_store, tmp_path
         task = task_of(cell)
         numbers = cell_module._numbers(cell, 0, 1)
         state = task.program.first_state(cell.seed)
-        state, _ = task.program.run_block(state, CellBatches(task, cell).block(0, 1), numbers, one, cell.seed)
+        block = CellBatches(task, cell).block(0, 1)
+        state, _ = task.program.run_block(state, block, numbers, noise_batch_ratio=one, seed=cell.seed)
         found.append(np.concatenate([np.ravel(leaf) for leaf in leaves(state.optimizer.mu)]).astype(np.float64))
     noise = (found[1] - found[0]) / (1 - cell.grid.beta1)
     assert len(noise) > 10_000
@@ -248,7 +249,8 @@ def test_norms_are_those_of_clipped_gradients(small_store, tmp_path):
     flat = np.concatenate([np.reshape(leaf, (BATCH, -1)) for leaf in leaves(gradients)], axis=1).astype(np.float64)
     norms = np.linalg.norm(flat, axis=1)
     flat *= np.minimum(1, 0.25 / norms)[:, None] / 0.25
-    _, found = task.program.run_block(state, fields, cell_module._numbers(cell, 0, 1), 0.0, cell.seed)
+    numbers = cell_module._numbers(cell, 0, 1)
+    _, found = task.program.run_block(state, fields, numbers, noise_batch_ratio=0.0, seed=cell.seed)
     assert found.mean_squared_norm[0] == pytest.approx(np.mean(np.sum(flat**2, axis=1)), rel=1e-3)
     assert found.squared_norm_of_mean[0] == pytest.approx(np.sum(np.mean(flat, axis=0) ** 2), rel=1e-3)
 
