@@ -32,7 +32,7 @@ class CheckpointError(UserError):
       ...     fedlm.open_model(Path("no_such_folder"))
       ... except CheckpointError as error:
       ...     print(str(error).partition(";")[0])
-      no_such_folder: has no checkpoint
+      no_such_folder: there is no such folder
     """
 
 

@@ -57,7 +57,7 @@ def import_named(
             "in the current folder and in PYTHONPATH"
         ) from problem
     if not hasattr(module, attribute):
-        own = ", ".join(known for known in vars(module) if not known.startswith("_")) or "nothing"
+        own = ", ".join(known for known, value in vars(module).items() if fits(value)) or "nothing of that kind"
         raise error(f"{what} {name!r}: {module_name!r} has no {attribute!r}, but {own}")
     found = getattr(module, attribute)
     if not fits(found):

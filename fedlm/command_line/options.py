@@ -76,9 +76,9 @@ def _of_every_command(
     presets: Mapping[str, Mapping[str, Any]] | None, default_preset: str | None, has_more: bool
 ) -> list[Option]:
     """List the options that are read before those of the command's dataclass."""
-    preset = f"Settings to begin with: {', '.join(presets or ())}. The file and the line win over it."
+    preset = f"Settings to begin with: {', '.join(presets or ())}. The file and the command line win over it."
     found = [Option("preset", "NAME", preset, default_preset)] if presets is not None else []
-    file = "TOML file of options, such as `seed = 1`. The line wins over it."
+    file = "TOML file of options, such as `seed = 1`. The command line wins over it."
     found.append(Option("config", "FILE", file))
     if has_more:
         found.append(Option("help_all", "", "Explain all options."))

@@ -76,7 +76,7 @@ def _print_summary(summary: ImportSummary, out: Path) -> None:
 
 _PURPOSE = """Make a token store: users are split into train, heldout and test, a tokenizer is trained on the train
 split, and every user's sentences are stored as token sequences. Where text has no users, each document stands for one.
-Stopped, the same command goes on where it was. What one user wrote may be read in the vocabulary, unless that is made
+If you stop it, the same command goes on where it was. The vocabulary may show what one user wrote, unless you make it
 with --vocabulary-epsilon and --vocabulary-delta."""
 _EXAMPLES = """For example:
 

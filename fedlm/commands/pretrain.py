@@ -85,7 +85,8 @@ def main(argv: list[str]) -> int:
         what = "of masked words " if summary["objective"] == "masked" else ""
         console.print(
             f"{scores_in_words(summary, what)} after {summary['steps']} steps ({summary['parameters']:,} "
-            f"parameters{trained_part(summary)})"
+            f"parameters{trained_part(summary)})",
+            soft_wrap=True,
         )
     say_privacy(console, summary["privacy"])
     if summary.get("privacy_guarantee"):

@@ -72,7 +72,8 @@ def main(argv: list[str]) -> int:
     if not say_no_good(console, summary):
         console.print(
             f"{scores_in_words(summary)} after {summary['rounds']} rounds ({summary['parameters']:,} "
-            f"parameters{trained_part(summary)})"
+            f"parameters{trained_part(summary)})",
+            soft_wrap=True,
         )
     if summary["rounds"] > experiment.rounds:
         console.print(f"nothing was trained: the run already had more than the {experiment.rounds} rounds asked for")

@@ -96,7 +96,7 @@ class MinSeparationSampler(SeededSampler):
         if most is not None and rounds * self.cohort_size > self.num_clients * most:
             raise ConfigurationError(
                 f"{rounds} rounds of {self.cohort_size} clients need {rounds * self.cohort_size} participations, but "
-                f"{self.num_clients} training clients may take part {most} times each "
+                f"{self.num_clients} training clients may take part {'once' if most == 1 else f'{most} times'} each "
                 f"({setting('max_participations')}); allow {-(-rounds * self.cohort_size // self.num_clients)} times, "
                 "fewer rounds or smaller cohorts"
             )

@@ -96,7 +96,7 @@ def open_model(directory: StrPath, data: StrPath | None = None) -> TrainedModel:
       ...     open_model("nothing")
       ... except CheckpointError as error:
       ...     print(str(error).partition(";")[0])
-      nothing: has no checkpoint
+      nothing: there is no such folder
     """
     folder = Path(directory)
     if not whole_checkpoints(folder):
@@ -178,7 +178,8 @@ def unknown_settings(directory: Path, error: Exception) -> CheckpointError:
 
 
 def _no_checkpoint(directory: Path) -> CheckpointError:
+    what = "has no checkpoint" if directory.exists() else "there is no such folder"
     return CheckpointError(
-        f"{directory}: has no checkpoint; give the folder of a run of `fedlm simulate` or `fedlm pretrain`, or of a "
+        f"{directory}: {what}; give the folder of a run of `fedlm simulate` or `fedlm pretrain`, or of a "
         f"cell of a comparison, that has gone on for at least {setting('checkpoint_every')} rounds"
     )

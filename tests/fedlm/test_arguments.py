@@ -185,7 +185,7 @@ def test_a_wrong_argument_is_named(name, argument, tmp_path, monkeypatch):
         (lambda: fedlm.simulate(model="cifg_tiny", data="x", cohort_sampler="unifrom"), "cohort_sampler is 'unifrom'"),
         (lambda: fedlm.simulate(model="cifg_tiny", data="nowhere"), "nowhere"),
         (lambda: fedlm.create_model("cifg_tiny", 0), "vocabulary_size is 0, but must be at least 1"),
-        (lambda: fedlm.open_model("nowhere"), "nowhere: has no checkpoint"),
+        (lambda: fedlm.open_model("nowhere"), "nowhere: there is no such folder"),
         (lambda: fedlm.DataInMemory.from_texts(TEXTS, vocabulary_sise=40), "vocabulary_sise"),
         (lambda: fedlm.DataInMemory.from_texts(TEXTS, vocabulary_size="x"), "vocabulary_size is 'x'"),
         (lambda: fedlm.DataInMemory.from_texts({"ann": 3}), "client 'ann'"),

@@ -81,7 +81,7 @@ def test_names_lead_to_optimizers_of_the_current_folder():
     ("name", "what"),
     [
         ("no_such_module:ADAM", "no_such_module.*cannot be imported.*current folder"),
-        ("own_optimizers:EVE", "has no 'EVE', but optax, ADAM, CHAIN"),
+        ("own_optimizers:EVE", "has no 'EVE', but ADAM, CHAIN"),
         ("own_optimizers:NUMBER", "found int as 'NUMBER'.*expected an optax optimizer"),
         ("broken:ADAM", r"NameError: .*broken.py:2\)"),
         (":ADAM", "cannot be imported"),

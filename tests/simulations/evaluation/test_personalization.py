@@ -175,8 +175,8 @@ def test_a_cap_on_test_examples_holds_for_clients_too(settings, tmp_path):
 
 
 def test_a_folder_without_a_checkpoint_is_named(tmp_path):
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(CheckpointError, match=f"{folder}: has no checkpoint"):
+    for folder, what in ((tmp_path, "has no checkpoint"), (tmp_path / "nowhere", "there is no such folder")):
+        with pytest.raises(CheckpointError, match=f"{folder}: {what}"):
             open_run(folder)
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(CheckpointError, match="has no checkpoint; give the folder of a run"):
