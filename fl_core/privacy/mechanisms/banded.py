@@ -22,7 +22,7 @@ _DEFAULT_BANDS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class BandedSettings:
-    """The width of the matrix."""
+    """The width of the matrix of banded noise."""
 
     bands: Count | None = None
     """Diagonals of the banded mechanism, at most min-separation. Each costs the memory of one model. If not given, 16,

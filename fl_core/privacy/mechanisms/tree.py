@@ -33,7 +33,7 @@ Stack = tuple[tuple[int, Params], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class TreeSettings:
-    """Where trees end, and what ends with them."""
+    """When a tree of noise ends, and what ends with it."""
 
     tree_restart_every: Count | None = None
     """Rounds of a tree, after which a new one begins."""
@@ -45,7 +45,7 @@ class TreeSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeOptions:
-    """Where trees end, as `fedlm account` asks for it."""
+    """When a tree of noise ends, as `fedlm account` asks for it."""
 
     restart_every: Count | None = None
     """Rounds of a tree, after which a new one begins."""
