@@ -55,7 +55,8 @@ class JaxTrainer:
 
     def introduce(self) -> messages.CheckInRequest:
         algorithms = self._allowed.algorithms or CLIENT_ALGORITHMS
-        return messages.CheckInRequest(client_version=VERSION, models=self._allowed.models, algorithms=algorithms)
+        software = f"fedlm {VERSION}"
+        return messages.CheckInRequest(client_version=software, models=self._allowed.models, algorithms=algorithms)
 
     async def fetch(self, asked: messages.RoundConfiguration, fetch: Fetch) -> bytearray:
         """Fetch the tokenizer, where it is not there yet, and give the server's parameters."""

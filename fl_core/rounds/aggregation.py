@@ -50,7 +50,9 @@ class AggregationRules:
 
 
 class CohortAggregate(NamedTuple):
-    """Sums over clients; every field but `delta` and `norm_counts` is a float32 scalar.
+    """Sums over clients; aggregators send them to their coordinator as they are.
+
+    Every field but `delta` and `norm_counts` is a float32 scalar.
 
     Attributes:
       delta: weighted sum of the decompressed, clipped updates: of deltas `server_params - local_params`, or of what

@@ -30,7 +30,7 @@ DEFAULT_SERVER_RATE = 0.01
 
 @dataclass(frozen=True)
 class ServerOptimizerConfig:
-    """Which server optimizer, and its constants.
+    """Which server optimizer, and its constants; `TrainingSettings` has an option for each.
 
     Attributes:
       name: a key of `SERVER_OPTIMIZERS`, or `module:NAME` for an optimizer of one's own in a module that Python finds.

@@ -1,11 +1,16 @@
 """Two versions of the software meet: whoever is turned away is told which versions are spoken."""
 
 import asyncio
+import configparser
+import json
+from pathlib import Path
 
 import pytest
 
+from fedlm.clients.device.jax_trainer import JaxTrainer
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import ClientError
+from fedlm.fedlm_client.plan_trainer import PlanTrainer
 from fedlm.fedlm_client.protocol import PROTOCOL
 from tests.deployment import small_deployment as small
 from tests.deployment.open_round import in_round
@@ -71,3 +76,16 @@ def test_a_client_without_the_run_s_algorithm_is_told_so_and_comes_back_no_more(
     reason = "the client does not have the client algorithm tests.support.own_algorithms:REMEMBERING, which this run"
     assert refused.reason.startswith(reason)
     assert (refused.done, taken.done) == (True, False)
+
+
+def test_clients_say_name_and_version_of_their_packages():
+    clients = Path(__file__).parents[2] / "clients"
+    package = configparser.ConfigParser()
+    package.read(clients / "fedlm_client/setup.cfg")
+    version = package["metadata"]["version"]
+    assert JaxTrainer(None, None).introduce().client_version == f"fedlm {version}"
+    assert PlanTrainer(None, ()).introduce().client_version == f"fedlm-client {version}"
+    said = (clients / "javascript/src/client.ts").read_text()
+    of_javascript = json.loads((clients / "javascript/package.json").read_text())["version"]
+    assert f'VERSION = "{of_javascript}"' in said
+    assert "clientVersion: `fedlm-js-client ${VERSION}`" in said

@@ -48,7 +48,7 @@ def repository(tmp_path_factory):
         ),
         (
             "clients/fedlm_client/fedlm_client/client.py",
-            'VERSION = "0.1"',
+            'VERSION = "0.1.0"',
             'VERSION = "0.2"',
             "deployment",
             r"wire|.*state\.db .*version",

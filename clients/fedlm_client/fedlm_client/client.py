@@ -21,7 +21,7 @@ from .own_participation import OwnParticipation
 from .protocol import PROTOCOL
 from .training import Channel, EndedError, Round, Trainer, Update
 
-VERSION = "0.1"
+VERSION = "0.1.0"
 _SOONEST_SECONDS, _LATEST_SECONDS = 0.02, 24 * 3600.0
 _SOON_SECONDS, _SOON_FOR_SECONDS = 3.0, 120.0
 _AT_ONCE, _LONGEST_WORDS = 1 << 18, 1000

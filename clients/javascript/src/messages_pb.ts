@@ -28,7 +28,7 @@ export type CheckInRequest = Message<"fedlm.CheckInRequest"> & {
   protocol: number;
 
   /**
-   * of its software, for the record
+   * name and version of its software, for the record
    *
    * @generated from field: string client_version = 2;
    */

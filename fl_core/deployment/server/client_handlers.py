@@ -83,6 +83,13 @@ class Offer(NamedTuple):
     plan: PlanOffer | None = None  # for clients that have no models; None where none is made
 
 
+class _Refusal(NamedTuple):
+    """Why a client may not take part."""
+
+    reason: str
+    done: bool = True  # whether it is not to ask again in this run
+
+
 class ClientHandlers:
     """`fedlm.fl_core.deployment.protocol.interface.Handlers` of one run. Make and use it in one event loop."""
 
@@ -93,17 +100,11 @@ class ClientHandlers:
 
     async def check_in(self, peer: str, request: messages.CheckInRequest) -> messages.CheckInReply:
         self._limiter.call(peer)
-        if reason := self._ineligible(request):
-            warn("check_in_refused", client=peer, reason=reason)
-            reply = self._come_back(reason)
-            reply.come_back.done = request.protocol != PROTOCOL or not self._has_algorithm(request)
-            return reply
+        if refusal := self._refusal(request):
+            return self._refused(peer, refusal)
         plan = self._plan(request)
         if isinstance(plan, str):
-            warn("check_in_refused", client=peer, reason=plan)
-            reply = self._come_back(plan)
-            reply.come_back.done = True
-            return reply
+            return self._refused(peer, _Refusal(plan))
         if plan is None and request.needs_plan:
             return self._come_back("its plan is being made", seconds=_PLAN_SECONDS)
         try:
@@ -130,17 +131,25 @@ class ClientHandlers:
             configuration.plan.CopyFrom(plan.message)
         return messages.CheckInReply(selected=configuration, protocols=[PROTOCOL])
 
-    def _ineligible(self, request: messages.CheckInRequest) -> str:
+    def _refusal(self, request: messages.CheckInRequest) -> _Refusal | None:
+        """Say why a client may not take part, by what it says of its software; None where it may."""
         if request.protocol != PROTOCOL:
-            return f"the client speaks version {request.protocol} of the protocol, but the server speaks {PROTOCOL}"
+            speaks = f"the client speaks version {request.protocol} of the protocol"
+            return _Refusal(f"{speaks}, but the server speaks {PROTOCOL}")
         if request.needs_plan:
-            return ""
-        if request.models and self._offer.program.model not in request.models:
-            return f"the client cannot train the model {self._offer.program.model}"
+            return None
         if not self._has_algorithm(request):
             name = algorithm_name(self._offer.program)
-            return f"the client does not have the client algorithm {name}, which this run trains with"
-        return ""
+            return _Refusal(f"the client does not have the client algorithm {name}, which this run trains with")
+        if request.models and self._offer.program.model not in request.models:
+            return _Refusal(f"the client cannot train the model {self._offer.program.model}", done=False)
+        return None
+
+    def _refused(self, peer: str, refusal: _Refusal) -> messages.CheckInReply:
+        warn("check_in_refused", client=peer, reason=refusal.reason)
+        reply = self._come_back(refusal.reason)
+        reply.come_back.done = refusal.done
+        return reply
 
     def _plan(self, request: messages.CheckInRequest) -> OfferedPlan | str | None:
         """Find the plan for a client that has no models, or why there is none; None where it needs none, or waits for

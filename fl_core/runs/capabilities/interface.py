@@ -135,7 +135,8 @@ class Capability:
         return optimization
 
     def averaging(self, averaging: PlainAveraging) -> PlainAveraging:
-        """Say how sums become means, without privacy."""
+        """Say how sums become means, without privacy: in place of what those before it in the registry say, or around
+        it, where what they add is to stay."""
         return averaging
 
     def undoes(self) -> bool:
