@@ -90,7 +90,7 @@ def test_the_status_counts_what_happened(tmp_path, capsys):
     privacy = small.PRIVACY | {"noise_seed": "entropy", "min_separation": 1, "max_participations": 3}
     status, metrics, page = asyncio.run(operated(tmp_path, look, **privacy))
     shown = capsys.readouterr().out
-    for words in ("of 3 rounds done", "8 checked in within a day", "waits for 8 reports", "planned 3"):
+    for words in ("of 3 rounds done", "8 checked in within a day", "waits for 8 reports", "the plan allows 3"):
         assert words in shown
     assert status["run"]["released"] >= 2
     assert status["run"]["rounds"] == 3
