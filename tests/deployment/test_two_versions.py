@@ -89,3 +89,15 @@ def test_clients_say_name_and_version_of_their_packages():
     of_javascript = json.loads((clients / "javascript/package.json").read_text())["version"]
     assert f'VERSION = "{of_javascript}"' in said
     assert "clientVersion: `fedlm-js-client ${VERSION}`" in said
+
+
+def test_a_client_of_other_models_is_turned_away_and_may_come_back(tmp_path):
+    async def scenario(round_):
+        request = messages.CheckInRequest(protocol=PROTOCOL, models=["another"])
+        answers.append((await round_.handlers.check_in("a", request)).come_back)
+        round_.collecting.cancel()
+
+    answers = []
+    in_round(tmp_path, scenario, compiled=False)
+    assert answers[0].reason == "the client cannot train the model cifg_tiny"
+    assert not answers[0].done
