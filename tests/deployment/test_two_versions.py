@@ -99,5 +99,5 @@ def test_a_client_of_other_models_is_turned_away_and_may_come_back(tmp_path):
 
     answers = []
     in_round(tmp_path, scenario, compiled=False)
-    assert answers[0].reason == "the client cannot train the model cifg_tiny"
+    assert answers[0].reason == f"the client cannot train the model {small.MODEL}"
     assert not answers[0].done
