@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,10 +13,6 @@ from fedlm.fl_core.privacy.accounting.delta import check_delta
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_noise_multiplier
 from fedlm.fl_core.privacy.accounting.noise_search import Training, least_noise
 from fedlm.fl_core.privacy.promise.guarantee import MOST_LOSS
-
-Batches = Literal["poisson", "lower"]
-"""How batches are drawn: as fedlm trains, or whichever of Poisson batches and ones in a fixed order needs less noise,
-as in McKenna et al. 2025, section B.1."""
 
 TABLE_ERROR = 1e-3
 """Relative error of the table at most, for trainings of 100 steps or more; of fewer steps, 2e-2. Half of the errors are
@@ -34,19 +29,16 @@ _FEWEST = 4  # along each side
 class NoiseTable:
     """Noise multipliers for one epsilon and delta.
 
-    Poisson batches: each example is in a step with probability q; epsilon is the same for neighbours by addition or
-    removal of an example and for zero-out. Batches in a fixed order: an example takes part in as many steps as there
-    are passes, rounded up, under zero-out; nothing is amplified by sampling.
+    Each example is in a step with probability q. Epsilon is the same for neighbours by addition or removal of an
+    example and for zero-out.
 
     Attributes:
       epsilon: that trainings keep.
       delta: at which.
-      batches: how they are drawn.
     """
 
     epsilon: float
     delta: float
-    batches: Batches
     _correction: RectBivariateSpline
     _steps: tuple[float, float]
     _most_passes: float
@@ -73,15 +65,10 @@ class NoiseTable:
         _refuse_outside("passes", probability * steps, 0.0, self._most_passes)
         excess = _excess(probability * steps, steps, self.epsilon, self.delta)
         noise = _limit(excess) * np.exp(self._correction.ev(np.log(steps), excess))
-        if self.batches == "lower":
-            passes = np.ceil(batch_size * steps / examples * (1 - 1e-12))
-            noise = np.minimum(noise, np.sqrt(passes) * gaussian_noise_multiplier(self.epsilon, self.delta))
         return np.where(batch_size > examples, np.nan, noise)
 
 
-def make_noise_table(
-    epsilon: float, delta: float, steps: tuple[float, float], most_passes: float, batches: Batches = "poisson"
-) -> NoiseTable:
+def make_noise_table(epsilon: float, delta: float, steps: tuple[float, float], most_passes: float) -> NoiseTable:
     """Make a table, which takes a second or two.
 
     Its axes are the steps and what the limit of many steps depends on (see `_excess`): the noise leaves that limit at
@@ -92,7 +79,6 @@ def make_noise_table(
       delta: at which.
       steps: the least and the most.
       most_passes: how often an example is drawn at most, on average: q times the steps.
-      batches: how they are drawn.
 
     Raises:
       ConfigurationError: epsilon or delta is out of range.
@@ -114,7 +100,7 @@ def make_noise_table(
     with threadpool_limits(1, "blas"):  # products so small that threads only wait for each other
         values = np.array([_row(excesses, math.exp(time), epsilon, delta, most_passes) for time in times])
     spline = RectBivariateSpline(times, excesses, values)
-    return NoiseTable(epsilon, delta, batches, spline, (math.exp(low), math.exp(high)), most_passes)
+    return NoiseTable(epsilon, delta, spline, (math.exp(low), math.exp(high)), most_passes)
 
 
 def _row(
