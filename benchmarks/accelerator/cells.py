@@ -14,7 +14,7 @@ TRAINING_STEPS = "training_steps"
 GROUPS = (PEAKS, ROUNDS, SHARES, PRIVATE_STEPS, TRAINING_STEPS, PARITY, NOISE, RECURRENCE, COMPARISON)
 OURS, PLAIN, JAX_PRIVACY = ("bookkeeping", "ghost", "vmap"), "plain", "jax_privacy"
 PROFILED = "profiled"
-MECHANISMS = ("plain draw", "gaussian", "tree", "tree_honaker", "blt", "banded", "dense")
+MECHANISMS = ("plain draw", "gaussian", "tree", "tree_honaker", "blt", "banded", "bisr", "dense")
 """Named here, and models below, so that the runner needs no JAX; tests hold these lists to the registries."""
 LARGER_MODELS = (
     *("cifg_1m", "si_cifg_1m", "transformer_1m", "si_transformer_1m", "cifg_6m", "si_cifg_6m", "cifg_9m", "si_cifg_9m"),

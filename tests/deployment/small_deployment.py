@@ -133,13 +133,22 @@ def client_of(dial, store, read=read_vocabulary, allowed=ALLOWED, limits=IMPATIE
 
 @contextlib.asynccontextmanager
 async def running(clients):
-    """Run clients beside what is inside; one that fails fails the test."""
+    """Run clients beside what is inside; one that fails ends that, and fails the test."""
     tasks = [asyncio.create_task(client.run_async()) for client in clients]
+    inside = asyncio.current_task()
+
+    def failed():
+        return [task for task in tasks if task.done() and not task.cancelled() and task.exception()]
+
+    for task in tasks:
+        task.add_done_callback(lambda _: failed() and inside.cancel())
     try:
         yield tasks
-        for task in tasks:
-            if task.done():
-                task.result()
+    except asyncio.CancelledError:
+        for task in failed():
+            inside.uncancel()
+            task.result()
+        raise
     finally:
         for task in tasks:
             task.cancel()

@@ -1,5 +1,6 @@
 """The tokens of pieces of text, remembered, because the same words come again and again."""
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice, pairwise
 
@@ -17,13 +18,17 @@ class PieceCache:
     """Encodes texts piece by piece, a piece being what stands between two spaces; each piece is encoded once.
 
     `encode` returns the token ids of each of some pieces; the ids of a text must be those of its pieces, joined. Rather
-    than begin a batch with more than `most_pieces` pieces, all are forgotten.
+    than begin a batch with more than `most_pieces` pieces, all are forgotten. Threads may share it.
     """
 
     def __init__(self, encode: EncodePieces, most_pieces: int = MOST_PIECES) -> None:
         self._encode = encode
         self._most_pieces = most_pieces
+        self._lock = threading.Lock()
         self._forget()
+
+    def __reduce__(self) -> tuple[type["PieceCache"], tuple[EncodePieces, int]]:
+        return PieceCache, (self._encode, self._most_pieces)
 
     def _forget(self) -> None:
         self._numbers = _Numbers()
@@ -33,8 +38,10 @@ class PieceCache:
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Return the token ids of each text, views of one array."""
-        if not texts:
-            return []
+        with self._lock:
+            return self._encode_batch(texts) if texts else []
+
+    def _encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         if len(self._numbers) > self._most_pieces or self._characters > MOST_CHARACTERS:
             self._forget()
         numbers = self._number_pieces(" ".join(texts).split(" "))

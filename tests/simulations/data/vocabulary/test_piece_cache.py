@@ -1,3 +1,7 @@
+import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import tokenizers
 from hypothesis import given
@@ -84,3 +88,26 @@ def test_a_failure_leaves_nothing_half_remembered(tokenizer):
     with pytest.raises(TypeError):
         cache.encode_batch(["cat \ud800"])
     assert [ids.tolist() for ids in cache.encode_batch(["cat"])] == encode(tokenizer, ["cat"])
+
+
+def test_threads_share_what_is_remembered():
+    """A second thread asks while the pieces of the first are being encoded."""
+    others = []
+
+    def encode(pieces):
+        if "first" in pieces:
+            others.append(executor.submit(cache.encode_batch, ["second third"]))
+            time.sleep(0.1)
+        return [[len(piece)] for piece in pieces]
+
+    cache = PieceCache(encode)
+    with ThreadPoolExecutor() as executor:
+        (found,) = cache.encode_batch(["first piece"])
+        (other,) = others[0].result()
+    assert (found.tolist(), other.tolist()) == ([5, 5], [6, 5])
+    (copied,) = pickle.loads(pickle.dumps(PieceCache(lengths))).encode_batch(["to be"])
+    assert copied.tolist() == [2, 2]
+
+
+def lengths(pieces):
+    return [[len(piece)] for piece in pieces]
