@@ -196,9 +196,8 @@ class Server:
     async def __aexit__(self, *exception):
         if not self.over.done():
             self.rounds.drain()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self.over), 30)
-        if self.over.done():
+            await asyncio.wait([self.over], timeout=30)
+        if self.over.done() and not self.over.cancelled():
             self.over.result()
 
 
