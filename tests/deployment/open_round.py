@@ -46,14 +46,14 @@ class Round:
         """Let no round of a test wait for the compiler."""
         program = write_training_program(self.settings.model, small.task(self.settings).model, self.settings.training)
         self.report(messages.RoundConfiguration(program=program, learning_rate=1.0))
-        self.sums.compile(self.plan(0), None)
+        self.sums.compile(self.plan(0), self.settings.training.update_clip_norm)
 
     def plan(self, number):
         return RoundPlan(number, np.zeros(0, np.int64), self.settings.seed, self.settings.client_learning_rate)
 
     async def open(self, number=0):
         plan, parameters = self.plan(number), self.downloads.offer(pack_parameters(self.params))
-        collecting = self.rounds.collect(plan, parameters, self.sums.new(plan, None))
+        collecting = self.rounds.collect(plan, parameters, self.sums.new(plan, self.settings.training.update_clip_norm))
         self.collecting = asyncio.create_task(collecting)
         await asyncio.sleep(0)
         return self

@@ -58,7 +58,7 @@ def test_no_message_has_the_bare_name_of_an_option():
         f"{package}/{path.name}:{line}: {name}"
         for package in PACKAGES
         for path in sorted((root / package).resolve().rglob("*.py"))
-        if path.name != "importing_runs.py"  # whose messages are of the settings of other runs
+        if path.name != "imported_runs.py"  # whose messages are of the settings of other runs
         for line, text in messages(path)
         for name in bare.findall(text)
     ]

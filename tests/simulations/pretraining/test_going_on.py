@@ -7,6 +7,7 @@ import pytest
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.rounds.scores import Scores
+from fedlm.fl_core.runs.private_releases import BegunRun
 from fedlm.simulations.pretraining import private_steps, run
 from fedlm.simulations.pretraining.preparing import prepare_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
@@ -21,7 +22,7 @@ def test_the_number_of_bands_is_searched_for_once(small_store, tmp_path, monkeyp
     PrivacyLedger(tmp_path / "privacy" / "ledger.jsonl").begin(begun.plan, begun.delta, "commitment", {})
     monkeypatch.setattr(private_steps, "best_bands", lambda *_: pytest.fail("searched for again"))
     goes_on = prepare_pretraining(settings, tmp_path)
-    assert begun.plan == goes_on.plan == goes_on.going_on(begun.plan, (), begun.vocabulary_origin, None).plan
+    assert begun.plan == goes_on.plan == goes_on.going_on(BegunRun(begun.plan, begun.origins)).plan
 
 
 @pytest.mark.long

@@ -71,7 +71,7 @@ def test_a_plan_is_accounted_as_fedlm_account_does(capsys, mechanism, settings, 
     assert {name: statement[name] for name in guarantee} == json.loads(json.dumps(guarantee))
     assert 3.9 < guarantee["epsilon"] <= 4
     assert guarantee["adjacency"].startswith(adjacency)
-    assert sampler == "poisson" or f"at least {found.min_separation} apart" in guarantee["assumptions"][0]
+    assert sampler == "poisson" or f"differ by at least {found.min_separation}" in guarantee["assumptions"][0]
     assert found.noise_batch_ratio == guarantee["noise_multiplier"] / found.cohort_size
 
 
