@@ -149,7 +149,7 @@ def test_an_aggregator_alone_that_is_asked_to_end_hands_over_what_it_has(tmp_pat
     shared = SharedRounds(database)
     SqlState(database).claim("run")
     content = b"".join(pack_parameters(what.model.init(jax.random.key(0))))
-    round_ = SharedRound("aa" * 16, 0, 0, 0.1, None, 2, 1, 1, 3, agreement(what), "", "selecting", 600.0)
+    round_ = SharedRound("aa" * 16, 0, 0, 0.1, 0.1, 2, 1, 1, 3, agreement(what), "", "selecting", 600.0)
 
     async def until(reached):
         # In another thread: the aggregator and the client need this one. There is no coordinator, by whose clock a
