@@ -12,7 +12,7 @@ import numpy as np
 
 from fedlm.fl_core.privacy.mechanisms.gaussian import GaussianNoise, GaussianState
 from fedlm.fl_core.privacy.mechanisms.interface import NoisePlan, NoSettings, check_horizon
-from fedlm.fl_core.privacy.mechanisms.toeplitz import ToeplitzMechanism
+from fedlm.fl_core.privacy.mechanisms.toeplitz import ToeplitzMechanism, inverted
 from fedlm.fl_core.privacy.noise.noise_source import Draw
 from fedlm.fl_core.privacy.participation import BoundedParticipation, Participation
 from fedlm.models.base import Params
@@ -47,9 +47,10 @@ class Bisr(ToeplitzMechanism):
         return _least_error(rounds, participation.bounded(rounds))
 
     def column(self, coefficients: tuple[float, ...], rounds: int) -> np.ndarray:
-        from scipy.signal import lfilter
+        return inverted(coefficients, rounds)
 
-        return lfilter([1.0], coefficients, np.eye(1, rounds)[0])
+    def inverse_column(self, coefficients: tuple[float, ...], rounds: int) -> np.ndarray:
+        return np.pad(coefficients, (0, max(0, rounds - len(coefficients))))[:rounds]
 
     def noise(self, plan: NoisePlan, first: int, end: int) -> BisrNoise:
         return BisrNoise(plan.coefficients, first, end)

@@ -1,6 +1,7 @@
 """What mechanisms share whose strategy is a Toeplitz matrix, given by its first column."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -62,6 +63,10 @@ class ToeplitzMechanism(StrategyMechanism):
     def column(self, coefficients: tuple[float, ...], rounds: int) -> np.ndarray:
         """Write out the first column of the strategy, float64 [rounds]."""
 
+    def inverse_column(self, coefficients: tuple[float, ...], rounds: int) -> np.ndarray:
+        """Write out the first column of the strategy's inverse, float64 [rounds]."""
+        return inverted(self.column(coefficients, rounds), rounds)
+
     def stretch_squared(self, plan: NoisePlan, rounds: int, most: int, min_separation: int) -> float:
         """Exactly, by Kalinin and Lampert 2024, "Banded square root matrix factorization", theorem 2."""
         column = self.column(plan.coefficients, rounds)
@@ -74,11 +79,12 @@ class ToeplitzMechanism(StrategyMechanism):
         return float(np.sum(sums.ravel()[:rounds] ** 2))
 
     def prefix_variance(self, plan: NoisePlan) -> np.ndarray:
-        return np.cumsum(np.cumsum(_inverse_column(self.column(plan.coefficients, plan.rounds))) ** 2)
+        return np.cumsum(np.cumsum(self.inverse_column(plan.coefficients, plan.rounds)) ** 2)
 
 
-def _inverse_column(column: np.ndarray) -> np.ndarray:
-    """The first column of the inverse of a lower-triangular Toeplitz matrix."""
+def inverted(column: Sequence[float] | np.ndarray, rounds: int) -> np.ndarray:
+    """The first column, float64 [rounds], of the inverse of a lower-triangular Toeplitz matrix, of whose own first
+    column the end may be left out where it is zero."""
     from scipy.signal import lfilter
 
-    return lfilter([1.0], np.trim_zeros(column, "b"), np.eye(1, len(column))[0])
+    return lfilter([1.0], np.trim_zeros(np.asarray(column), "b"), np.eye(1, rounds)[0])
