@@ -133,7 +133,7 @@ def test_no_message_breaks_a_handler_or_the_sum(tmp_path, compression):
         assert versions == ["1[31m" + 56 * "2"]
         assert (await round_.send("honest", header, content)).status == Status.ACCEPTED
         round_.rounds.drain()
-        total = round_.rounds.collecting.attempt.sum.aggregate
+        total = round_.rounds.collecting.attempt.sum.finish()
         assert all(np.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(total))
         assert int(total.weight) == int(total.clients - total.dropped) == len(accepted) + 1
         clip_norm = round_.settings.training.update_clip_norm
@@ -166,8 +166,8 @@ def test_floats_that_a_client_makes_up_are_refused_or_clipped(compression, value
         # Of factors the product may be too large, where values as large are not.
         with contextlib.suppress(WireError):
             total.add(report)
-    assert np.isfinite(float(global_norm(total.aggregate.delta)))
-    assert float(global_norm(total.aggregate.delta)) <= clip_norm * 1.0001
+    assert np.isfinite(float(global_norm(total.finish().delta)))
+    assert float(global_norm(total.finish().delta)) <= clip_norm * 1.0001
 
 
 def _from(ask, first):

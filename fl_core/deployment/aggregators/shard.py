@@ -92,7 +92,7 @@ class Shard:
         partial = PartialSum(
             token=self.token,
             aggregator=self.aggregator,
-            content=self._shared.put(pack_aggregate(self.attempt.sum.aggregate)),
+            content=self._shared.put(pack_aggregate(self.attempt.sum.finish())),
             reports=len(self.added),
             steps=self.attempt.steps,
             bytes_down=self.attempt.bytes_down,

@@ -23,9 +23,7 @@ from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.rounds.aggregation import (
     AggregationRules,
     CohortAggregate,
-    add_aggregates,
     contribution,
-    empty_aggregate,
 )
 from fedlm.fl_core.rounds.local_sgd import TrainingSums
 from fedlm.fl_core.updates.compressors import Compressor, decompress_update
@@ -76,8 +74,7 @@ class RobustSum(StreamingSum):
         self._columns = sum(leaf.size for leaf in jax.tree_util.tree_leaves(self._like))
         leaves, structure = jax.tree_util.tree_flatten(self._like)
         self._shapes = (tuple(leaf.shape for leaf in leaves), structure)
-        # What is summed beside the updates themselves.
-        self.aggregate = empty_aggregate({})
+        self._delta = {}
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         try:
             os.posix_fallocate(self._file.fileno(), 0, 4 * self._columns * most)
@@ -98,16 +95,14 @@ class RobustSum(StreamingSum):
             TrainingSums(*map(jnp.float32, training)),
             self._clip_norm,
         )
-        accepted = not bool(added.dropped)
-        if accepted:
+        if not added.dropped:
             offset = 4 * self._columns * self._rows
             for leaf in delta:
                 values = np.ascontiguousarray(leaf, np.float32).reshape(-1)
                 os.pwrite(self._file.fileno(), values.view(np.uint8).data, offset)
                 offset += values.nbytes
             self._rows += 1
-        self.aggregate = add_aggregates(self.aggregate, added)
-        return accepted
+        return self._count(added)
 
     def finish(self) -> CohortAggregate:
         """Let the weight times the robust mean take the place of the sum. Takes a while."""
@@ -120,7 +115,7 @@ class RobustSum(StreamingSum):
             for start in range(0, columns, step):
                 found[start : start + step] = robust_mean(updates[:, start : start + step], self._rule)
         self._file.close()
-        return self.aggregate._replace(delta=_unflatten(found * np.float32(rows), self._like))
+        return super().finish()._replace(delta=_unflatten(found * np.float32(rows), self._like))
 
 
 def robust_mean(updates: np.ndarray, rule: RobustRule) -> np.ndarray:
@@ -155,7 +150,7 @@ def _contribution(
     like = jax.tree_util.tree_unflatten(structure, [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in leaves])
     delta = decompress_update(compressor, key, unpack_update(compressor, message, like), like)
     added = contribution(delta, num_examples, training, rules, clip_norm=clip_norm)
-    return jax.tree_util.tree_leaves(added.delta), added._replace(delta={})
+    return jax.tree_util.tree_leaves(added.delta), added._replace(delta=())
 
 
 def _unflatten(values: np.ndarray, like: Params) -> Params:

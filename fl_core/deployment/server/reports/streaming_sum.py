@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedlm.fl_core.exact_sums import like_of
+from fedlm.fl_core.exact_sums import like_of, normalized
 from fedlm.fl_core.rounds.aggregation import (
     AggregationRules,
     CohortAggregate,
-    add_aggregates,
     contribution,
     empty_aggregate,
 )
@@ -61,7 +60,9 @@ class StreamingSum:
         # Its arrays are given to the compiled program one by one, so that no two may be the same, and there is only one
         # sum in memory: all of it is zeros.
         empty = jax.eval_shape(lambda: empty_aggregate(self._like, self._rules.exact))
-        self.aggregate: CohortAggregate = jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), empty)
+        self._delta = jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), empty.delta)
+        # In float64 the order in which reports come does not show, once the sum is rounded to float32.
+        self._counts = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape), empty._replace(delta=()))
 
     def compile(self) -> None:
         """Compile what adds a report, so that the first one of a run does not wait for it. The sum is used up."""
@@ -82,44 +83,50 @@ class StreamingSum:
             raise WireError("the update's length, or its loss, is not a finite number")
 
     def _add(self, client: int, message: jax.Array, num_examples: int, training: TrainingSums) -> bool:
-        self.aggregate, accepted = _fold(
+        self._delta, added = _fold(
             self._compressor,
             self._rules,
-            self.aggregate,
+            self._delta,
             jax.random.fold_in(self._key, client),
             message,
             jnp.float32(num_examples),
             TrainingSums(*map(jnp.float32, training)),
             self._clip_norm,
         )
-        jax.block_until_ready(self.aggregate)
-        return bool(accepted)
+        jax.block_until_ready(self._delta)  # the message is not copied
+        return self._count(added)
+
+    def _count(self, added: CohortAggregate) -> bool:
+        """Add what a report adds beside its update, and say whether it was accepted."""
+        self._counts = jax.tree_util.tree_map(np.add, self._counts, jax.device_get(added))
+        return not added.dropped
 
     def finish(self) -> CohortAggregate:
         """Give the sum of all that was added; nothing is added after this."""
-        return self.aggregate
+        return jax.tree_util.tree_map(jnp.float32, self._counts)._replace(delta=self._delta)
 
     def add_unusable(self) -> None:
         """Count a client whose training gave no finite update."""
-        counted = self.aggregate
-        self.aggregate = counted._replace(clients=counted.clients + 1, dropped=counted.dropped + 1)
+        counted = self._counts
+        self._counts = counted._replace(clients=counted.clients + 1, dropped=counted.dropped + 1)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
 def _fold(
     compressor: Compressor,
     rules: AggregationRules,
-    aggregate: CohortAggregate,
+    total: Params,
     key: jax.Array,
     message: jax.Array,
     num_examples: jax.Array,
     training: TrainingSums,
     clip_norm: jax.Array | None,
-) -> tuple[CohortAggregate, jax.Array]:
+) -> tuple[Params, CohortAggregate]:
     # Decompressed twice, once for the norm and once for the sum, an update need never be in memory: that is several
     # times as fast.
-    like = like_of(aggregate.delta)
+    like = like_of(total)
     norm = jnp.sqrt(squared_norm(compressor, key, message, like))
     delta = decompress_update(compressor, key, unpack_update(compressor, message, like), like)
     added = contribution(delta, num_examples, training, rules, clip_norm=clip_norm, norm=norm)
-    return add_aggregates(aggregate, added), added.dropped == 0
+    total = normalized(jax.tree_util.tree_map(jnp.add, total, added.delta))
+    return total, added._replace(delta=())

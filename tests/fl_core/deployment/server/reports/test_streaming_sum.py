@@ -45,3 +45,25 @@ def test_numbers_that_cancel_but_for_their_rounding_are_clipped_as_they_are_adde
             tensors.append(QuantizedTensor(codes, np.float32(-(np.float32(code) * step)), step))
         aggregate = sum_of(compressor, tensors)
         assert float(global_norm(aggregate.delta)) <= CLIP_NORM * 1.0001, f"in tensor {place}"
+
+
+def test_what_is_told_of_a_round_does_not_depend_on_the_order_of_reports():
+    compressor, rng = UniformQuantization(8), np.random.default_rng(3)
+    like = [jax.ShapeDtypeStruct((64,), jnp.float32)]
+    reports = [
+        Report(client, pack_update(compressor, [quantized(rng)], like), 3, TrainingSums(*rng.lognormal(0, 3, 3)))
+        for client in range(40)
+    ]
+    rows = []
+    for order in (reports, reports[::-1], [reports[place] for place in rng.permutation(40)]):
+        total = StreamingSum(SumSettings(like, compressor, AggregationRules("uniform")), jax.random.key(0), CLIP_NORM)
+        for report in order:
+            total.add(report)
+        rows.append(jax.tree_util.tree_map(float, total.finish()._replace(delta=(), norm_counts=())))
+    assert rows[0].clients == 40
+    assert rows[0] == rows[1] == rows[2]
+
+
+def quantized(rng):
+    codes = rng.integers(0, 256, 64).astype(np.uint8)
+    return QuantizedTensor(codes, np.float32(-rng.lognormal()), np.float32(rng.lognormal() / 100))
