@@ -88,8 +88,8 @@ def main(argv: list[str]) -> int:
 
 def _identity(command: ClientCommand) -> str:
     """Find out who this client is; refuse to speak plain text where others could listen."""
+    from fedlm.fedlm_client.credentials import client_name
     from fedlm.fl_core.deployment.addresses import loopback_only
-    from fedlm.fl_core.deployment.security.credentials import CLIENT, read_credentials
 
     if command.insecure:
         loopback_only(command.server)
@@ -105,7 +105,7 @@ def _identity(command: ClientCommand) -> str:
         raise ConfigurationError(
             f"{setting('name')} does nothing beside credentials, since the certificate has one; leave it out"
         )
-    return read_credentials(command.credentials, CLIENT).name
+    return client_name(command.credentials)
 
 
 def _read_vocabulary(content: bytes) -> Any:

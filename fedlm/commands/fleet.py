@@ -136,8 +136,8 @@ def _clock(command: FleetCommand) -> Callable[[], float]:
 def _dialling(command: FleetCommand) -> Callable[[int], Any]:
     """Choose how clients dial; with keys, make the certificates that are not there yet."""
     from fedlm.clients.device.dialling import dialling
+    from fedlm.fedlm_client.credentials import CLIENT
     from fedlm.fl_core.deployment.addresses import check_address, loopback_only
-    from fedlm.fl_core.deployment.security.credentials import CLIENT
     from fedlm.fl_core.deployment.security.keys import Authority
 
     check_address(command.server)

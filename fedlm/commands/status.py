@@ -3,7 +3,6 @@
 import http.client
 import json
 import math
-import ssl
 import time
 import urllib.error
 import urllib.request
@@ -21,7 +20,6 @@ from rich.text import Text
 from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
 from fedlm.fl_core.deployment.addresses import check_address, loopback_only
-from fedlm.fl_core.deployment.security.certificates import AUTHORITY_FILE, certificate_pem, read_certificate
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.json_text import json_text
@@ -74,6 +72,8 @@ def _statuses(command: StatusCommand) -> Iterator[dict[str, Any]]:
 
 
 def _fetch(command: StatusCommand) -> Callable[[], dict[str, Any]]:
+    from fedlm.fedlm_client.credentials import authority_tls
+
     check_address(command.server)
     headers, tls, scheme = {}, None, "http"
     if command.keys is None:
@@ -81,9 +81,7 @@ def _fetch(command: StatusCommand) -> Callable[[], dict[str, Any]]:
     else:
         token = OperatorAccess(command.keys / OPERATOR_TOKEN_FILE).token()
         headers["Authorization"], scheme = f"Bearer {token}", "https"
-        tls = ssl.create_default_context(
-            cadata=certificate_pem(read_certificate(command.keys / AUTHORITY_FILE)).decode()
-        )
+        tls = authority_tls(command.keys)
     # By no proxy that the environment names, which would hear plain text.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
     url = f"{scheme}://{command.server}/status.json"

@@ -8,8 +8,9 @@ import pytest
 
 from fedlm.clients.device.enrolment import enrol_device
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fl_core.deployment.security.certificates import KeysError, make_request, new_key
-from fedlm.fl_core.deployment.security.credentials import CLIENT, read_credentials
+from fedlm.fedlm_client.credentials import client_name
+from fedlm.fedlm_client.errors import KeysError
+from fedlm.fl_core.deployment.security.certificates import make_request, new_key
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import http_listener
 from fedlm.fl_core.deployment.transport.http_enrolment import EnrolmentServer
@@ -49,7 +50,7 @@ def test_a_device_gets_its_certificate_from_the_right_server_alone(tmp_path):
             assert not other.issued()
 
     asyncio.run(go())
-    assert read_credentials(tmp_path / "alice", CLIENT).name == "alice"
+    assert client_name(tmp_path / "alice") == "alice"
     assert sorted(path.name for path in (tmp_path / "alice").iterdir()) == ["ca.pem", "client.key", "client.pem"]
 
 

@@ -8,11 +8,11 @@ import ssl
 import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.credentials import client_name, client_tls
 from fedlm.fedlm_client.errors import RefusedError, TransportError, UnknownArtifactError, WrongServerError
 from fedlm.fedlm_client.http_channel import HttpChannel
 from fedlm.fedlm_client.protocol import CLIENT_NAME, PROTOCOL, UPLOAD_HEADER
 from fedlm.fl_core.composed_settings import with_changes
-from fedlm.fl_core.deployment.security.credentials import client_tls, read_credentials
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import http_connections
 from tests.deployment import small_deployment as small
@@ -227,7 +227,7 @@ def test_strangers_and_the_revoked_do_not_get_in(tmp_path, caplog):
             with pytest.raises(RefusedError, match="revoked"):
                 await channel.check_in(READY)
             await channel.close()
-            assert server.rounds.registry.number_of(read_credentials(ann, "client").name) is not None
+            assert server.rounds.registry.number_of(client_name(ann)) is not None
             assert server.rounds.registry.number_of("somebody else") is None
 
     asyncio.run(go())

@@ -10,7 +10,7 @@ import pytest
 from fedlm.clients.device.dialling import dialling
 from fedlm.clients.device.server_instructions import encode
 from fedlm.fedlm_client.client import Client
-from fedlm.fedlm_client.credentials import client_tls, name_of
+from fedlm.fedlm_client.credentials import client_name, client_tls
 from fedlm.fedlm_client.errors import ClientError
 from fedlm.fedlm_client.example_store import ExampleStore
 from fedlm.fedlm_client.http_channel import HttpChannel
@@ -214,7 +214,7 @@ def test_a_plan_client_is_known_by_its_certificate_and_keeps_to_the_plan_of_part
                 client.stop()
 
     asyncio.run(run())
-    assert name_of(credentials) == "ann"
+    assert client_name(credentials) == "ann"
     assert said[-2:] == ["round 0: ACCEPTED", "it has taken part as often as it may"]
     (found,) = json.loads((tmp_path / "record").read_text())["populations"].values()
     assert (found["plan"], list(found["taken"]), found["told"]) == ([3, 1, 1], ["0"], [])

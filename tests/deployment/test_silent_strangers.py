@@ -11,11 +11,12 @@ import pytest
 
 from fedlm.clients.device.enrolment import enrol
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.credentials import client_tls
 from fedlm.fedlm_client.errors import TransportError
 from fedlm.fedlm_client.http_channel import HttpChannel
 from fedlm.fedlm_client.protocol import PROTOCOL
 from fedlm.fl_core.deployment.security.certificates import make_request, new_key
-from fedlm.fl_core.deployment.security.credentials import client_tls, reloading_tls
+from fedlm.fl_core.deployment.security.credentials import reloading_tls
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess, write_operator_token
 from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits

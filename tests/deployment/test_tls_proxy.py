@@ -10,10 +10,10 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.credentials import client_tls, read_certificate
 from fedlm.fedlm_client.errors import RefusedError
 from fedlm.fedlm_client.protocol import CHECK_IN, CLIENT_CERTIFICATE
-from fedlm.fl_core.deployment.security.certificates import certificate_pem, read_certificate
-from fedlm.fl_core.deployment.security.credentials import client_tls
+from fedlm.fl_core.deployment.security.certificates import certificate_pem
 from fedlm.fl_core.deployment.security.forwarded_certificates import ForwardedCertificates
 from fedlm.fl_core.deployment.security.keys import Authority
 from tests.support.serving import Handlers, serving

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .client import Client, printable
-from .credentials import client_tls, name_of
+from .credentials import client_name, client_tls
 from .errors import ClientError
 from .example_store import ExampleStore
 from .http_channel import HttpChannel
@@ -62,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> None:
         raise ClientError("give --credentials, or --insecure and --name to speak plain text on loopback")
     name, tls = arguments.name, None
     if arguments.credentials is not None:
-        name, tls = name_of(arguments.credentials), client_tls(arguments.credentials)
+        name, tls = client_name(arguments.credentials), client_tls(arguments.credentials)
 
     def dial() -> HttpChannel:
         return HttpChannel(arguments.server, name, tls, arguments.proxy)

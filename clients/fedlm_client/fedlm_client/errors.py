@@ -14,6 +14,10 @@ class WrongServerError(ClientError):
     does not help."""
 
 
+class KeysError(ClientError):
+    """A key or a certificate is missing, damaged, not valid now or not of this deployment."""
+
+
 class RefusedError(Exception):
     """The server refuses the call itself: who calls, or what was sent; trying again does not help."""
 

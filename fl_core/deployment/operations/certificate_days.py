@@ -6,8 +6,8 @@ from pathlib import Path
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from fedlm.fl_core.deployment.security.certificates import AUTHORITY_FILE, KeysError, read_certificate
-from fedlm.fl_core.deployment.security.credentials import SERVER
+from fedlm.fedlm_client.credentials import AUTHORITY_FILE, SERVER, read_certificate
+from fedlm.fedlm_client.errors import KeysError
 
 
 class CertificateDays:

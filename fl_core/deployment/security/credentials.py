@@ -4,64 +4,19 @@ import datetime
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from fedlm.fedlm_client.errors import RefusedError
+from fedlm.fedlm_client.credentials import AUTHORITY_FILE, CLIENT, SERVER, read_credentials, said_time
+from fedlm.fedlm_client.errors import KeysError, RefusedError
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.deployment.event_log import event, warn
-from fedlm.fl_core.deployment.security.certificates import (
-    AUTHORITY_FILE,
-    KeysError,
-    certificate_pem,
-    check_certificate,
-    check_name,
-    common_name,
-    key_pem,
-    read_certificate,
-    read_certificates,
-    read_key,
-    said_time,
-)
+from fedlm.fl_core.deployment.security.certificates import check_name
 from fedlm.fl_core.deployment.security.revocations import Revocations, serial_entry
-
-SERVER, CLIENT = "server", "client"
 
 _Made = TypeVar("_Made")
 _SECONDS_BETWEEN_LOOKS = 1.0
-
-
-@dataclass(frozen=True)
-class Credentials:
-    """One side's own certificate and key, and the authority that it believes."""
-
-    authority: bytes  # certificate, in PEM; several while one authority follows another
-    certificate: bytes  # its own, in PEM
-    key: bytes  # its own, in PEM
-    name: str
-
-
-def read_credentials(folder: Path, side: str) -> Credentials:
-    """Read the credentials of one side, and check that they belong together.
-
-    Args:
-      folder: with `ca.pem`, and the certificate and key of the side.
-
-    Raises:
-      KeysError: a file is missing, damaged, not valid now, readable by others, or does not belong to the others.
-    """
-    path = folder / f"{side}.pem"
-    authorities, certificate = read_certificates(folder / AUTHORITY_FILE), read_certificate(path)
-    key = read_key(folder / f"{side}.key")
-    check_certificate(path, certificate, key, authorities)
-    return Credentials(
-        b"".join(map(certificate_pem, authorities)),
-        certificate_pem(certificate),
-        key_pem(key),
-        common_name(certificate),
-    )
 
 
 def write_credentials(folder: Path, authority: bytes, certificate: bytes, key: bytes) -> None:
@@ -88,14 +43,6 @@ def server_tls(folder: Path, certified: bool = False) -> ssl.SSLContext:
     if certified:
         context.load_verify_locations(folder / AUTHORITY_FILE)
         context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def client_tls(folder: Path) -> ssl.SSLContext:
-    """Make the TLS of a client; see `read_credentials` for its errors."""
-    read_credentials(folder, CLIENT)
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(folder / AUTHORITY_FILE))
-    context.load_cert_chain(folder / f"{CLIENT}.pem", folder / f"{CLIENT}.key")
     return context
 
 

@@ -21,24 +21,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedlm.fedlm_client.errors import RefusedError
+from fedlm.fedlm_client.credentials import AUTHORITY_FILE, SERVER, read_certificate, read_key
+from fedlm.fedlm_client.errors import KeysError, RefusedError
 from fedlm.fl_core.atomic_files import create_privately, make_folder, write_atomically
 from fedlm.fl_core.deployment.security.certificates import (
-    AUTHORITY_FILE,
-    KeysError,
     certificate_pem,
     check_name,
     hosts_of,
     key_pem,
     new_key,
-    read_certificate,
-    read_key,
     requested_key,
     sign_authority,
     sign_client,
     sign_server,
 )
-from fedlm.fl_core.deployment.security.credentials import SERVER, write_credentials, write_pair
+from fedlm.fl_core.deployment.security.credentials import write_credentials, write_pair
 from fedlm.fl_core.deployment.security.revocations import (
     Revocations,
     begin_list,

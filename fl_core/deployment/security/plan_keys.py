@@ -5,8 +5,9 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedlm.fedlm_client.credentials import read_private_key
+from fedlm.fedlm_client.errors import KeysError
 from fedlm.fl_core.atomic_files import create_privately, make_folder, write_atomically
-from fedlm.fl_core.deployment.security.certificates import KeysError, read_private_key
 
 PLAN_KEY_FILE, PUBLIC_PLAN_KEY_FILE = "plan.key", "plan.pub"
 PURPOSE = b"fedlm plan 1\n"

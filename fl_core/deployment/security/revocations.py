@@ -13,8 +13,8 @@ from pathlib import Path
 
 from cryptography import x509
 
+from fedlm.fedlm_client.errors import KeysError
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.deployment.security.certificates import KeysError
 
 REVOKED_FOLDER, _LIST = "revoked", "list"
 """In the folder of keys: the folder of the list, which alone is in it, so that it can be mounted by itself."""

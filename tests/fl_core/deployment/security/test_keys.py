@@ -16,18 +16,21 @@ from hypothesis import strategies as st
 
 from fedlm.commands.cli import main
 from fedlm.commands.keys import _ACTIONS
-from fedlm.fedlm_client.errors import RefusedError
-from fedlm.fl_core.deployment.addresses import loopback_only
-from fedlm.fl_core.deployment.security import certificates, keys, revocations
-from fedlm.fl_core.deployment.security.certificates import KeysError, common_name, make_request, new_key
-from fedlm.fl_core.deployment.security.credentials import (
+from fedlm.fedlm_client.credentials import (
     CLIENT,
     SERVER,
-    CertifiedNames,
-    ClientCertificate,
+    authority_tls,
+    check_certificate,
+    client_name,
+    client_tls,
+    common_name,
     read_credentials,
-    server_tls,
 )
+from fedlm.fedlm_client.errors import KeysError, RefusedError
+from fedlm.fl_core.deployment.addresses import loopback_only
+from fedlm.fl_core.deployment.security import certificates, keys, revocations
+from fedlm.fl_core.deployment.security.certificates import make_request, new_key
+from fedlm.fl_core.deployment.security.credentials import CertifiedNames, ClientCertificate, server_tls
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.errors import ConfigurationError
 
@@ -62,13 +65,11 @@ def test_only_their_owner_can_read_private_keys(authority, tmp_path):
 def test_credentials_that_the_other_side_would_refuse_are_refused_at_once(authority, tmp_path, monkeypatch):
     authority.make_server(["fl.example.org", "10.0.0.1"])
     server = read_credentials(tmp_path / "keys", SERVER)
-    names = x509.load_pem_x509_certificate(server.certificate).extensions.get_extension_for_class(
-        x509.SubjectAlternativeName
-    )
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     assert names.value.get_values_for_type(x509.DNSName) == ["fl.example.org"]
     assert server_tls(tmp_path / "keys").get_ca_certs() == []
     folder, others = authority.make_client("alice"), Authority.create(tmp_path / "other").make_client("alice")
-    assert read_credentials(folder, CLIENT).name == "alice"
+    assert client_name(folder) == "alice"
     (folder / "client.key").chmod(0o640)
     with pytest.raises(KeysError, match="chmod 600"):
         read_credentials(folder, CLIENT)
@@ -85,6 +86,16 @@ def test_credentials_that_the_other_side_would_refuse_are_refused_at_once(author
     (folder / "client.key").write_bytes(b"-----BEGIN PRIVATE KEY-----\n!")
     with pytest.raises(KeysError, match="no private key"):
         read_credentials(folder, CLIENT)
+
+
+def test_each_authority_of_a_file_is_believed(authority, tmp_path):
+    folder, others = authority.make_client("alice"), Authority.create(tmp_path / "other").make_client("alice")
+    with (folder / "ca.pem").open("ab") as file:
+        file.write((others / "ca.pem").read_bytes())
+    assert len(client_tls(folder).get_ca_certs()) == len(authority_tls(folder).get_ca_certs()) == 2
+    (folder / "ca.pem").unlink()
+    with pytest.raises(KeysError, match=r"ca\.pem: no certificate can be read"):
+        authority_tls(folder)
 
 
 def test_a_token_buys_one_certificate_for_one_device(authority):
@@ -137,7 +148,7 @@ def test_a_clock_that_is_off_is_said_with_both_times_and_their_zone(tmp_path, mi
     certificate = SimpleNamespace(not_valid_before_utc=begins, not_valid_after_utc=ends)
     valid = rf"valid from {begins:%Y-%m-%d %H:%M:%S} UTC to {ends:%Y-%m-%d %H:%M:%S} UTC"
     with pytest.raises(KeysError, match=rf"{valid}, but this machine's clock says {now:%Y-%m-%d %H}:.* UTC; {advice}"):
-        certificates.check_certificate(tmp_path, certificate, None, [])
+        check_certificate(tmp_path, certificate, None, [])
 
 
 def test_a_certificate_that_has_ended_is_let_in_no_more(authority, tmp_path):

@@ -3,7 +3,8 @@
 import asyncio
 import socket
 
-from fedlm.fl_core.deployment.security.credentials import client_tls, reloading_tls
+from fedlm.fedlm_client.credentials import client_tls
+from fedlm.fl_core.deployment.security.credentials import reloading_tls
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport.http_listener import HttpListener
 
