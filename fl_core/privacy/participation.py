@@ -68,14 +68,13 @@ class PoissonParticipation(BySampling):
 
     def in_words(self, unit: str, time: str) -> str:
         """Say who takes part, of units by their noun, and when, by the noun of what updates are summed over."""
-        often = f"each {time}"
-        if self.cycle > 1:
-            often = (
-                f"no {time}s but those of its part, one of {self.cycle} that take turns, drawn whatever the data, and "
-                "in each of these"
-            )
-        probability = f"{self.sampling_probability:.6g}"
-        return f"each {unit} takes part in {often} independently with probability {probability}, in secret"
+        drawn = f"independently with probability {self.sampling_probability:.6g}, in secret"
+        if self.cycle == 1:
+            return f"each {unit} takes part in each {time} {drawn}"
+        return (
+            f"{unit}s are in {self.cycle} parts that take turns, drawn whatever the data; each {unit} takes part only "
+            f"in {time}s of its part, in each of them {drawn}"
+        )
 
     def most_eligible(self, stretches: Sequence[tuple[int, int]]) -> int:
         """Count the rounds in which one client may be drawn, of stretches from one round to before another."""
@@ -107,7 +106,10 @@ class TruncatedPoissonParticipation(PoissonParticipation):
         return super().sampled_rounds(stretches)._replace(population=self.population, most=self.most)
 
     def in_words(self, unit: str, time: str) -> str:
-        return f"{super().in_words(unit, time)}; of more than {self.most} a uniformly random part is left out"
+        return (
+            f"{super().in_words(unit, time)}; if more than {self.most} are drawn, only {self.most} of them take part, "
+            "chosen uniformly at random"
+        )
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ class BoundedParticipation(ByLimits):
         most, apart = self.max_participations, self.min_separation
         differing = f"whose numbers differ by at least {apart}"
         if most is None:
-            return f"a client takes part in {'any round' if apart == 1 else f'rounds {differing}'}"
+            return f"a client takes part in {'any number of rounds' if apart == 1 else f'rounds {differing}'}"
         often = f"a client takes part in at most {_rounds(most)}"
         return often if 1 in (most, apart) else f"{often}, {differing}"
 
@@ -219,8 +221,7 @@ class EpochParticipation(ByLimits):
 
     def in_words(self, unit: str, time: str) -> str:
         """See `PoissonParticipation.in_words`."""
-        every = f"every {self.rounds_per_epoch} consecutive rounds that make up an epoch"
-        return f"a client takes part in at most one of {every}"
+        return f"a client takes part at most once in each epoch of {_rounds(self.rounds_per_epoch)}"
 
 
 Participation = PoissonParticipation | BoundedParticipation | EpochParticipation

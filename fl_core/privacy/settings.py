@@ -126,8 +126,8 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
         """Say of each setting that breaks the guarantee, or that it lacks, how."""
         if sampler not in PRIVATE_SAMPLERS:
             yield (
-                f"{setting('cohort_sampler')} is {sampler}, for which there is no sound analysis: it neither bounds "
-                "how often a client takes part, nor draws every client independently. Give one of "
+                f"{setting('cohort_sampler')} is {sampler}, for which there is no sound analysis: it does not bound "
+                "how often a client takes part, and does not draw every client independently. Give one of "
                 f"{', '.join(PRIVATE_SAMPLERS)}"
             )
         if clip_norm is None:
@@ -137,14 +137,15 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
             )
         if weighting == "examples":
             yield (
-                f"{setting('weighting')} is examples, but with privacy all clients must weigh the same, since nothing "
-                "bounds what one says that it has; give weighting uniform, or leave it out"
+                f"{setting('weighting')} is examples, but with privacy all clients must weigh the same, since a client "
+                f"could claim any number of examples; give {setting('weighting')} uniform, or leave it out"
             )
         if sampler == "poisson" and not MECHANISMS[self.privacy].independent_rounds:
             yield (
-                f"{setting('privacy')} is {self.privacy}, but the {setting('cohort_sampler')} is poisson: no sound "
-                f"analysis of the two together is implemented. Give privacy {' or '.join(independent_mechanisms())}, "
-                f"or the {setting('cohort_sampler')} min_separation or shuffled_epochs"
+                f"{setting('privacy')} is {self.privacy} and {setting('cohort_sampler')} is poisson, but there is no "
+                f"sound analysis of the two together. Give {setting('privacy')} "
+                f"{' or '.join(independent_mechanisms())}, or {setting('cohort_sampler')} min_separation or "
+                "shuffled_epochs"
             )
         given = [name for name in TARGETS if getattr(self, name) is not None]
         if len(given) != 1:

@@ -52,15 +52,15 @@ from fedlm.fl_core.privacy.promise.spending import (
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 
 _OF_SELECTION = (
-    "how many runs {} was chosen from, and the scores and models of the others, are known to nobody but the operator",
-    "the runs that {} was chosen from were drawn from candidates that were fixed without looking at the data",
-    "the score that {} was chosen by is made of its released models and of the data of other people, who are the same "
-    "whoever trains; nothing is promised to those",
+    "only the operator knows how many runs {} was chosen from, and the scores and models of the others",
+    "nobody looked at the data to fix the candidates; the runs that {} was chosen from were drawn from these",
+    "the score of {} depends only on its released models and on other people's data; these people are the same whoever "
+    "trains, and nothing is promised to them",
 )
-UNCHOSEN = "it is a trial of a private selection, of which only the best is covered, and it was not chosen"
+UNCHOSEN = "it is a trial that a private selection did not choose, and the selection covers only the chosen trial"
 _PEOPLE = {
     "public": "the first parameters were made from public data alone",
-    "disjoint": "the first parameters were made from data of other people, of whom nothing is promised here",
+    "disjoint": "the first parameters were made from data of other people, and nothing is promised to them here",
 }
 
 
@@ -96,7 +96,7 @@ class Statement(NamedTuple):
         claims = [one.sentence(private=True) for one in quoted_claims(self.ancestry)]
         relevance = [] if self.relevance is None else [self.relevance.sentence()]
         first, *behind = [one.sentence() for one in self.vocabularies]
-        of_words = [first, *(f"of what the first parameters went through, {one}" for one in behind)]
+        of_words = [first, *(f"for an earlier training of the parameters, {one}" for one in behind)]
         return "; ".join([*words, *of_words, *relevance, *claims])
 
     def as_terms(self) -> dict[str, Any]:
@@ -336,8 +336,8 @@ def _each_once(found: Sequence[Phase], chains: Sequence[list[str]]) -> tuple[lis
             doubts.append(f"{phase.words} went on in two places, with the same noise over different sums")
         elif not whole and records < farthest.ledger["records"]:
             doubts.append(
-                f"{phase.words} is behind these runs as it stood at different times, and whether it went on in one "
-                "place alone is not known; give that run too"
+                f"these runs rest on {phase.words} as it was at different times, and nothing shows that it went on in "
+                "one place alone; give that run too"
             )
     return [*longest.values(), *others], list(dict.fromkeys(doubts))
 
@@ -350,16 +350,14 @@ def _chosen_twice(trainings: Sequence[Phase]) -> list[str]:
         if phase.people == "same" and law_of(phase.tuning) is not None and not is_unchosen(phase.tuning or {}):
             outcomes.setdefault(str((phase.tuning or {})["selection"].get("id")), []).append(phase.words)
     return [
-        f"{' and '.join(words)} were chosen by one private selection, of which one run alone is covered"
+        f"one private selection chose {' and '.join(words)}, but it covers only one run"
         for words in outcomes.values()
         if len(words) > 1
     ]
 
 
-_NO_DELTA_LEFT = "the vocabularies were made with more delta than this; ask for a larger delta"
-_ONE_UNIT = (
-    "whoever is among the people of this run and of the runs that its first parameters come from is one unit of each"
-)
+_NO_DELTA_LEFT = "the vocabularies alone have spent this delta; ask for a larger delta"
+_ONE_UNIT = "a person in the data of this run and of the runs behind its first parameters is one unit in each of them"
 
 
 def _spending_words(phase: Phase) -> str:
@@ -385,8 +383,8 @@ def _assumed(ancestry: Sequence[Phase], tuning: Mapping[str, Any] | None = None)
             lines += [line.format(words) for line in _OF_SELECTION]
         else:
             lines.append(
-                f"{words} was not chosen by looking at the others of the {found['runs']} or more private runs that it "
-                "was compared with: choosing among them is not accounted"
+                f"nobody chose {words} by looking at the others among the {found['runs']} or more private runs of its "
+                "comparison; such a choice is not accounted for"
             )
     return lines
 
@@ -398,4 +396,4 @@ def _assumed_of(vocabularies: Sequence[VocabularyOrigin], relevances: Sequence[R
 
 
 def _selection_words(law: TrialsLaw) -> str:
-    return f"the best of a random number of such runs, which is of a {law.words()}"
+    return f"the best of several such runs, whose number was drawn from a {law.words()}"

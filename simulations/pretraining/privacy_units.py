@@ -117,40 +117,39 @@ class Units:
     def unit(self) -> str:
         """What a unit is, in the words of a privacy statement."""
         if self.stream.item_sequences:
-            return f"all items of one user, of which the last {self.length} before those held out are trained on"
+            return f"all items of one user (training reads the last {self.length} before those held out)"
         if self.kind == "user":
             most = "1 sequence" if self.sequences_per_unit == 1 else f"{self.sequences_per_unit} sequences"
             each = " with a prompt and its completion" if self.has_completions else ""
-            cut = f"of which at most {most} of {self.length} tokens{each} are trained on"
-            return f"all text of one {self.noun}, {cut}"
+            return f"all text of one {self.noun} (training reads at most {most} of {self.length} tokens{each})"
         if self.packing == "packed":
             return f"{PACKED} of {self.length} tokens"
         if self.has_completions:
-            return f"one prompt with its completion, of which at most {self.length} tokens are read"
-        return f"one example, of which at most {self.length} tokens are trained on"
+            return f"one prompt with its completion (training reads at most {self.length} tokens)"
+        return f"one example (training reads at most {self.length} tokens)"
 
     @property
     def protects(self) -> str:
         """What a promise about units covers, and what it does not."""
         if self.stream.item_sequences:
             return (
-                "Everything of one user is in one unit. Which users and items there are is not covered, unless the "
-                "vocabulary of items is."
+                "Everything of one user is in one unit. The promise does not cover which users and items there are, "
+                "unless it covers the vocabulary of items."
             )
         if self.noun == "document":
             return (
-                "The data set was imported without users: somebody who wrote several documents is spread over as many "
-                "units. The promise is per document, not per user."
+                "The data set was imported without users: each document of a person is a unit of its own. The promise "
+                "is per document, not per user."
             )
         if self.kind == "user":
             return "Everything that one user wrote is in one unit."
         if self.packing == "packed":
             return (
-                "A document or a user may be spread over several sequences, each of which counts for itself, and a "
-                "sequence may hold data of several users. The promise is per sequence, not per document or per user. "
-                "Neighbouring sequences share one token."
+                "A document or a user may be in several sequences, and each of these is a unit. A sequence may hold "
+                "data of several users. The promise is per sequence, not per document or per user. Neighbouring "
+                "sequences share one token."
             )
-        return "A user with several examples is spread over as many units. The promise is per example, not per user."
+        return "Each example of a user is a unit of its own. The promise is per example, not per user."
 
     @property
     def cut(self) -> str | None:
@@ -164,7 +163,7 @@ class Units:
         ended = int((tokens - self.stream.prompt_lengths > self.length + 1).sum())
         return (
             f"{longer:,} of {self.stream.num_examples:,} examples are longer than {self.length} tokens: their prompts "
-            f"lose their beginnings, and {ended:,} completions, which are longer by themselves, their ends"
+            f"lose their beginnings; {ended:,} completions are too long by themselves, and lose their ends"
         )
 
     def describe(self) -> dict[str, Any]:

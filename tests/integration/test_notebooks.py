@@ -50,7 +50,7 @@ def test_the_notebook_on_fine_tuning_keeps_promises_apart():
     said = " ".join("".join(output.get("text", "") for output in outputs(notebook)).split())
     for part in (
         "(epsilon = 8, delta = 1e-05)-differential privacy",
-        "unit: example: one prompt with its completion, of which at most 20 tokens are read",
+        "unit: example: one prompt with its completion (training reads at most 20 tokens)",
         "assumed: the first parameters were made from public data alone",
         "the vocabulary is public",
         "without privacy: NOT PRIVATE",

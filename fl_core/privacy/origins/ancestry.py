@@ -26,11 +26,11 @@ MODEL_IMPORT = "model import"
 CLAIM_FIELD = "publisher_claim"
 """In what a checkpoint says of imported parameters: what their publisher claims, see `PublisherClaim`."""
 NOTHING_PROMISED = "it was trained without privacy"
-OF_A_PUBLISHER = "its weights were imported, and what their publisher promises of them was not checked"
+OF_A_PUBLISHER = "its weights were imported, and nobody has checked what their publisher promises"
 TUNING_FIELD = "tuning"
 """In what checkpoints and ledger say of a run: `runs`, the number of private runs that it was compared with, or
 `selection`, the private selection that it is a trial of; its ledger adds `chosen` to the best of those."""
-COUNTED_IN_THE_OPEN = "its relevances of tokens were counted without privacy in data of people who count"
+COUNTED_IN_THE_OPEN = "its relevances of tokens were counted without privacy in data of the same people"
 
 
 class Phase(NamedTuple):

@@ -95,11 +95,11 @@ class Quoted(NamedTuple):
     def sentence(self, private: bool) -> str:
         """Quote the claim behind what is said of a run, which promises something itself where `private`."""
         if self.claim is None:
-            return f"of the weights that {self.weights} took in, no claim of their publisher is known"
+            return f"the weights that {self.weights} took in come without a claim of their publisher"
         apart = "not part of the epsilon above" if private else "no promise of this run"
         return (
             f"the publisher of the weights that {self.weights} took in claims {self.claim.words()}: fedlm has not "
-            f"checked it, and it is {apart}"
+            f"checked this claim, and it is {apart}"
         )
 
 

@@ -25,12 +25,15 @@ RELEVANCE_FIELD = "relevance_origin"
 """Under which checkpoints, ledgers and statements say where the relevances of a run come from."""
 UNIT = "client: all data of one client"
 ADJACENCY = "add-or-remove: all data of one client is added to the rest, or removed from it"
-MECHANISM = "the shares of each client's units that each token occurs in, of bounded norm, summed with Gaussian noise"
+MECHANISM = (
+    "each client adds, for each token, the share of its units that contain it; what a client adds has a bounded norm, "
+    "and the sum gets Gaussian noise"
+)
 ASSUMPTIONS = (
-    "the relevances of tokens are those of one count: another count of the same data is another, which spends as much "
+    "the relevances of tokens come from one count: another count of the same data gives others, and spends as much "
     "again",
-    "the counts of relevances and their noise are seen by nobody but the operator, and their settings were chosen "
-    "without looking at the data",
+    "only the operator sees the counts of relevances and their noise, and nobody looked at the data to choose their "
+    "settings",
 )
 _FORMAT = "fedlm relevance 1"
 _FIELDS = ("format", "vocabulary_sha256", "training_data_sha256", "unit", "length", "packing", "relevance")
@@ -86,7 +89,7 @@ class RelevanceOrigin:
         """Why nothing can be promised of a model with these relevances; None where something can."""
         if self.kind != "training data":
             return None
-        return "the relevances of tokens that its attention is corrected by were counted in data without privacy"
+        return "its attention uses relevances of tokens that were counted in the data without privacy"
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -111,8 +114,8 @@ class RelevanceOrigin:
                 f"for each client; {MECHANISM}, noise multiplier {self.private.noise_multiplier:.6g}"
             )
         if self.kind == "public":
-            return "the relevances of tokens are public, as their user has said: they hold nothing of anybody"
-        return "RELEVANCES NOT COVERED: they were counted in data without privacy"
+            return "the relevances of tokens are public: the user has said that they hold nobody's data"
+        return "RELEVANCES NOT COVERED: they were counted in the data without privacy"
 
     def as_json(self) -> dict[str, Any]:
         """Make a JSON-able dictionary, which `from_json` takes, with what a reader needs to judge it."""

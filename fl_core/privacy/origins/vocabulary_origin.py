@@ -30,18 +30,19 @@ UNIT = "client: all data of one client"
 PACKED = "one packed sequence"
 """With which the words on a unit of privacy begin that may hold data of several clients; see `may_be_of_several`."""
 ADJACENCY = "add-or-remove: all data of one client is added to the rest, or removed from it"
-MECHANISM = "counts of words or items with Gaussian noise, of which those above a threshold are kept"
+MECHANISM = "words or items are counted with Gaussian noise, and those whose count is above a threshold are kept"
 ASSUMPTIONS = (
-    "the vocabulary is one of one import: another import of the same data makes another, which spends as much again",
-    "the counts, their noise and what is below the threshold are seen by nobody but the operator",
-    "printable ASCII characters and all settings of the import were chosen without looking at the data",
+    "the vocabulary comes from one import: another import of the same data makes another, and spends as much again",
+    "only the operator sees the counts, their noise and what is below the threshold",
+    "nobody looked at the data to choose the settings of the import or the characters that every vocabulary has "
+    "(printable ASCII)",
 )
 AS_FIXED = (
-    "the guarantee takes the vocabulary as fixed, but one client more or less might change it, and with it the "
-    "tokens of others' data, or which items and users are left"
+    "the guarantee takes the vocabulary as fixed, but one client more or less might change it; this would change how "
+    "others' data become tokens, or which items and users are left"
 )
 """Of a vocabulary that is not covered."""
-OF_ANOTHER = "what is hidden as one here was no more than one client of the data set that the vocabulary was made with"
+OF_ANOTHER = "one unit here was at most one client in the data set that the vocabulary was made with"
 """Beside `ASSUMPTIONS`, of a private vocabulary that was taken from another data set."""
 
 
@@ -146,7 +147,7 @@ class VocabularyOrigin:
         if not self.covered:
             return f"VOCABULARY NOT COVERED: {self._made()}; {AS_FIXED}"
         if self.private is None:
-            return "the vocabulary is public, as its user has said: it holds nothing of anybody"
+            return "the vocabulary is public: the user has said that it holds nobody's data"
         multiplier = f"{self.private.noise_multiplier:.6g}"
         return f"the vocabulary is covered: {self._made()}; {MECHANISM}, noise multiplier {multiplier}"
 
@@ -154,18 +155,18 @@ class VocabularyOrigin:
         """Say what it was made of, and why that is not covered where it is not."""
         where = " of another data set" if self.of_another else ""
         if self.kind == "given":
-            return "it was given, and nobody has said that it is public; it may show what a few people alone have"
+            return "it was given, and nobody has said that it is public; it may show what only a few people have"
         if self.private is None:
-            known = "" if self.recorded else " (nothing is recorded of it, so this is taken to be so)"
-            without = f"it was made of the training data{where} without privacy{known}"
-            return f"{without}, and may show what one client alone has"
+            known = "" if self.recorded else " (there is no record of it, so fedlm assumes this)"
+            without = f"it was made from the training data{where} without privacy{known}"
+            return f"{without}, and may show what only one client has"
         made = (
-            f"it was made of the training data{where}, with (epsilon = {rounded_up(self.private.epsilon)}, "
+            f"it was made from the training data{where}, with (epsilon = {rounded_up(self.private.epsilon)}, "
             f"delta = {rounded_up(self.private.delta)})-differential privacy for each client"
         )
         if self.unit_of_several:
-            return f"{made}, and {PACKED} may hold data of several"
-        return made if self.covered else f"{made} there, and one user here may have been many of these"
+            return f"{made}, but {PACKED} may hold data of several clients"
+        return made if self.covered else f"{made} there, but one user here may have been many clients there"
 
     def as_json(self) -> dict[str, Any]:
         """Make a JSON-able dictionary, which `from_json` takes, with what a reader needs to judge it."""

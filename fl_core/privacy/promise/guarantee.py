@@ -293,8 +293,8 @@ def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
     else:
         clipped = f"the gradient of each {unit} is clipped, and the noised sum"
     rounding = (
-        "rounding in 32-bit floating point moves a sum of gradients by no more than 2^-12 of the clip norm, for which "
-        "room is left"
+        "rounding in 32-bit floating point moves a sum of gradients by at most 2^-12 of the clip norm, and clipping "
+        "leaves room for that"
     )
     answering = unit == "client" and not plan.participation.sampled
     return (
@@ -302,25 +302,25 @@ def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
         *((_ANSWERS,) if answering else ()),
         f"{clipped} is divided by a number fixed beforehand",
         f"only models made of noised sums are published; measurements of single {time}s are not",
-        f"{_generators(plan)}; noise is computed in 64-bit floating point, and rounded with the sum, which is exact, "
-        "to a grid",
+        f"{_generators(plan)}; noise is computed in 64-bit floating point; the sum is exact, and sum and noise are "
+        "rounded together to a grid",
         *(() if unit == "client" else (rounding,)),
         *((_ONE_CLIENT,) if unit == "client" and not plan.unit.startswith(ONE_DOCUMENT) else ()),
         "the run goes on in one place alone, and no older copy of its folder is put back, whole or in parts",
-        "its settings, and when it ended, were chosen without looking at the data or at what was measured on it; "
-        "choosing them by other runs on it is not accounted",
+        "its settings, and when it ended, were chosen without looking at the data or at measurements of it; a choice "
+        "by other runs on the same data is not accounted for",
     )
 
 
 def _generators(plan: PrivacyPlan) -> str:
     if not plan.participation.sampled:
-        return "the seed of the noise stays secret, and its generator (ChaCha20) cannot be told from chance"
+        return "the seed of the noise stays secret, and nobody can tell its generator (ChaCha20) from chance"
     others = "Philox for who takes part" + (
         "" if _names(plan.unit)[0] == "client" else ", SplitMix64 for masks and dropout"
     )
     return (
-        "the seed of the noise and of who takes part stays secret, and its generators (ChaCha20 for noise, "
-        f"{others}) cannot be told from chance"
+        "the seed of the noise and of who takes part stays secret, and nobody can tell its generators (ChaCha20 for "
+        f"noise, {others}) from chance"
     )
 
 

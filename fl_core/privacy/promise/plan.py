@@ -21,8 +21,8 @@ from fedlm.models.arguments import check_fields
 CLIENT = "client: all examples of one client, in all rounds"
 ONE_DOCUMENT = "client: one document"
 DOCUMENT_CLIENT = (
-    f"{ONE_DOCUMENT}, in all rounds (the data set was imported without users: somebody who wrote several documents "
-    "is spread over as many clients, and the promise is per document, not per user)"
+    f"{ONE_DOCUMENT}, in all rounds (the data set was imported without users: each document of a person is a client of "
+    "its own, and the promise is per document, not per user)"
 )
 Adjacency = Literal["add_or_remove", "zero_out"]
 _LEAST_NOISE, _MOST_NOISE = 1e-6, 1e9  # between which float32 holds the noise, and epsilon can be computed
@@ -64,11 +64,10 @@ class PrivacyPlan(NoisePlan):
         sampled = self.participation.sampled
         if isinstance(self.participation, PoissonParticipation) and not self._amplified(self.participation):
             raise ConfigurationError(
-                f"the mechanism {self.mechanism} with Poisson sampling: no sound analysis of it is implemented, "
-                "because amplification by sampling needs noise that is independent between the rounds of a client, "
-                "and without it nothing bounds how often a client takes part. Take the mechanism "
-                f"{' or '.join(independent_mechanisms())}, or the sampler min_separation or "
-                "shuffled_epochs"
+                f"there is no sound analysis of the mechanism {self.mechanism} with Poisson sampling. Amplification by "
+                "sampling needs noise that is independent between the rounds of a client. Without amplification "
+                "nothing bounds how often a client takes part. Take the mechanism "
+                f"{' or '.join(independent_mechanisms())}, or the sampler min_separation or shuffled_epochs"
             )
         mechanism.check_plan(self)
         if self.adjacency is None:

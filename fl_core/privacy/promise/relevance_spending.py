@@ -17,8 +17,8 @@ from fedlm.fl_core.privacy.promise.vocabulary_spending import is_whole_client, l
 
 _MOST_EPSILON = 100.0
 _OF_SEVERAL = (
-    f"the relevances of tokens were counted with privacy for each client, and {PACKED} may hold data of several; give "
-    "packing none or unit user"
+    f"the relevances of tokens were counted with privacy for each client, but {PACKED} may hold data of several "
+    "clients; train with packing none, or with unit user"
 )
 
 

@@ -59,15 +59,15 @@ def spent_before(
             continue
         if phase.not_private is not None or phase.plan is None:
             reasons.append(
-                f"the first parameters come from {phase.words}, of which nothing is promised ({phase.not_private}), "
-                "and whose data may be that of the same people"
+                f"the first parameters come from {phase.words}, which may have used data of the same people and "
+                f"promises nothing ({phase.not_private})"
             )
             continue
         earlier = PrivacyPlan.from_json(phase.plan)
         if not _same_units(plan.unit, earlier.unit, training_data, phase.training_data_sha256):
             reasons.append(
                 f"the first parameters come from {phase.words}, whose unit is another ({earlier.unit}; here: "
-                f"{plan.unit}), so that the two do not add up to a promise to anybody"
+                f"{plan.unit}): the two do not add up to a promise to anybody"
             )
             continue
         rounds = [(first, end) for first, end in phase.generations if end > first]
@@ -81,8 +81,8 @@ def _may_be_scorers(training_data: str | None, ancestry: Sequence[Phase], law: T
     others = dict.fromkeys(phase.words for phase in on_other_data(ancestry, training_data))
     chosen = [phase.words for phase in ancestry if phase.people == "same" and law_of(phase.tuning) is not None]
     return [
-        f"{words} was chosen by data of people whom its data set holds out, and who may be among those of another data "
-        f"set, trained on by {' and '.join(others)}"
+        f"data of held-out people decided the choice of {words}, and the same people may be in another data set, which "
+        f"{' and '.join(others)} trained on"
         for words in dict.fromkeys([*([] if law is None else ["this run"]), *chosen])
         if others
     ]
@@ -217,7 +217,7 @@ def calibrate_total(
     if rho is not None:
         if law is not None:
             raise ConfigurationError(
-                f"{setting('target_rho')}: rho does not express a private selection; give {setting('target_epsilon')}"
+                f"{setting('target_rho')}: rho cannot express a private selection; give {setting('target_epsilon')}"
             )
         if found:
             raise ConfigurationError(
@@ -245,9 +245,9 @@ def calibrate_total(
 def _check_left(what: str, spent: float, target: float) -> None:
     if not spent < target:
         raise ConfigurationError(
-            f"the target {what} is {target:g} in all, but what the run begins with, any relevances of tokens, its "
-            f"vocabulary and its first parameters, has spent {rounded_up(spent)} already; ask for more, or begin with "
-            "others"
+            f"the target {what} for everything together is {target:g}, but {rounded_up(spent)} is spent already, by "
+            "the vocabulary, the relevances of tokens and the first parameters of the run; ask for more, or begin "
+            "with others"
         )
 
 
@@ -255,6 +255,6 @@ def too_much_delta(vocabularies: Sequence[VocabularyOrigin], delta: float) -> st
     """Say that private vocabularies leave nothing of delta."""
     spent = math.fsum(one.private.delta for one in vocabularies if one.private is not None and one.covered)
     return (
-        f"the vocabulary was made with delta {rounded_up(spent)}, of which delta {delta:g} leaves nothing for the run; "
-        "ask for a larger delta, or import the data with a smaller one of the vocabulary"
+        f"the vocabulary has spent delta {rounded_up(spent)}, and the run's delta is {delta:g}, which leaves nothing "
+        "for the run; ask for a larger delta, or import the data again with a smaller delta for the vocabulary"
     )

@@ -44,7 +44,7 @@ def test_epsilon_is_that_of_jax_privacy(adjacency, length):
     assert found.epsilon == pytest.approx(expected, rel=2e-3)
     assert found.epsilon_lower <= found.epsilon <= found.epsilon_by_rdp
     assert found.epsilon_lower == pytest.approx(found.epsilon, rel=0.01)
-    assert "one of 3 that take turns" in found.assumptions[0]
+    assert "in 3 parts that take turns" in found.assumptions[0]
     assert found.rounds == 31
 
 

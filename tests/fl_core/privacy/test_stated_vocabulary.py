@@ -46,7 +46,7 @@ def test_a_ledger_that_says_nothing_of_it_does_not_cover_it():
 def test_a_public_vocabulary_spends_nothing():
     found = stated(FEDERATED, VocabularyOrigin("public"))
     assert found.total == account(FEDERATED, DELTA)
-    assert "the vocabulary is public, as its user has said" in found.sentence()
+    assert "the vocabulary is public: the user has said" in found.sentence()
     assert "NOT COVERED" not in found.sentence()
 
 
@@ -112,7 +112,7 @@ def test_a_target_includes_the_vocabulary():
     assert stated(plan, PRIVATE).total.epsilon == pytest.approx(3.0, rel=1e-3)
     assert stated(plan, PRIVATE).total.epsilon <= 3.0
     assert plan.noise_multiplier > calibrate_total(with_noise, DELTA, 3.0, None).noise_multiplier
-    with pytest.raises(ConfigurationError, match="its vocabulary and its first parameters, has spent"):
+    with pytest.raises(ConfigurationError, match="is spent already, by the vocabulary"):
         calibrate_total(with_noise, DELTA, 0.5, None, vocabulary=PRIVATE)
     with pytest.raises(ConfigurationError, match="which rho does not express"):
         calibrate_total(with_noise, DELTA, None, 3.0, vocabulary=PRIVATE)
@@ -139,8 +139,8 @@ def test_records_are_read_back():
     ("unit", "covered"),
     [
         ("client: all examples of one client, in all rounds", True),
-        ("example: one example, of which at most 8 tokens are trained on, in all steps", True),
-        ("user: all text of one user, of which at most 2 sequences of 8 tokens are trained on, in all steps", True),
+        ("example: one example (training reads at most 8 tokens), in all steps", True),
+        ("user: all text of one user (training reads at most 2 sequences of 8 tokens), in all steps", True),
         ("example: one packed sequence of 8 tokens, in all steps", False),
     ],
 )
@@ -178,8 +178,8 @@ def test_what_is_private_for_documents_of_another_data_set_is_not_so_for_users_h
     covered = stated(plan, of_users)
     assert "the vocabulary is covered" in covered.sentence()
     assert covered.total.epsilon >= own.total.epsilon > alone
-    assert any("no more than one client of the data set" in line for line in covered.total.assumptions)
-    assert not any("no more than one client of the data set" in line for line in own.total.assumptions)
+    assert any("at most one client in the data set" in line for line in covered.total.assumptions)
+    assert not any("at most one client in the data set" in line for line in own.total.assumptions)
     for origin in (of_documents, of_users):
         assert VocabularyOrigin.from_json(origin.as_json()) == origin
     # Nor is it covered where a run on the first data set is stated with one on the second.

@@ -261,7 +261,7 @@ def test_a_run_among_others_is_stated_as_one_that_was_not_chosen():
     about = {"training_data_sha256": "text", "ancestry": [], "tuning": {"runs": 12}}
     found = state_plan(FEDERATED, DELTA, about)
     assert found.total.epsilon == account(FEDERATED, DELTA).epsilon
-    caveat = "not chosen by looking at the others of the 12 or more private runs"
+    caveat = "by looking at the others among the 12 or more private runs"
     assert caveat in found.sentence()
     assert any(caveat in line for line in found.total.assumptions)
     assert found.as_json()["tuning"] == {"runs": 12}
@@ -282,7 +282,7 @@ def test_what_was_chosen_by_text_of_people_who_may_be_trained_on_promises_nothin
         before = phase_of(FEDERATED, data=data)
         found = state_plan(FEDERATED, DELTA, about | {"ancestry": [before._asdict()]})
         assert (found.total is not None) == promised, data
-        assert ("whom its data set holds out" in found.sentence()) == (not promised)
+        assert ("data of held-out people decided the choice" in found.sentence()) == (not promised)
         # So it is where a run begins with the outcome of a selection.
         child = stated(FEDERATED, phase_of(FEDERATED, data=data, tuning=SELECTION))
         assert (child.total is not None) == promised, data

@@ -20,7 +20,7 @@ from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.promise.relevance_spending import plan_relevance
 from fedlm.fl_core.privacy.statement import state_plan
 
-ITEMS = "user: all items of one user, of which the last 8 before those held out are trained on, in all steps"
+ITEMS = "user: all items of one user (training reads the last 8 before those held out), in all steps"
 PLANS = [
     PrivacyPlan("gaussian", 3, 5.0, BoundedParticipation(None, 1)),
     PrivacyPlan("tree", 3, 5.0, EpochParticipation(3)),
@@ -57,7 +57,7 @@ def test_no_statement_of_items_speaks_of_text(plan):
 @pytest.mark.parametrize(
     ("most", "apart", "said"),
     [
-        (None, 1, "in any round"),
+        (None, 1, "in any number of rounds"),
         (None, 3, "in rounds whose numbers differ by at least 3"),
         (1, 3, "in at most 1 round"),
         (2, 1, "in at most 2 rounds"),

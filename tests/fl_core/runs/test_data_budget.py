@@ -142,10 +142,10 @@ def test_what_speaks_against_a_run_that_has_reserved_speaks_against_those_that_b
 def test_public_relevances_of_people_who_count_do_not_fit(data, tmp_path):
     theirs = Phase("simulate", "a", 4, "", "theirs", "same", plan=PLAN.as_json(), generations=[[0, 4]])
     relevance = RelevanceOrigin("public", "count", text="theirs")
-    with pytest.raises(BudgetError, match="counted without privacy in data of people who count"):
+    with pytest.raises(BudgetError, match="counted without privacy in data of the same people"):
         reserving(data, tmp_path / "1", origins=Origins((theirs,), relevance=relevance)).reserve("secret")
     reserving(data, tmp_path / "1", origins=Origins((theirs,))).reserve("secret")
-    with pytest.raises(BudgetError, match="counted without privacy in data of people who count"):
+    with pytest.raises(BudgetError, match="counted without privacy in data of the same people"):
         reserving(data, tmp_path / "2", origins=Origins(relevance=relevance)).reserve("another")
 
 

@@ -112,7 +112,7 @@ def test_kinds_of_runs(tmp_path):
         ("client: all examples of one client, in all rounds", "client"),
         (DOCUMENT_CLIENT, "document"),
         ("example: one packed sequence of 8 tokens, in all steps", "packed sequence"),
-        ("example: one example, of which at most 8 tokens are trained on, in all steps", "example"),
+        ("example: one example (training reads at most 8 tokens), in all steps", "example"),
     ],
 )
 def test_a_unit_is_named_in_short(tmp_path, unit, short):

@@ -36,7 +36,7 @@ def test_each_run_of_a_comparison_has_the_ancestry_of_its_first_parameters(small
         if private:
             assert guarantee["epsilon"] == pytest.approx(TWICE, rel=0.01)
             assert "composed with 1 releases" in said
-            assert "was not chosen by looking at the others of the 2" in said
+            assert "by looking at the others among the 2 or more" in said
         else:
             assert guarantee is None
             assert said.startswith("NOT PRIVATE: the first parameters come from")
@@ -83,4 +83,4 @@ def test_other_people_in_memory_are_other_people_only_by_word(texts, tmp_path):
     assert unknown["privacy_guarantee"] is None
     said = simulate(others, tmp_path / "said", init_from=tmp_path / "open", initial_data="disjoint")
     assert said["privacy_guarantee"]["epsilon"] == pytest.approx(gaussian_epsilon(4.0, 1.0, 1e-5), rel=0.01)
-    assert "data of other people, of whom nothing is promised here" in said["privacy"]
+    assert "data of other people, and nothing is promised to them here" in said["privacy"]

@@ -323,7 +323,7 @@ def test_two_outcomes_of_one_selection_are_not_composed(here, small_store, tmp_p
     assert account_command.COMMAND.main(["ledger", str(one / "chosen"), str(other / "chosen"), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["epsilon"] is None
-    assert "chosen by one private selection, of which one run alone is covered" in said["not_private"]
+    assert "but it covers only one run" in said["not_private"]
 
 
 def test_a_target_is_reached_with_the_choice(here, small_store, tmp_path):

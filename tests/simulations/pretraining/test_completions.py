@@ -107,8 +107,8 @@ def test_no_example_is_without_a_target(tmp_path):
     tokens, _ = units.sequences(np.arange(3))
     assert ((targets(tokens, units.completion_starts(np.arange(3))) != PAD_ID).sum(-1) >= 1).all()
     assert units.cut == (
-        "3 of 3 examples are longer than 4 tokens: their prompts lose their beginnings, and 2 completions, which are "
-        "longer by themselves, their ends"
+        "3 of 3 examples are longer than 4 tokens: their prompts lose their beginnings; 2 completions are too "
+        "long by themselves, and lose their ends"
     )
 
 
@@ -187,7 +187,7 @@ def test_a_run_counts_completions_alone(capitals, tmp_path):
     # A word and EOS of each example.
     assert [one["tokens"] for one in rows] == [2 * one["batch"] for one in rows]
     assert summary["pretraining"]["packing"] == "none"
-    unit = "one prompt with its completion, of which at most 12 tokens are read"
+    unit = "one prompt with its completion (training reads at most 12 tokens)"
     assert summary["units"]["unit_in_words"] == unit
     assert "NOT PRIVATE" in summary["privacy"]
     assert summary["noise_batch_ratio"] == 1 / 8

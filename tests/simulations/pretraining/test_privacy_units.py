@@ -112,12 +112,12 @@ def test_where_nobody_is_named_nothing_is_promised_to_users(tmp_path, user):
     import_text("jsonl", source, tmp_path / "store", settings, workers=1)
     store = TokenStore.open(tmp_path / "store")
     units = opened(store, tmp_path / "cache", 8, "user")
-    (found,) = {word for word in ("user", "document") if units.unit.startswith(f"all text of one {word}, ")}
+    (found,) = {word for word in ("user", "document") if units.unit.startswith(f"all text of one {word} (")}
     assert found == ("document" if user is None else "user")
     assert ("per document, not per user" in units.protects) == (user is None)
     run = compose(Pretraining, model="x", data=tmp_path, steps=3, batch_size=4, unit="user", noise_multiplier=1.0)
     said = account(plan_privacy(run, units, 1e-3), 1e-3).sentence()
-    assert f"unit: {found}: all text of one {found}, of which" in said
+    assert f"unit: {found}: all text of one {found} (training reads" in said
     assert f"one {found} is added to the {found}s" in said
 
 
@@ -156,8 +156,8 @@ def test_descriptions_say_what_a_promise_covers(small_units):
     packed, plain = small_units(packing="packed"), small_units()
     user = small_units(unit="user", packing="packed", sequences_per_unit=3)
     assert packed.unit == "one packed sequence of 8 tokens"
-    assert plain.unit == "one example, of which at most 8 tokens are trained on"
-    assert user.unit == "all text of one user, of which at most 3 sequences of 8 tokens are trained on"
+    assert plain.unit == "one example (training reads at most 8 tokens)"
+    assert user.unit == "all text of one user (training reads at most 3 sequences of 8 tokens)"
     assert "per sequence, not per document or per user" in packed.describe()["protects"]
     assert json.loads(json.dumps(user.describe()))["units"] == user.count
 

@@ -167,7 +167,7 @@ def test_no_epsilon_is_shown_of_runs_whose_noise_can_be_computed_again(tmp_path)
 
 
 def test_why_nothing_is_promised_is_what_the_statements_say():
-    why = "the first parameters come from `fedlm simulate` in /a, of which nothing is promised"
+    why = "the first parameters come from `fedlm simulate` in /a, which may have used data of the same people"
     result = make_private_result()
     result.summary.update(privacy=f"NOT PRIVATE: {why}", privacy_guarantee=None, not_private_because=[why])
     models = model_results([result])

@@ -40,13 +40,13 @@ def test_a_claim_is_quoted_apart_and_changes_no_epsilon():
     assert "epsilon" in own
     assert "2.0" not in own
     assert QUOTED in theirs
-    assert theirs.endswith("fedlm has not checked it, and it is not part of the epsilon above")
+    assert theirs.endswith("fedlm has not checked this claim, and it is not part of the epsilon above")
 
 
 def test_that_nothing_is_claimed_is_said():
     sentence = stated("public", None).sentence()
     assert sentence.endswith(
-        "of the weights that `fedlm model import` in /runs/gemma took in, no claim of their publisher is known"
+        "the weights that `fedlm model import` in /runs/gemma took in come without a claim of their publisher"
     )
     assert CLAIMS_FIELD not in state_plan(PLAN, 1e-6, {}).as_json()
     assert "publisher" not in state_plan(PLAN, 1e-6, {}).sentence()

@@ -177,7 +177,7 @@ def test_a_vocabulary_with_an_epsilon_is_part_of_the_promise(plan):
     packed = choose_training(Laws(surface=surface_of()), plan, DATA._replace(vocabulary=private))
     assert packed.noise_multiplier == alone.noise_multiplier
     assert any("VOCABULARY NOT COVERED" in line for line in packed.covers)
-    apart = DATA._replace(vocabulary=private, unit="example: one example, of which at most 512 tokens are trained on")
+    apart = DATA._replace(vocabulary=private, unit="example: one example (training reads at most 512 tokens)")
     with_words = choose_training(Laws(surface=surface_of()), plan, apart)
     assert any("the vocabulary is covered" in line for line in with_words.covers)
     assert with_words.noise_multiplier > alone.noise_multiplier
