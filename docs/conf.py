@@ -57,6 +57,8 @@ html_additional_pages = {"index": "to_front_page.html"}
 html_copy_source = False
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
+# A block that names no language is a drawing or plain text.
+highlight_language = "none"
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
