@@ -1,10 +1,15 @@
-"""Every page is written in short sentences."""
+"""Every page is written in short sentences, and all pages together are short."""
+
+from pathlib import Path
 
 import pytest
 
 from tests.support.prose import pages, read_prose, sentences
 
 LONGEST_MEAN, LARGEST_SHARE = 15, 0.05
+MOST_WORDS, MOST_WORDS_OF_A_PAGE = 30_000, 1_200
+# One looks things up there and does not read on.
+REFERENCE = {Path("docs/protocol.md")}
 
 
 @pytest.mark.parametrize("page", pages(), ids=str)
@@ -12,6 +17,12 @@ def test_sentences_are_short(page):
     prose = read_prose(page)
     short = prose.mean <= LONGEST_MEAN and prose.long_share <= LARGEST_SHARE
     assert short, f"{page}: {prose.mean:.1f} words a sentence, {prose.long_share:.1%} of more than 30"
+
+
+def test_pages_are_short():
+    words = {page: read_prose(page).words for page in pages()}
+    assert sum(words.values()) <= MOST_WORDS, "say each thing once, and list in tables"
+    assert not [page for page in words.keys() - REFERENCE if words[page] > MOST_WORDS_OF_A_PAGE]
 
 
 def test_lists_and_paragraphs_are_cut_into_sentences_and_code_is_left_out():
