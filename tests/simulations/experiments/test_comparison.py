@@ -119,7 +119,7 @@ def test_the_record_of_settings_is_json_that_others_read_too():
         ({"mechanisms": ("tree",), "epsilons": (5,), "update_clip_norm": None}, "privacy needs update_clip_norm"),
         (
             {"mechanisms": ("gaussian", "blt"), "epsilons": (5,), "cohort_sampler": "poisson", "min_separation": 1},
-            "privacy is blt, but the cohort_sampler is poisson",
+            "privacy is blt and cohort_sampler is poisson",
         ),
     ],
 )

@@ -102,7 +102,7 @@ def test_the_best_alone_is_promised_anything(selected, capsys):
             assert LAW.words() in summary["privacy"]
         else:
             assert (found["epsilon"], summary["privacy_guarantee"]) == (None, None)
-            assert "only the best is covered" in found["not_private"]
+            assert "covers only the chosen trial" in found["not_private"]
             assert "epsilon" not in summary["privacy"]
     assert selection.chosen.summary["privacy_guarantee"]["epsilon"] == spent()
     assert selection.statement.total.epsilon == spent()
@@ -299,7 +299,7 @@ def test_parameters_of_another_split_of_the_same_source_promise_nothing(here, sm
         found = run_selection(comparison(small_store, init_from=tmp_path / "parent"), tmp_path / "out", 1, said.append)
     for stated in (*said, found.statement):
         assert stated.total is None
-        assert "whom its data set holds out" in stated.sentence()
+        assert "held-out people decided the choice" in stated.sentence()
     assert found.chosen.summary["privacy_guarantee"] is None
 
 
@@ -360,7 +360,7 @@ def test_what_begins_with_the_outcome_is_composed_with_the_choice(selected, smal
     other = next(path for path in trials_in(out) if path != (out / "chosen").resolve())
     lost = run(PRIVATE, tmp_path / "lost", data=small_store, init_from=other)
     assert lost["privacy_guarantee"] is None
-    assert "only the best is covered" in lost["privacy"]
+    assert "covers only the chosen trial" in lost["privacy"]
 
 
 def test_a_choice_is_the_last_that_a_ledger_says(selected):
