@@ -130,12 +130,16 @@ class Model:
         check_fields(self)
 
 
+_InitAndApply = tuple[Callable[[jax.Array], Params], Callable[[Params, jax.Array], jax.Array]]
+
+
 @checked_arguments
 def language_model(
     name: str,
     vocabulary_size: int,
     init: Callable[[jax.Array], Params],
     apply: Callable[[Params, jax.Array], jax.Array],
+    *,
     special_tokens: SpecialTokens = OWN,
 ) -> Model:
     """Make a `Model`, from what it is made of, whose loss is the cross-entropy of the next token.
@@ -148,16 +152,12 @@ def language_model(
       >>> float(sums.tokens[0])
       3.0
     """
-    return made_by(_language_model, name, vocabulary_size, init, apply, special_tokens)
+    return made_by(_language_model, name, vocabulary_size, (init, apply), special_tokens)
 
 
-def _language_model(
-    name: str,
-    vocabulary_size: int,
-    init: Callable[[jax.Array], Params],
-    apply: Callable[[Params, jax.Array], jax.Array],
-    special_tokens: SpecialTokens,
-) -> Model:
+def _language_model(name: str, vocabulary_size: int, functions: _InitAndApply, special_tokens: SpecialTokens) -> Model:
+    init, apply = functions
+
     def loss(params: Params, batch: Batch) -> ExampleSums:
         logits = apply(params, batch.tokens[:, :-1])
         targets = batch.targets

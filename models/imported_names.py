@@ -26,6 +26,7 @@ def is_imported_name(name: str) -> bool:
 
 def import_named(
     name: str,
+    *,
     what: str,
     expected: str,
     fits: Callable[[Any], bool],

@@ -271,7 +271,13 @@ def _shaped_entry(name: str, layers: int, width: int) -> ModelEntry:
 
 
 def _imported_entry(name: str) -> ModelEntry:
-    return import_named(name, "model", "a ModelEntry", lambda found: isinstance(found, ModelEntry), UnknownModelError)
+    return import_named(
+        name,
+        what="model",
+        expected="a ModelEntry",
+        fits=lambda found: isinstance(found, ModelEntry),
+        error=UnknownModelError,
+    )
 
 
 def standard_twin(name: str) -> str | None:

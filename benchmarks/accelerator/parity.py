@@ -123,7 +123,7 @@ def _round(model: Model, params: Params, length: int, device: jax.Device) -> Par
     training = LocalTraining(batch_size=BATCH_SIZE, max_batches=MOST_STEPS)
     data = draw_clients(CLIENTS, model.vocabulary_size, length, MOST_STEPS)
     work = ClientWork(model, training, make_compressor("float32"), AggregationRules())
-    engine = CohortEngine(work, data, length, [device], lanes_per_device=2, steps_per_chunk=4)
+    engine = CohortEngine(work, data, length, devices=[device], lanes_per_device=2, steps_per_chunk=4)
     plan = RoundPlan(0, np.arange(CLIENTS), 0, 0.1)
     return mean_delta(engine.run(params, plan, clip_norm=1.0).aggregate)
 
@@ -136,5 +136,5 @@ def _private_step(model: Model, params: Params, length: int, device: jax.Device)
 
 
 def _clipped(how: Clipping, model: Model, params: Params, batch: Any) -> Params:
-    gradient = clipped_sum(how, model, params, batch, EXAMPLES).gradient
+    gradient = clipped_sum(how, model, params, batch, units=EXAMPLES).gradient
     return jax.tree_util.tree_map(lambda leaf: leaf.astype(jnp.float32), gradient)

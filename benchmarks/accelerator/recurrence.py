@@ -17,7 +17,7 @@ from benchmarks.accelerator.timing import first_seconds, memory_now, time_runs
 from fedlm.fl_core.rounds.local_sgd import local_step
 from fedlm.models.base import Params
 from fedlm.models.families.cifg import cifg
-from fedlm.models.layers.recurrent import cifg_layer
+from fedlm.models.layers.recurrent import Gating, cifg_layer
 from fedlm.models.precision import Precision, precision_scope, with_precision
 from fedlm.models.registry import MODELS
 
@@ -47,11 +47,11 @@ def measure(
     layers = jax.tree_util.tree_map(lambda leaf: leaf.astype(dtype), copies["recurrent"])
 
     def step(params: Params, rows: Any) -> Params:
-        return local_step(built, params, rows, 0.1, None)[0]
+        return local_step(built, params, rows, learning_rate=0.1, gradient_clip=None)[0]
 
     def layer(params: Params, x: jax.Array) -> Any:
         def total(params: Params, x: jax.Array) -> jax.Array:
-            return jnp.sum(cifg_layer(params, x, jax.nn.sigmoid, jnp.tanh, unroll).astype(jnp.float32))
+            return jnp.sum(cifg_layer(params, x, Gating(jax.nn.sigmoid, jnp.tanh), unroll).astype(jnp.float32))
 
         return jax.grad(total, argnums=(0, 1))(params, x)
 

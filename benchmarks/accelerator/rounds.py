@@ -70,14 +70,21 @@ def measure(
     local_steps = training.count_steps(data.num_examples)
     chosen = lanes or choose_lanes(parameter_count(built), clients, local_steps)
     with precision_scope(precision):
-        engine = CohortEngine(client_work(built, training), data, length, None, chosen, STEPS_PER_CHUNK)
+        engine = CohortEngine(
+            client_work(built, training),
+            data,
+            length,
+            devices=None,
+            lanes_per_device=chosen,
+            steps_per_chunk=STEPS_PER_CHUNK,
+        )
         rounds = Rounds(engine, params, clients)
         compiled = first_seconds(lambda: rounds.run(2 * jax.local_device_count()))
         measured = time_runs(rounds.run, patience, least=1, most=5)
         steps = int(local_steps.sum())
         bare = bare_loop_seconds(built, params, chosen, length, patience)
         products = matrix_products.products_of(
-            lambda params, batch: local_step(built, params, batch, LEARNING_RATE, None)[0],
+            lambda params, batch: local_step(built, params, batch, learning_rate=LEARNING_RATE, gradient_clip=None)[0],
             params,
             draw_batches(built, (training.batch_size,), length),
         )
@@ -152,7 +159,7 @@ def bare_loop_seconds(model: Model, params: Params, lanes: int, length: int, pat
     @functools.partial(jax.jit, donate_argnums=0)
     def loop(params: Params, batches: Batch) -> Params:
         def one(params: Params, batch: Batch) -> Params:
-            return local_step(model, params, batch, LEARNING_RATE, None)[0]
+            return local_step(model, params, batch, learning_rate=LEARNING_RATE, gradient_clip=None)[0]
 
         if lanes == 1:
             params = jax.tree_util.tree_map(lambda leaf: leaf[0], params)

@@ -74,7 +74,11 @@ def measure(
     chunks = [_placed(chunk) for chunk in lane_chunks(data, plan, training, shape)]
     endless = [chunk._replace(last=jnp.zeros_like(chunk.last)) for chunk in chunks]
     with precision_scope(precision):
-        whole = Rounds(CohortEngine(work, data, length, None, chosen, STEPS_PER_CHUNK), params, clients)
+        whole = Rounds(
+            CohortEngine(work, data, length, devices=None, lanes_per_device=chosen, steps_per_chunk=STEPS_PER_CHUNK),
+            params,
+            clients,
+        )
         in_place = WithInputInPlace(work, data, length, chosen, chunks)
         without_ends = WithInputInPlace(work, data, length, chosen, endless)
         kinds = {
@@ -115,7 +119,14 @@ def profile(
     built = with_precision(create_model(model, vocabulary), precision)
     chosen = lanes or choose_lanes(parameter_count(built), clients, training.count_steps(data.num_examples))
     with precision_scope(precision):
-        engine = CohortEngine(client_work(built, training), data, length, None, chosen, STEPS_PER_CHUNK)
+        engine = CohortEngine(
+            client_work(built, training),
+            data,
+            length,
+            devices=None,
+            lanes_per_device=chosen,
+            steps_per_chunk=STEPS_PER_CHUNK,
+        )
         rounds = Rounds(engine, built.init(jax.random.key(0)), clients)
         first_seconds(lambda: rounds.run(2 * jax.local_device_count()))
         with tempfile.TemporaryDirectory() as folder:

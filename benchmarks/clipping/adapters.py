@@ -41,7 +41,7 @@ def main() -> None:
 
     def prepared(model: Any, params: Any, frozen: Any) -> tuple[Callable[[], Any], dict[str, int]]:
         def step(params: Any, frozen: Any) -> Any:
-            return clipped_sum(clipping, given_frozen(model, frozen), params, batch, arguments.examples).gradient
+            return clipped_sum(clipping, given_frozen(model, frozen), params, batch, units=arguments.examples).gradient
 
         compiled = jax.jit(step).lower(params, frozen).compile()
         used: Any = compiled.memory_analysis()

@@ -153,7 +153,7 @@ def _plain(_: Setting, model: Model, params: Params, rows: WeightedBatch) -> tup
 
 def _clipped(setting: Setting, model: Model, params: Params, rows: WeightedBatch) -> tuple[Params, jax.Array]:
     how = Clipping(setting.kind, CLIP_NORM)  # type: ignore[arg-type]
-    return clipped_sum(how, model, params, rows, len(rows.weight)).gradient, jnp.zeros(())
+    return clipped_sum(how, model, params, rows, units=len(rows.weight)).gradient, jnp.zeros(())
 
 
 def _jax_privacy(model: Model, microbatch: int) -> Callable[[Params, Any], Params]:

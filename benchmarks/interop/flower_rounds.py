@@ -59,7 +59,7 @@ def main(folder: str, strategy: str) -> None:
         create_model(setting.model, setting.vocabulary_size),
         LocalTraining(setting.batch_size),
         setting.client_rate,
-        lambda context: clients[int(context.node_config["partition-id"])],
+        examples_of=lambda context: clients[int(context.node_config["partition-id"])],
     )
     grid, server = GridInProcess(app, len(clients)), STRATEGIES[strategy](task.params, setting)
     arrays, metrics = arrays_from_params(task.params), {}
@@ -88,7 +88,9 @@ def private(params: Any, setting: Setting) -> FedlmStrategy:
     bound = BoundedParticipation(max_participations=rounds, min_separation=1)
     plan = PrivacyPlan(mechanism="tree", rounds=rounds, noise_multiplier=1e-6, participation=bound)
     aggregation = PrivateAggregation(plan, setting.clip_norm, report_goal=nodes)
-    return FedlmStrategy.private(params, aggregation, ServerOptimizerConfig("fedavg"), setting.server_rate, nodes)
+    return FedlmStrategy.private(
+        params, aggregation, ServerOptimizerConfig("fedavg"), setting.server_rate, cohort_size=nodes
+    )
 
 
 def theirs(params: Any, setting: Setting) -> FedAvg:

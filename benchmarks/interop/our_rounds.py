@@ -43,7 +43,7 @@ def run_ours(task: Task, server: str = "fedadam", averaging: Averaging | None = 
     )
     model = create_model(setting.model, setting.vocabulary_size)
     work = ClientWork(model, LocalTraining(setting.batch_size), make_compressor("float32"), rules)
-    engine = CohortEngine(work, InMemoryData(list(task.clients.values())), setting.length, jax.devices()[:1])
+    engine = CohortEngine(work, InMemoryData(list(task.clients.values())), setting.length, devices=jax.devices()[:1])
     optimization = FederatedOptimization(
         ServerOptimizerConfig(server, epsilon=setting.epsilon), setting.server_rate, setting.client_rate, seed=0
     )

@@ -221,9 +221,9 @@ def audit_turns(trials: int, faults: Faults = Faults()) -> dict[str, float]:
     A unit's turns are so far apart that noise is correlated within them alone: what its turns tell is independent.
     """
     rounds, cycle, probability, multiplier = 6, 3, 0.3, 1.0
-    plan = plan_noise("banded", rounds, PoissonParticipation(probability, cycle=cycle), BandedSettings(bands=cycle))(
-        multiplier
-    )
+    plan = plan_noise(
+        "banded", rounds, PoissonParticipation(probability, cycle=cycle), options=BandedSettings(bands=cycle)
+    )(multiplier)
     units: Any = SimpleNamespace(count=trials, unit="of an audit")
     batches = CyclicPoissonBatches(units, round(trials * probability / cycle), fresh_secret(), probability, cycle)
     draw = noise_from(fresh_secret(), {"x": jax.ShapeDtypeStruct((trials,), np.float32)})

@@ -194,7 +194,7 @@ def train_cohort(model: Model, params: Any, tokens: jax.Array, rate: float) -> t
 
     def client(own: jax.Array) -> tuple[Any, TrainingSums]:
         def step(local: Any, rows: jax.Array) -> tuple[Any, TrainingSums]:
-            return local_step(model, local, Batch(rows, jnp.ones(len(rows))), rate, None)
+            return local_step(model, local, Batch(rows, jnp.ones(len(rows))), learning_rate=rate, gradient_clip=None)
 
         local, sums = jax.lax.scan(step, params, own)
         delta = jax.tree_util.tree_map(jnp.subtract, params, local)

@@ -95,7 +95,7 @@ def profile(name: str, arguments: argparse.Namespace, peak: float) -> dict[str, 
         with gzip.open(trace, "rt") as file:
             events = json.load(file)["traceEvents"]
     batch = Batch(jnp.asarray(task.evaluation[: task.settings.batch_size]), jnp.ones(task.settings.batch_size))
-    step = jax.jit(lambda p: local_step(model, p, batch, 0.1, None)[0])
+    step = jax.jit(lambda p: local_step(model, p, batch, learning_rate=0.1, gradient_clip=None)[0])
     operations = float(step.lower(params).compile().cost_analysis()["flops"])
     return {
         "clients": len(task.clients),

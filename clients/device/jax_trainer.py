@@ -96,7 +96,9 @@ class JaxTrainer:
         precision = resolve_precision(asked.program.precision, jax.default_backend())  # type: ignore[arg-type]
         with precision_scope(precision):
             client = asked.client_index
-            return train_locally(work.runs, server, work.sequences, plan_of(asked), client, of_round.before_step)
+            return train_locally(
+                work.runs, server, work.sequences, plan_of(asked), client=client, before_step=of_round.before_step
+            )
 
     def _prepare(self, of_round: Round) -> _Warm:
         program, vocabulary = of_round.asked.program, of_round.asked.vocabulary.digest

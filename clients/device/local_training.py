@@ -44,6 +44,7 @@ def train_locally(
     server: Broadcast,
     sequences: np.ndarray,
     plan: RoundPlan,
+    *,
     client: int,
     before_step: Callable[[], None] | None = None,
 ) -> ClientReport | None:

@@ -26,6 +26,7 @@ def read_options(
     command: type[_Command],
     argv: list[str],
     prog: str,
+    *,
     presets: Mapping[str, Mapping[str, Any]] | None = None,
     default_preset: str | None = None,
     essentials: Sequence[str] = (),

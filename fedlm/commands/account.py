@@ -199,7 +199,9 @@ def _state(kind: str, argv: list[str]) -> int:
     presets = SIMULATION_PRESETS if kind == "simulate" else None
     mechanism = MECHANISMS.get(kind.replace("-", "_"))
     essentials = _ESSENTIALS if kind == "simulate" else ()
-    command: Any = read_options(_options_of(kind), argv, f"fedlm account {kind}", presets, essentials=essentials)
+    command: Any = read_options(
+        _options_of(kind), argv, f"fedlm account {kind}", presets=presets, essentials=essentials
+    )
     if kind == "plot":
         return _plot(command)
     statement = _federated(mechanism, command) if mechanism else _STATEMENTS[kind](command)
@@ -224,7 +226,7 @@ def _federated(mechanism: Mechanism, command: Any) -> dict[str, Any]:
             )
         participation = PoissonParticipation(probability)
     # The command has the mechanism's options among its own.
-    with_noise = plan_noise(mechanism.name, command.rounds, participation, command)
+    with_noise = plan_noise(mechanism.name, command.rounds, participation, options=command)
     plan = _with_chosen_noise(command, with_noise)
     statement = account(plan, command.delta).as_json()
     return statement | {"privacy_profile": _profile(plan, statement["epsilon"]), "plan": plan.as_json()}
@@ -269,8 +271,8 @@ def _dpsgd(command: DpSgdCommand) -> dict[str, Any]:
                 command.batch_size,
                 command.steps,
                 noise_multiplier,
-                truncated,
-                command.adjacency,
+                truncated_batch_size=truncated,
+                adjacency=command.adjacency,
                 bands=bands,
             )
 

@@ -62,7 +62,9 @@ _ESSENTIALS = (
 
 def main(argv: list[str]) -> int:
     """Run `fedlm compare`."""
-    command = read_options(CompareCommand, argv, "fedlm compare", PRESETS, "small", _ESSENTIALS)
+    command = read_options(
+        CompareCommand, argv, "fedlm compare", presets=PRESETS, default_preset="small", essentials=_ESSENTIALS
+    )
     comparison = command.comparison
     line = shlex.join(["fedlm", "compare", *argv])
     if comparison.selection.private_selection != "none":

@@ -51,7 +51,12 @@ def main(argv: list[str]) -> int:
     try:
         with ImportProgress(Console(stderr=True)) as progress:
             summary = export_store(
-                store, command.format, command.out, command.settings, command.overwrite, progress.update
+                store,
+                command.format,
+                command.out,
+                command.settings,
+                overwrite=command.overwrite,
+                progress=progress.update,
             )
     except KeyboardInterrupt:
         print(f"\nfedlm: interrupted; {command.out} is as it was, the same command begins anew", file=sys.stderr)

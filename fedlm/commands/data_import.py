@@ -48,7 +48,12 @@ def _import_from(name: str, options: type, make_store: Callable[..., ImportSumma
     command: Any = read_options(options, argv, f"fedlm data import {name}")
     with ImportProgress(Console(stderr=True)) as progress:
         summary = make_store(
-            command.source, command.out, command.settings, command.overwrite, command.workers, progress.update
+            command.source,
+            command.out,
+            command.settings,
+            overwrite=command.overwrite,
+            workers=command.workers,
+            progress=progress.update,
         )
     _print_summary(summary, command.out)
     return 0

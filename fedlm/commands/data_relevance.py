@@ -80,7 +80,9 @@ def main(argv: list[str]) -> int:
 
         private = plan_relevance(command.epsilon, command.delta, command.tokens_per_unit)
     store = TokenStore.open(command.directory)
-    found = count_relevance(store, command.unit, command.length, command.packing, private, command.origin == "public")
+    found = count_relevance(
+        store, command.unit, command.length, command.packing, private=private, public=command.origin == "public"
+    )
     found.write(command.out)
     print(f"relevances of {len(found.values):,} tokens are in {command.out}: {found.origin.sentence()}")
     return 0

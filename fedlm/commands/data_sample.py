@@ -38,7 +38,9 @@ def main(argv: list[str]) -> int:
     """Run `fedlm data sample`."""
     command = read_options(SampleCommand, argv, "fedlm data sample")
     store = TokenStore.open(command.directory)
-    samples = sample_clients(store, command.split, command.clients, command.examples, command.seed, command.client)
+    samples = sample_clients(
+        store, command.split, command.clients, command.examples, seed=command.seed, client_id=command.client
+    )
     if command.json:
         clients = [sample._asdict() for sample in samples]
         print(json_text({"path": str(store.path), "split": command.split, "clients": clients}, indent=1))

@@ -133,7 +133,14 @@ def main(argv: list[str]) -> int:
     with EvaluationProgress(run.experiment.model, "clients" if command.personalize else "examples") as progress:
         if command.personalize:
             training, rate = run.experiment.training.local_training(), command.client_learning_rate
-            found = personalize(run.trained, training, command.split, rate, command.max_clients, progress.update)
+            found = personalize(
+                run.trained,
+                training,
+                command.split,
+                client_learning_rate=rate,
+                max_clients=command.max_clients,
+                observe=progress.update,
+            )
         else:
             found = evaluate_split(run.trained, command.split, command.max_clients, progress.update)
     path, _ = write_evaluation(command.run, found, command.max_clients)
@@ -149,7 +156,9 @@ def main(argv: list[str]) -> int:
 
 def _evaluate_ranking(command: EvaluateCommand, trained: "TrainedModel") -> int:
     with EvaluationProgress(trained.settings["model"], "users") as progress:
-        found = measure_ranking(trained, command.split, command.ranking, command.max_clients, progress.update)
+        found = measure_ranking(
+            trained, command.split, command.ranking, max_users=command.max_clients, observe=progress.update
+        )
     path, record = write_evaluation(command.run, found, command.max_clients)
     console = Console()
     if command.json:

@@ -57,9 +57,9 @@ def main(argv: list[str]) -> int:
         found = measure_memorization(
             command.checkpoint,
             command.data,
-            command.cache,
-            command.settings,
-            progress.update,
+            cache=command.cache,
+            settings=command.settings,
+            observe=progress.update,
         )
     if command.plot is not None:
         from fedlm.simulations.evaluation.memorization.plots import plot_rates

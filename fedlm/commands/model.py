@@ -112,10 +112,10 @@ def _export(argv: list[str]) -> int:
         command.run,
         command.out,
         command.format,
-        command.dtype,
-        command.vocabulary,
-        command.batch_size,
-        command.length,
+        dtype=command.dtype,
+        vocabulary=command.vocabulary,
+        batch_size=command.batch_size,
+        length=command.length,
     )
     _tell(f"privacy: {written.privacy}")
     _tell(f"{', '.join(written.files)} are in {command.out}; tensors are {', '.join(written.dtypes)}")

@@ -55,7 +55,7 @@ _ESSENTIALS = (
 
 def main(argv: list[str]) -> int:
     """Run `fedlm simulate`."""
-    command = read_options(SimulateCommand, argv, "fedlm simulate", SIMULATION_PRESETS, essentials=_ESSENTIALS)
+    command = read_options(SimulateCommand, argv, "fedlm simulate", presets=SIMULATION_PRESETS, essentials=_ESSENTIALS)
     join_processes(command.processes)
     from fedlm.fl_core.processes import is_first
     from fedlm.simulations.experiments.experiment import run_experiment

@@ -149,6 +149,7 @@ def data_from_fedjax(
     train: fedjax.FederatedData,
     heldout: fedjax.FederatedData,
     test: fedjax.FederatedData,
+    *,
     vocabulary_size: int,
     unknown_id: int | None = None,
 ) -> DataInMemory:

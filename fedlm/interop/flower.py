@@ -69,6 +69,7 @@ def make_client_app(
     model: Model,
     training: LocalTraining,
     learning_rate: float,
+    *,
     examples_of: Callable[[Context], np.ndarray],
     seed: int = 0,
 ) -> ClientApp:
@@ -104,7 +105,7 @@ def make_client_app(
         plan = RoundPlan(int(message.content[CONFIG]["server-round"]) - 1, np.array([node]), seed, learning_rate)
         examples = examples_of(context)
         local, sums = train_client(
-            model, Broadcast(params), examples, training, plan.shuffling(node), plan.learning_rate
+            model, Broadcast(params), examples, training, rng=plan.shuffling(node), learning_rate=plan.learning_rate
         )
         tokens = float(sums.tokens)
         metrics = {
@@ -138,6 +139,7 @@ class FedlmStrategy(Strategy):
         server: ServerOptimizer,
         server_learning_rate: float,
         cohort_size: int,
+        *,
         rules: AggregationRules | None = None,
         averaging: Averaging | None = None,
         participation: BoundedParticipation | None = None,
@@ -172,6 +174,7 @@ class FedlmStrategy(Strategy):
         aggregation: PrivateAggregation,
         server: ServerOptimizer,
         server_learning_rate: float,
+        *,
         cohort_size: int,
         least_nodes: int | None = None,
     ) -> Self:
@@ -188,7 +191,16 @@ class FedlmStrategy(Strategy):
             )
         rules = AggregationRules("uniform", exact=True)
         averaging = PrivateRounds(aggregation, fresh_secret(), jax.tree_util.tree_map(jnp.asarray, params))
-        return cls(params, server, server_learning_rate, cohort_size, rules, averaging, participation, least_nodes)
+        return cls(
+            params,
+            server,
+            server_learning_rate,
+            cohort_size,
+            rules=rules,
+            averaging=averaging,
+            participation=participation,
+            least_nodes=least_nodes,
+        )
 
     @property
     def arrays(self) -> ArrayRecord:

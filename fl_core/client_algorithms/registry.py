@@ -57,7 +57,10 @@ def make_algorithm(name: str, constants: Mapping[str, float] | None = None) -> C
 
 def _imported(name: str) -> ClientAlgorithm:
     found = import_named(
-        name, "client_algorithm", "a ClientAlgorithm object", lambda found: isinstance(found, ClientAlgorithm)
+        name,
+        what="client_algorithm",
+        expected="a ClientAlgorithm object",
+        fits=lambda found: isinstance(found, ClientAlgorithm),
     )
     check_comparable(found)
     return found

@@ -242,6 +242,7 @@ def gradients_of(
     output_gradients: Sequence[jax.Array],
     shapes: Sequence[tuple[int, ...]],
     units: int,
+    *,
     platform: str,
 ) -> list[Gradient | None]:
     """Gather what the uses of each parameter say about its gradients; None for a parameter that is not used.

@@ -76,7 +76,7 @@ class ClippedSum(NamedTuple):
     sums: ExampleSums
 
 
-def clipped_sum(clipping: Clipping, model: Model, params: Params, batch: Any, units: int) -> ClippedSum:
+def clipped_sum(clipping: Clipping, model: Model, params: Params, batch: Any, *, units: int) -> ClippedSum:
     """Sum the clipped gradients of units; one that is not finite contributes 0.
 
     The loss of a unit is the mean over all non-PAD targets of its examples.
@@ -91,11 +91,11 @@ def clipped_sum(clipping: Clipping, model: Model, params: Params, batch: Any, un
     Raises:
       UnrecordedUseError: the model uses a parameter in another way, and the method is not `vmap`.
     """
-    return METHODS[clipping.method](clipping, model, params, batch, units)
+    return METHODS[clipping.method](clipping, model, params, batch, units=units)
 
 
 def method_for(
-    method: MethodName, model: Model, params: Params, batch: Any, frozen: Params = ()
+    method: MethodName, model: Model, params: Params, batch: Any, *, frozen: Params = ()
 ) -> tuple[MethodName, str | None]:
     """Find out whether a method can be used for a model, of whose parameters and batches the shapes are enough.
 
@@ -124,7 +124,7 @@ def unit_sums(sums: ExampleSums, batch: Any, units: int) -> ExampleSums:
     return ExampleSums(*(values.reshape(units, -1).sum(axis=1) for values in weigh_examples(sums, batch)))
 
 
-def _by_vmap(setting: Clipping, model: Model, params: Params, batch: Any, units: int) -> ClippedSum:
+def _by_vmap(setting: Clipping, model: Model, params: Params, batch: Any, *, units: int) -> ClippedSum:
     def loss(params: Params, unit: Any) -> tuple[jax.Array, ExampleSums]:
         sums = ExampleSums(*(values[0] for values in unit_sums(model.loss(params, unit), unit, 1)))
         return sums.loss / jnp.maximum(sums.tokens, 1.0), sums
@@ -158,7 +158,7 @@ def _added_at_once(factors: jax.Array, gradients: jax.Array) -> jax.Array:
     return jnp.sum(jax.vmap(scaled)(factors, gradients), axis=0)
 
 
-def _by_uses(setting: Clipping, model: Model, params: Params, batch: Any, units: int, keep: bool) -> ClippedSum:
+def _by_uses(setting: Clipping, model: Model, params: Params, batch: Any, *, units: int, keep: bool) -> ClippedSum:
     leaves, structure = jax.tree_util.tree_flatten(params)
     shapes = [leaf.shape for leaf in leaves]
     run = record_uses(model.loss, params, batch)
@@ -167,7 +167,7 @@ def _by_uses(setting: Clipping, model: Model, params: Params, batch: Any, units:
     at_sums = jax.tree_util.tree_map(jnp.zeros_like, run.result)._replace(loss=shares.reshape(-1))
 
     def gradients(at_sums: ExampleSums) -> list[Gradient | None]:
-        return gradients_of(run.uses, run.output_gradients(at_sums), shapes, units, jax.default_backend())
+        return gradients_of(run.uses, run.output_gradients(at_sums), shapes, units, platform=jax.default_backend())
 
     def factors_of(bounds: jax.Array) -> jax.Array:
         return clip_factors(setting.function, bounds, setting.clip_norm)
@@ -198,7 +198,7 @@ def _by_uses(setting: Clipping, model: Model, params: Params, batch: Any, units:
     return ClippedSum(gradient, jnp.sqrt(jnp.sum(squared, axis=0)), factors, sums)
 
 
-METHODS: dict[str, Callable[[Clipping, Model, Params, Any, int], ClippedSum]] = {
+METHODS: dict[str, Callable[..., ClippedSum]] = {
     "vmap": _by_vmap,
     "ghost": partial(_by_uses, keep=False),
     "bookkeeping": partial(_by_uses, keep=True),

@@ -52,15 +52,17 @@ def plan_aggregation(
     mechanism, delta = MECHANISMS[settings.privacy], planned.delta
     unit = planned.unit if known is None else known.unit
     options = mechanism.options_of(settings)
-    with_noise = plan_noise(settings.privacy, planned.rounds, planned.participation, options, known, unit)
+    with_noise = plan_noise(
+        settings.privacy, planned.rounds, planned.participation, options=options, known=known, unit=unit
+    )
     if settings.noise_multiplier is not None:
         plan = with_noise(settings.noise_multiplier)
     else:
         plan = calibrate_total(
             with_noise,
             delta,
-            settings.target_epsilon,
-            settings.target_rho,
+            epsilon=settings.target_epsilon,
+            rho=settings.target_rho,
             training_data=beside.training_data,
             **beside.origins._asdict(),
             known=known,

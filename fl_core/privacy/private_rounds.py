@@ -135,7 +135,7 @@ class PrivateRounds:
     """Private means with one generation of noise."""
 
     def __init__(
-        self, aggregation: PrivateAggregation, secret: bytes, like: Params, first: int = 0, end: int | None = None
+        self, aggregation: PrivateAggregation, secret: bytes, like: Params, *, first: int = 0, end: int | None = None
     ):
         """Take a secret into use.
 
@@ -186,7 +186,11 @@ class PrivateRounds:
         step = grid_step(state.clip_norm, number_of_coordinates(self._like["delta"]))
         with jax.enable_x64(True):
             delta, noise_norm, signal_norm = _noised_mean(
-                aggregate.delta, noise["delta"], np.float64(scale), np.float64(step), np.float64(setting.report_goal)
+                aggregate.delta,
+                noise["delta"],
+                scale=np.float64(scale),
+                step=np.float64(step),
+                divisor=np.float64(setting.report_goal),
             )
         state = state._replace(noise=after)
         counted = float(aggregate.clients - aggregate.dropped)

@@ -137,13 +137,16 @@ class Statement(NamedTuple):
 def state(ledger: PrivacyLedger, delta: float | None = None, secret: bool = True) -> Statement:
     """State what a run has spent, at its own delta where None; `secret` says whether nobody can compute its noise."""
     generations = [(first, end) for first, end in ledger.generations if end > first]
-    return state_plan(ledger.plan, ledger.delta if delta is None else delta, ledger.about, generations, secret)
+    return state_plan(
+        ledger.plan, ledger.delta if delta is None else delta, ledger.about, generations=generations, secret=secret
+    )
 
 
 def state_plan(
     plan: PrivacyPlan,
     delta: float,
     about: dict[str, Any],
+    *,
     generations: Generations | None = None,
     secret: bool = True,
 ) -> Statement:

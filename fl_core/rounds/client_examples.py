@@ -66,6 +66,7 @@ class ClientExamples:
 def padded_sequences(
     examples: ClientExamples,
     length: int,
+    *,
     rows: NDArray[np.integer] | None = None,
     special_tokens: SpecialTokens = OWN,
     last: bool = False,
@@ -158,6 +159,7 @@ class ClientsFingerprint:
         counts: ArrayLike,
         lengths: ArrayLike,
         tokens: ArrayLike,
+        *,
         prompt_lengths: ArrayLike | None = None,
     ) -> None:
         """Add some clients.

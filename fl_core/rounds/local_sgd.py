@@ -179,7 +179,7 @@ def local_gradient(
 
 
 def local_step(
-    model: Model, params: Params, batch: Batch, learning_rate: jax.typing.ArrayLike, gradient_clip: float | None
+    model: Model, params: Params, batch: Batch, *, learning_rate: jax.typing.ArrayLike, gradient_clip: float | None
 ) -> tuple[Params, TrainingSums]:
     """Take one step of SGD.
 
@@ -202,6 +202,7 @@ def algorithm_step(
     algorithm: ClientAlgorithm,
     server: Broadcast,
     local: LocalState,
+    *,
     batch: Batch,
     learning_rate: jax.typing.ArrayLike,
     gradient_clip: float | None,
@@ -216,6 +217,7 @@ def train_client(
     server: Broadcast,
     sequences: np.ndarray,
     training: LocalTraining,
+    *,
     rng: np.random.Generator,
     learning_rate: float,
     before_step: Callable[[], None] | None = None,
@@ -249,7 +251,14 @@ def train_client(
         if keys is not None:
             batch = batch._replace(dropout=jnp.asarray(keys[number]))
         local, sums = _step(
-            model, training.algorithm, server, local, sums, batch, learning_rate, training.gradient_clip
+            model,
+            training.algorithm,
+            server,
+            local,
+            sums=sums,
+            batch=batch,
+            learning_rate=learning_rate,
+            gradient_clip=training.gradient_clip,
         )
     return local, sums
 
@@ -260,12 +269,15 @@ def _step(
     algorithm: ClientAlgorithm,
     server: Broadcast,
     local: LocalState,
+    *,
     sums: TrainingSums,
     batch: Batch,
     learning_rate: float,
     gradient_clip: float | None,
 ) -> tuple[LocalState, TrainingSums]:
-    local, step = algorithm_step(model, algorithm, server, local, batch, learning_rate, gradient_clip)
+    local, step = algorithm_step(
+        model, algorithm, server, local, batch=batch, learning_rate=learning_rate, gradient_clip=gradient_clip
+    )
     return local, jax.tree_util.tree_map(jnp.add, sums, step)
 
 

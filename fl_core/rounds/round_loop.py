@@ -206,7 +206,7 @@ class Rounds:
         if mean.delta is not None:
             rate = settings.server_rate(plan.round_number)
             step, before = (_step_in_place, _distinct(state)) if self._in_place else (_step, state)
-            state = step(settings.server, settings.algorithm, before, mean.delta, rate)
+            state = step(settings.server, settings.algorithm, before, mean.delta, learning_rate=rate)
             mean = mean._replace(delta=None)
         if mean.restart:
             state = init_server(settings.server, state.params)._replace(algorithm=state.algorithm)
@@ -229,7 +229,7 @@ def _distinct(state: ServerState) -> ServerState:
 
 
 def _next_state(
-    server: ServerOptimizer, algorithm: ClientAlgorithm, state: ServerState, mean: Any, learning_rate: jax.Array
+    server: ServerOptimizer, algorithm: ClientAlgorithm, state: ServerState, mean: Any, *, learning_rate: jax.Array
 ) -> ServerState:
     pseudo_gradient, memory = algorithm.update_server(state.algorithm, mean)
     return server_step(server, state, pseudo_gradient, learning_rate)._replace(algorithm=memory)

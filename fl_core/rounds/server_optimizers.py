@@ -134,7 +134,7 @@ def own_server_optimizer(server: ServerOptimizer) -> OwnServerOptimizer | None:
 @functools.cache
 def _imported(name: str) -> OwnServerOptimizer:
     expected = "an optax optimizer, or a function that makes one of a learning rate"
-    return OwnServerOptimizer(import_named(name, "server_optimizer", expected, _is_optax_optimizer))
+    return OwnServerOptimizer(import_named(name, what="server_optimizer", expected=expected, fits=_is_optax_optimizer))
 
 
 def _is_optax_optimizer(found: Any) -> bool:

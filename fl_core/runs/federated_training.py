@@ -107,7 +107,7 @@ class FederatedTraining:
         standing, durable = self.run.standing, found.privacy
         assert standing.noise_from is not None
         secret = bytes.fromhex(standing.secret)
-        private = PrivateRounds(aggregation, secret, fresh.params, standing.noise_from, standing.end)
+        private = PrivateRounds(aggregation, secret, fresh.params, first=standing.noise_from, end=standing.end)
         self._private = self._averaging = private
         self.server = ServerState(*from_first(found.server))
         if not standing.checkpoint:

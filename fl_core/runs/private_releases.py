@@ -98,7 +98,9 @@ class PrivateReleases:
         *over, (first, _) = self.ledger.generations
         generations = [(start, end) for start, end in [*over, (first, rounds)] if end > start]
         secret = self._terms.noise_seed is None
-        total = state_plan(self.ledger.plan, self.ledger.delta, self.ledger.about, generations, secret).total
+        total = state_plan(
+            self.ledger.plan, self.ledger.delta, self.ledger.about, generations=generations, secret=secret
+        ).total
         stated = {} if total is None else total.as_json()
         return {name: stated[name] for name in ("epsilon", "delta", "unit", "adjacency") if name in stated}
 

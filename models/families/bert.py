@@ -59,14 +59,14 @@ def bert(name: str, config: BertConfig) -> Model:
         x = _embedded(params, tokens, config.max_length)
         mask = _visible(tokens)[:, None, None, :]
         for block in params["blocks"]:
-            y = attention(block, x, config.heads, mask, softmax_attention_weights)
+            y = attention(block, x, config.heads, mask=mask, attention_weights=softmax_attention_weights)
             x = layer_norm(block["attention_norm"], x + y, _EPSILON)
             y = dense(block["mlp_output"], _gelu(dense(block["mlp_input"], x)))
             x = layer_norm(block["mlp_norm"], x + y, _EPSILON)
         x = layer_norm(params["head_norm"], _gelu(dense(params["head"], x)), _EPSILON)
         return logits_from_table(params["embedding"], params["output_bias"], x)
 
-    return masked_language_model(name, config.vocabulary_size, init, apply, config.special_tokens)
+    return masked_language_model(name, config.vocabulary_size, init, apply, special_tokens=config.special_tokens)
 
 
 def _draw(rng: jax.Array, *shape: int) -> jax.Array:

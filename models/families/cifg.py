@@ -17,7 +17,7 @@ from fedlm.models.layers.layer_norm_recurrence import (
 from fedlm.models.layers.linear_head import linear_head_model
 from fedlm.models.layers.output_norms import OUTPUT_NORMS
 from fedlm.models.layers.parameter_uses import Parameter
-from fedlm.models.layers.recurrent import Activation, CifgState, begin_cifg, cifg_layer, init_cifg_layer, read_cifg
+from fedlm.models.layers.recurrent import CifgState, Gating, begin_cifg, cifg_layer, init_cifg_layer, read_cifg
 from fedlm.models.layers.scale_invariant import si_sigmoid, si_tanh
 from fedlm.models.special_tokens import OWN, SpecialTokens
 
@@ -63,18 +63,18 @@ class Recurrence(NamedTuple):
     read: Callable[[Params, CifgState, jax.Array, jax.Array], CifgState]
 
 
-def _activated_by(gate: Activation, cell: Activation) -> Recurrence:
+def _activated_by(gating: Gating) -> Recurrence:
     """Make the CIFG recurrence with any activations: of the gates, and of the candidate and of the cell's output."""
     return Recurrence(
         init_cifg_layer,
-        lambda params, x, unroll: cifg_layer(params, x, gate, cell, unroll),
-        lambda params, state, x, counts: read_cifg(params, state, x, counts, gate, cell),
+        lambda params, x, unroll: cifg_layer(params, x, gating, unroll),
+        lambda params, state, x, counts: read_cifg(params, state, x, counts, gating=gating),
     )
 
 
 RECURRENCES = {
-    "standard": _activated_by(jax.nn.sigmoid, jnp.tanh),
-    "scale_invariant": _activated_by(si_sigmoid, si_tanh),
+    "standard": _activated_by(Gating(jax.nn.sigmoid, jnp.tanh)),
+    "scale_invariant": _activated_by(Gating(si_sigmoid, si_tanh)),
     "layer_norm": Recurrence(init_layer_norm_cifg_layer, layer_norm_cifg_layer, read_layer_norm_cifg),
 }
 """By the name that a configuration has: sigmoid gates and a tanh cell; those of Ro et al. 2024; the first with layer
@@ -120,9 +120,9 @@ def cifg(name: str, config: CifgConfig) -> Model:
     return linear_head_model(
         name,
         config.vocabulary_size,
-        init,
-        features,
-        head,
+        init=init,
+        features=features,
+        head=head,
         special_tokens=config.special_tokens,
         decoder=Decoder(begin, read),
     )

@@ -10,6 +10,8 @@ from fedlm.models.losses import ExampleSums, cross_entropy, next_token_sums
 from fedlm.models.pickling import made_by
 from fedlm.models.special_tokens import OWN, SpecialTokens
 
+_InitAndApply = tuple[Callable[[jax.Array], Params], Callable[[Params, jax.Array], jax.Array]]
+
 
 class MaskedBatch(NamedTuple):
     """Masked token sequences that are trained on, or evaluated, together.
@@ -38,6 +40,7 @@ def masked_language_model(
     vocabulary_size: int,
     init: Callable[[jax.Array], Params],
     apply: Callable[[Params, jax.Array], jax.Array],
+    *,
     special_tokens: SpecialTokens = OWN,
 ) -> Model:
     """Make a `Model` whose loss takes a `MaskedBatch` and is the cross-entropy of masked tokens.
@@ -49,16 +52,14 @@ def masked_language_model(
       apply: see `Model`; the logits at a position may depend on all tokens of the row.
       special_tokens: see `Model`.
     """
-    return made_by(_masked_language_model, name, vocabulary_size, init, apply, special_tokens)
+    return made_by(_masked_language_model, name, vocabulary_size, (init, apply), special_tokens)
 
 
 def _masked_language_model(
-    name: str,
-    vocabulary_size: int,
-    init: Callable[[jax.Array], Params],
-    apply: Callable[[Params, jax.Array], jax.Array],
-    special_tokens: SpecialTokens,
+    name: str, vocabulary_size: int, functions: _InitAndApply, special_tokens: SpecialTokens
 ) -> Model:
+    init, apply = functions
+
     def loss(params: Params, batch: MaskedBatch) -> ExampleSums:
         logits = apply(params, batch.inputs)
         check_logits(name, logits, (*batch.targets.shape, mask_id(vocabulary_size) + 1))

@@ -114,7 +114,7 @@ class PublishedDecoderConfig:
 
 
 def vault_gemma(
-    vocabulary_size: int, layers: int, heads: int, head_size: int, embedding: int, mlp: int, max_length: int = 1024
+    vocabulary_size: int, *, layers: int, heads: int, head_size: int, embedding: int, mlp: int, max_length: int = 1024
 ) -> PublishedDecoderConfig:
     """Configure a model of VaultGemma's parts: every head has its own keys and values, every layer sees all, and there
     are neither caps nor norms but those before layers."""
@@ -171,11 +171,16 @@ def published_decoder(name: str, config: PublishedDecoderConfig) -> Model:
                 f"inputs have {length} tokens, and this model is for at most {config.max_length}; cut them"
             )
         masks = {window: _visible(length, window) for window in set(windows)}
-        x, _ = apply_blocks(params, tokens, jnp.arange(length), masks, None)
+        x, _ = apply_blocks(params, tokens, jnp.arange(length), masks, cache=None)
         return _norm(config, params["final_norm"], x)
 
     def apply_blocks(
-        params: Params, tokens: jax.Array, places: jax.Array, masks: dict[int, jax.Array], cache: KeyValueCache | None
+        params: Params,
+        tokens: jax.Array,
+        places: jax.Array,
+        masks: dict[int, jax.Array],
+        *,
+        cache: KeyValueCache | None,
     ) -> tuple[jax.Array, KeyValueCache | None]:
         x = embed(params["embedding"], tokens)
         if config.scaled_embedding:
@@ -190,19 +195,28 @@ def published_decoder(name: str, config: PublishedDecoderConfig) -> Model:
                 params["positions"], jnp.broadcast_to(jnp.minimum(places, config.max_length - 1), tokens.shape)
             )
         for layer, window in enumerate(windows):
-            x, cache = _apply_block(params, layer, x, masks[window], positions.get(window), config, cache)
+            x, cache = _apply_block(
+                params, layer, x, mask=masks[window], positions=positions.get(window), config=config, cache=cache
+            )
         return x, cache
 
     def begin(params: Params, rows: int, length: int) -> KeyValueCache:
         dtype = params["embedding"]["table"].dtype
-        return empty_cache(config.layers, rows, length, config.key_value_heads, config.head_size, dtype)
+        return empty_cache(
+            layers=config.layers,
+            batch=rows,
+            columns=length,
+            heads=config.key_value_heads,
+            head_size=config.head_size,
+            dtype=dtype,
+        )
 
     def read(
         params: Params, cache: KeyValueCache, tokens: jax.Array, counts: jax.Array
     ) -> tuple[jax.Array, KeyValueCache | None]:
         cache, places = cache.reading(tokens.shape[1], counts)
         masks = {window: cache.visible(places, window)[:, None, None] for window in set(windows)}
-        x, read_cache = apply_blocks(params, tokens, places, masks, cache)
+        x, read_cache = apply_blocks(params, tokens, places, masks, cache=cache)
         return _norm(config, params["final_norm"], last_read(x, counts)), read_cache
 
     def head(params: Params) -> tuple[Params, jax.Array | None]:
@@ -217,7 +231,14 @@ def published_decoder(name: str, config: PublishedDecoderConfig) -> Model:
 
     decoder = Decoder(begin, read, prepare, config.max_length)
     return linear_head_model(
-        name, config.vocabulary_size, init, features, head, config.logit_cap, config.special_tokens, decoder
+        name,
+        config.vocabulary_size,
+        init=init,
+        features=features,
+        head=head,
+        cap=config.logit_cap,
+        special_tokens=config.special_tokens,
+        decoder=decoder,
     )
 
 
@@ -278,6 +299,7 @@ def _apply_block(
     params: Params,
     layer: int,
     x: jax.Array,
+    *,
     mask: jax.Array,
     positions: tuple[jax.Array, jax.Array] | None,
     config: PublishedDecoderConfig,
@@ -285,7 +307,7 @@ def _apply_block(
 ) -> tuple[jax.Array, KeyValueCache | None]:
     block = params["blocks"][layer]
     y = _norm(config, block["attention_norm"], x)
-    y, cache = _attention(block, layer, y, mask, positions, config, cache)
+    y, cache = _attention(block, layer, y, mask=mask, positions=positions, config=config, cache=cache)
     if config.post_norms:
         y = _norm(config, block["attention_post_norm"], y)
     x = x + y
@@ -307,6 +329,7 @@ def _attention(
     block: Params,
     layer: int,
     x: jax.Array,
+    *,
     mask: jax.Array,
     positions: tuple[jax.Array, jax.Array] | None,
     config: PublishedDecoderConfig,

@@ -163,16 +163,25 @@ def reattention_transformer(name: str, config: ReattentionConfig) -> Model:
     token_variance = errors.token_variance()
 
     def apply_blocks(
-        params: Params, tokens: jax.Array, places: jax.Array, mask: jax.Array, cache: KeyValueCache | None
+        params: Params, tokens: jax.Array, places: jax.Array, mask: jax.Array, *, cache: KeyValueCache | None
     ) -> tuple[jax.Array, KeyValueCache | None]:
         x = embedded_tokens(params, tokens, places)
         # Embeddings are multiplied by the root of the width, and positions are known.
         row = NoisyRows(x, config.embedding * jnp.asarray(token_variance)[tokens])
         for layer, block in enumerate(params["blocks"]):
-            row, cache = reattention_block(block, row, config.heads, mask, errors.variance, corrected, cache, layer)
+            row, cache = reattention_block(
+                block,
+                row,
+                heads=config.heads,
+                mask=mask,
+                weight_variance=errors.variance,
+                attention_weights=corrected,
+                cache=cache,
+                layer=layer,
+            )
         return row.x, cache
 
-    return decoder_of_blocks(name, config, apply_blocks, config.embedding // config.heads + 1, _laid_out)
+    return decoder_of_blocks(name, config, apply_blocks, config.embedding // config.heads + 1, lay_out=_laid_out)
 
 
 def _corrected_softmax(most_correction: float) -> CorrectedWeights:
@@ -199,6 +208,7 @@ def dpformer(name: str, config: DpFormerConfig) -> Model:
         tokens: jax.Array,
         places: jax.Array,
         mask: jax.Array,
+        *,
         cache: KeyValueCache | None,
         drop: Drop = drop_nothing,
     ) -> tuple[jax.Array, KeyValueCache | None]:
@@ -206,11 +216,19 @@ def dpformer(name: str, config: DpFormerConfig) -> Model:
         row = NoisyRows(x, config.embedding * (jnp.asarray(token_variance)[tokens] + errors.variance))
         for layer, block in enumerate(params["blocks"]):
             row, cache = reattention_block(
-                block, row, config.heads, mask, errors.variance, corrected, cache, layer, drop
+                block,
+                row,
+                heads=config.heads,
+                mask=mask,
+                weight_variance=errors.variance,
+                attention_weights=corrected,
+                cache=cache,
+                layer=layer,
+                drop=drop,
             )
         return row.x, cache
 
-    return recommender_of_blocks(name, config, apply_blocks, config.embedding // config.heads + 1, _laid_out)
+    return recommender_of_blocks(name, config, apply_blocks, config.embedding // config.heads + 1, lay_out=_laid_out)
 
 
 def _laid_out(block: Params) -> Params:
@@ -253,6 +271,7 @@ class NoisyRows(NamedTuple):
 def reattention_block(
     block: Params,
     rows: NoisyRows,
+    *,
     heads: int,
     mask: jax.Array,
     weight_variance: float,

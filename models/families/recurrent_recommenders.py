@@ -100,7 +100,7 @@ def _recommender(name: str, config: RecurrentRecommenderConfig, cell: Cell) -> M
     ) -> tuple[jax.Array, tuple[State, ...]]:
         x, after = inputs(params, tokens), []
         for layer, state in zip(params["recurrent"], states, strict=True):
-            x, state = read_recurrent(cell, layer, state, x, counts)
+            x, state = read_recurrent(cell, layer, state, x, counts=counts)
             after.append(state)
         return dense(params["projection"], last_read(x, counts)), tuple(after)
 
@@ -110,9 +110,9 @@ def _recommender(name: str, config: RecurrentRecommenderConfig, cell: Cell) -> M
     return linear_head_model(
         name,
         config.vocabulary_size,
-        init,
-        features,
-        head,
+        init=init,
+        features=features,
+        head=head,
         special_tokens=config.special_tokens,
         decoder=Decoder(begin, read),
         dropped_features=features,

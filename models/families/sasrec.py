@@ -55,6 +55,7 @@ def sasrec(name: str, config: SasRecConfig) -> Model:
         tokens: jax.Array,
         places: jax.Array,
         mask: jax.Array,
+        *,
         cache: KeyValueCache | None,
         drop: Drop = drop_nothing,
     ) -> tuple[jax.Array, KeyValueCache | None]:
@@ -65,7 +66,7 @@ def sasrec(name: str, config: SasRecConfig) -> Model:
             if cache is not None:
                 cache, k_btnd, v_btnd = cache.add(layer, k_btnd, v_btnd)
             weights = functools.partial(_dropped_weights, drop, 3 * layer + 1)
-            x = x + drop(attended(q_btnd, k_btnd, v_btnd, mask, weights), 3 * layer + 2)
+            x = x + drop(attended(q_btnd, k_btnd, v_btnd, mask=mask, attention_weights=weights), 3 * layer + 2)
             y = layer_norm(block["mlp_norm"], x)
             y = dense(block["mlp_output"], jax.nn.relu(dense(block["mlp_input"], y)))
             x = x + drop(y, 3 * layer + 3)
@@ -79,6 +80,7 @@ def recommender_of_blocks(
     config: SasRecConfig,
     apply_blocks: Callable[..., tuple[jax.Array, KeyValueCache | None]],
     cached_size: int,
+    *,
     lay_out: Callable[[Params], Params] = laid_out,
 ) -> Model:
     """Make a recommender with the parameters of a SASRec of what its blocks compute.
@@ -86,7 +88,7 @@ def recommender_of_blocks(
     Args:
       name: of the model.
       config: its sizes.
-      apply_blocks: see `fedlm.models.families.transformer.ApplyBlocks`; it takes a `Drop` at last.
+      apply_blocks: see `fedlm.models.families.transformer.ApplyBlocks`; it takes a `Drop` too.
       cached_size: see `fedlm.models.families.transformer.decoder_of_blocks`, as for the next.
       lay_out: makes of a block's parameters those that `apply_blocks` takes where it decodes.
     """
@@ -112,7 +114,7 @@ def recommender_of_blocks(
             )
         causal = jnp.tril(jnp.ones((length, length), dtype=bool))
         places = jnp.broadcast_to(jnp.arange(length), tokens.shape)
-        x, _ = apply_blocks(params, tokens, places, causal, None, drop)
+        x, _ = apply_blocks(params, tokens, places, causal, cache=None, drop=drop)
         return layer_norm(params["final_norm"], x)
 
     def head(params: Params) -> tuple[Params, None]:
@@ -121,11 +123,11 @@ def recommender_of_blocks(
     return linear_head_model(
         name,
         config.vocabulary_size,
-        init,
-        features,
-        head,
+        init=init,
+        features=features,
+        head=head,
         special_tokens=config.special_tokens,
-        decoder=cached_decoder(config, apply_blocks, cached_size, lay_out, config.max_length),
+        decoder=cached_decoder(config, apply_blocks, cached_size, lay_out, max_length=config.max_length),
         dropped_features=features,
     )
 

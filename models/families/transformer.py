@@ -6,7 +6,7 @@ sinusoidal positions and a tied output layer. Dimension letters: B batch, T time
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -114,7 +114,7 @@ def transformer(name: str, config: TransformerConfig) -> Model:
     attention_weights = ATTENTION_WEIGHTS[config.attention]
 
     def apply_blocks(
-        params: Params, tokens: jax.Array, places: jax.Array, mask: jax.Array, cache: KeyValueCache | None
+        params: Params, tokens: jax.Array, places: jax.Array, mask: jax.Array, *, cache: KeyValueCache | None
     ) -> tuple[jax.Array, KeyValueCache | None]:
         x = embedded_tokens(params, tokens, places)
         for layer, block in enumerate(params["blocks"]):
@@ -122,18 +122,21 @@ def transformer(name: str, config: TransformerConfig) -> Model:
             q_btnd, k_btnd, v_btnd = queries_keys_values(block, y, config.heads)
             if cache is not None:
                 cache, k_btnd, v_btnd = cache.add(layer, k_btnd, v_btnd)
-            x = x + attend(block, q_btnd, k_btnd, v_btnd, mask, attention_weights)
+            x = x + attend(block, q_btnd, k_btnd, v_btnd, mask=mask, attention_weights=attention_weights)
             x = x + _mlp(block, layer_norm(block["mlp_norm"], x))
         return x, cache
 
     return decoder_of_blocks(name, config, apply_blocks, config.embedding // config.heads)
 
 
-ApplyBlocks = Callable[
-    [Params, jax.Array, jax.Array, jax.Array, KeyValueCache | None], tuple[jax.Array, KeyValueCache | None]
-]
-"""Maps (params, int32 tokens [batch, time], their places, mask of what they see, cache) to float [batch, time, width],
-what the last block gives, and the cache with what was read; without a cache the tokens see each other alone."""
+class ApplyBlocks(Protocol):
+    """Applies all blocks."""
+
+    def __call__(
+        self, params: Params, tokens: jax.Array, places: jax.Array, mask: jax.Array, *, cache: KeyValueCache | None
+    ) -> tuple[jax.Array, KeyValueCache | None]:
+        """Map int32 tokens [batch, time], their places and a mask of what they see to float [batch, time, width], what
+        the last block gives, and the cache with what was read; without a cache the tokens see each other alone."""
 
 
 def laid_out(block: Params) -> Params:
@@ -146,6 +149,7 @@ def decoder_of_blocks(
     config: TransformerConfig,
     apply_blocks: ApplyBlocks,
     cached_size: int,
+    *,
     lay_out: Callable[[Params], Params] = laid_out,
 ) -> Model:
     """Make a Transformer decoder of what its blocks compute.
@@ -170,7 +174,7 @@ def decoder_of_blocks(
 
     def features(params: Params, tokens: jax.Array) -> jax.Array:
         causal = jnp.tril(jnp.ones((tokens.shape[1], tokens.shape[1]), dtype=bool))
-        x, _ = apply_blocks(params, tokens, jnp.arange(tokens.shape[1]), causal, None)
+        x, _ = apply_blocks(params, tokens, jnp.arange(tokens.shape[1]), causal, cache=None)
         return final_norm.apply(params.get("final_norm"), x)
 
     def head(params: Params) -> tuple[Params, Parameter]:
@@ -179,9 +183,9 @@ def decoder_of_blocks(
     return linear_head_model(
         name,
         config.vocabulary_size,
-        init,
-        features,
-        head,
+        init=init,
+        features=features,
+        head=head,
         special_tokens=config.special_tokens,
         decoder=cached_decoder(config, apply_blocks, cached_size, lay_out, final_norm=final_norm),
     )
@@ -192,6 +196,7 @@ def cached_decoder(
     apply_blocks: ApplyBlocks,
     cached_size: int,
     lay_out: Callable[[Params], Params],
+    *,
     max_length: int | None = None,
     final_norm: OutputNorm = LAYER_NORM,
 ) -> Decoder:
@@ -208,7 +213,9 @@ def cached_decoder(
 
     def begin(params: Params, rows: int, length: int) -> KeyValueCache:
         dtype = params["embedding"]["table"].dtype
-        return empty_cache(config.layers, rows, length, config.heads, cached_size, dtype)
+        return empty_cache(
+            layers=config.layers, batch=rows, columns=length, heads=config.heads, head_size=cached_size, dtype=dtype
+        )
 
     def read(
         params: Params, cache: KeyValueCache, tokens: jax.Array, counts: jax.Array
@@ -216,7 +223,7 @@ def cached_decoder(
         cache, places = cache.reading(tokens.shape[1], counts)
         # Padding may have places beyond the last position.
         positions = places if max_length is None else jnp.minimum(places, max_length - 1)
-        x, read_cache = apply_blocks(params, tokens, positions, cache.visible(places)[:, None], cache)
+        x, read_cache = apply_blocks(params, tokens, positions, cache.visible(places)[:, None], cache=cache)
         return final_norm.apply(params.get("final_norm"), last_read(x, counts)), read_cache
 
     def prepare(params: Params) -> Params:
@@ -249,7 +256,7 @@ def _init_block(rng: jax.Array, config: TransformerConfig) -> Params:
 
 
 def attention(
-    block: Params, x: jax.Array, heads: int, mask: jax.Array, attention_weights: AttentionWeights
+    block: Params, x: jax.Array, heads: int, *, mask: jax.Array, attention_weights: AttentionWeights
 ) -> jax.Array:
     """Attend from every position to those that the mask lets it see (Vaswani et al. 2017, section 3.2).
 
@@ -263,7 +270,7 @@ def attention(
     Returns:
       The shape and dtype of x.
     """
-    return attend(block, *queries_keys_values(block, x, heads), mask, attention_weights)
+    return attend(block, *queries_keys_values(block, x, heads), mask=mask, attention_weights=attention_weights)
 
 
 def queries_keys_values(block: Params, x: jax.Array, heads: int) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -282,15 +289,18 @@ def attend(
     q_btnd: jax.Array,
     k_btnd: jax.Array,
     v_btnd: jax.Array,
+    *,
     mask: jax.Array,
     attention_weights: AttentionWeights,
 ) -> jax.Array:
     """Let queries see keys as the mask says, see `attention`; there may be more keys than queries."""
-    return dense(block["attention_output"], attended(q_btnd, k_btnd, v_btnd, mask, attention_weights))
+    return dense(
+        block["attention_output"], attended(q_btnd, k_btnd, v_btnd, mask=mask, attention_weights=attention_weights)
+    )
 
 
 def attended(
-    q_btnd: jax.Array, k_btnd: jax.Array, v_btnd: jax.Array, mask: jax.Array, attention_weights: AttentionWeights
+    q_btnd: jax.Array, k_btnd: jax.Array, v_btnd: jax.Array, *, mask: jax.Array, attention_weights: AttentionWeights
 ) -> jax.Array:
     """Mix the values that queries see, float [batch, queries, width]: what `attend` does, but for the last layer."""
     scores_bnqk = jnp.einsum("bqnd,bknd->bnqk", q_btnd, k_btnd)

@@ -55,6 +55,9 @@ class Blocks(NamedTuple):
         return ids, ids >= number * self.size
 
 
+_Output = tuple[jax.Array, jax.Array | None]  # table and bias
+
+
 @dataclass(frozen=True)
 class Scoring:
     """How targets were scored.
@@ -78,7 +81,7 @@ class Scoring:
     def logit_gradients(self, gradient: jax.Array, blocks: Blocks, number: jax.Array) -> jax.Array:
         """Make a block of the gradient at what the table gives, float32 [..., size], of that at the losses [...]."""
         ids, _ = blocks.ids(number)
-        logits = _logits(self.x, self.table, self.bias, self.cap, blocks, number)
+        logits = _logits(self.x, _part((self.table, self.bias), blocks, number), self.cap)
         errors = jnp.exp(logits - self.log_normalizer[..., None]) - (ids == self.targets[..., None])
         if self.cap is not None:
             errors = errors * (1 - jnp.square(logits / self.cap))
@@ -93,15 +96,19 @@ jax.tree_util.register_pytree_node(
 )
 
 
-def _logits(
-    x: jax.Array, table: jax.Array, bias: jax.Array | None, cap: float | None, blocks: Blocks, number: jax.Array
-) -> jax.Array:
-    """Make a block of logits, float32 [..., size]."""
+def _logits(x: jax.Array, output: _Output, cap: float | None) -> jax.Array:
+    """Make a block of logits, float32 [..., size], of its part of the output layer."""
+    table, bias = output
     # Not rounded to the model's type, and a product by itself: what is made twice, of blocks of one size, must be the
     # same, whatever it is used for.
-    products = jnp.einsum("...d,vd->...v", x, _slice(table, blocks, number), preferred_element_type=jnp.float32)
+    products = jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
     logits = jax.lax.optimization_barrier(products)
-    return soft_cap(logits if bias is None else logits + _slice(bias, blocks, number), cap)
+    return soft_cap(logits if bias is None else logits + bias, cap)
+
+
+def _part(output: _Output, blocks: Blocks, number: jax.Array) -> _Output:
+    table, bias = output
+    return _slice(table, blocks, number), None if bias is None else _slice(bias, blocks, number)
 
 
 def _slice(array: jax.Array, blocks: Blocks, number: jax.Array) -> jax.Array:
@@ -113,33 +120,26 @@ def in_place(total: jax.Array, part: jax.Array, blocks: Blocks, number: jax.Arra
     return jax.lax.dynamic_update_slice_in_dim(total, part.astype(total.dtype), blocks.start(number), 0)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _scores(
-    cap: float | None,
-    with_parameters: bool,
-    x: jax.Array,
-    table: jax.Array,
-    bias: jax.Array | None,
-    targets: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+class _Form(NamedTuple):
+    cap: float | None
+    with_parameters: bool  # whether the output layer is trained here
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _scores(form: _Form, x: jax.Array, output: _Output, targets: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Compute losses float32 [...], whether targets have the highest logit bool [...], and log-normalisers."""
-    return _forward(cap, with_parameters, x, table, bias, targets)[0]
+    return _forward(form, x, output, targets)[0]
 
 
 def _forward(
-    cap: float | None,
-    with_parameters: bool,
-    x: jax.Array,
-    table: jax.Array,
-    bias: jax.Array | None,
-    targets: jax.Array,
+    form: _Form, x: jax.Array, output: _Output, targets: jax.Array
 ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], Scoring]:
-    blocks = Blocks.of(len(table), targets.size)
+    blocks = Blocks.of(len(output[0]), targets.size)
 
     def add(number: jax.Array, found: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         highest, total, before, of_target = found
         ids, own = blocks.ids(number)
-        logits = jnp.where(own, _logits(x, table, bias, cap, blocks, number), -jnp.inf)
+        logits = jnp.where(own, _logits(x, _part(output, blocks, number), form.cap), -jnp.inf)
         higher = jnp.maximum(highest, jnp.max(logits, axis=-1))
         total = total * jnp.exp(highest - higher) + jnp.sum(jnp.exp(logits - higher[..., None]), axis=-1)
         earlier = jnp.where(ids < targets[..., None], logits, -jnp.inf)
@@ -151,11 +151,11 @@ def _forward(
     highest, total, before, of_target = jax.lax.fori_loop(0, blocks.steps, add, fresh)
     log_normalizer = jnp.log(total) + highest
     correct = (of_target >= highest) & (of_target > before)
-    scoring = Scoring(x, table, bias, targets, log_normalizer, cap)
+    scoring = Scoring(x, *output, targets, log_normalizer, form.cap)
     return (log_normalizer - of_target, correct, log_normalizer), scoring
 
 
-def _backward(cap: float | None, with_parameters: bool, scoring: Scoring, gradients: tuple) -> tuple:
+def _backward(form: _Form, scoring: Scoring, gradients: tuple) -> tuple:
     gradient, *_ = gradients
     x, table, bias = scoring.x, scoring.table, scoring.bias
     blocks = Blocks.of(len(table), scoring.targets.size)
@@ -167,7 +167,7 @@ def _backward(cap: float | None, with_parameters: bool, scoring: Scoring, gradie
         at_x = jnp.where(own, errors, 0.0).astype(table.dtype)
         part = _slice(table, blocks, number)
         x_gradient = x_gradient + jnp.einsum("...v,vd->...d", at_x, part, preferred_element_type=jnp.float32)
-        if with_parameters:
+        if form.with_parameters:
             of_rows = sum_of_outer_products(errors.astype(x.dtype), x)
             table_gradient = in_place(table_gradient, of_rows, blocks, number)
             if bias is not None:
@@ -176,16 +176,16 @@ def _backward(cap: float | None, with_parameters: bool, scoring: Scoring, gradie
         return x_gradient, table_gradient, bias_gradient
 
     tables = (jnp.zeros_like(table), None if bias is None else jnp.zeros_like(bias))
-    fresh = (jnp.zeros(x.shape, jnp.float32), *(tables if with_parameters else (None, None)))
+    fresh = (jnp.zeros(x.shape, jnp.float32), *(tables if form.with_parameters else (None, None)))
     x_gradient, *found = jax.lax.fori_loop(0, blocks.steps, add, fresh)
-    return x_gradient.astype(x.dtype), *(found if with_parameters else tables), None
+    return x_gradient.astype(x.dtype), tuple(found) if form.with_parameters else tables, None
 
 
 _scores.defvjp(_forward, _backward)
 
 
 def blocked_cross_entropy(
-    x: jax.Array, table: Parameter, bias: Parameter | None, targets: jax.Array, cap: float | None
+    x: jax.Array, table: Parameter, bias: Parameter | None, targets: jax.Array, *, cap: float | None
 ) -> tuple[jax.Array, jax.Array]:
     """Compute the cross-entropy of targets under logits `soft_cap(x @ table.T + bias, cap)`, block by block.
 
@@ -201,10 +201,10 @@ def blocked_cross_entropy(
     """
     if not isinstance(table, Recorded):
         assert not isinstance(bias, Recorded)
-        losses, correct, _ = _scores(cap, True, x, table, bias, targets)
+        losses, correct, _ = _scores(_Form(cap, with_parameters=True), x, (table, bias), targets)
         return losses, correct
     values = table.value, bias.value if isinstance(bias, Recorded) else bias
-    losses, correct, log_normalizer = _scores(cap, False, x, *values, targets)
+    losses, correct, log_normalizer = _scores(_Form(cap, with_parameters=False), x, values, targets)
     scoring = Scoring(x, *values, targets, jax.lax.stop_gradient(log_normalizer), cap)
     shape = jax.ShapeDtypeStruct(losses.shape, losses.dtype)
     for parameter in (table, *((bias,) if isinstance(bias, Recorded) else ())):

@@ -151,7 +151,7 @@ def _adapted(cell: Cell, unroll: int, blocks_bxtxp: jax.Array, recurrent: Params
         return product(h_bxh) + added, narrow
 
     start = _zero_state(cell, batch, recurrent["kernel"])
-    h_txbxh, narrow = _unroll(cell, unroll, jnp.swapaxes(blocks_bxtxp, 0, 1), adapter.steps, recur, start)
+    h_txbxh, narrow = _unroll(cell, unroll, jnp.swapaxes(blocks_bxtxp, 0, 1), adapter.steps, recur=recur, start=start)
     h_bxtxh = jnp.swapaxes(h_txbxh, 0, 1)
     adapter.finish(one_later(h_bxtxh), narrow)
     return h_bxtxh
@@ -161,11 +161,11 @@ def _constant(cell: Cell, unroll: int, blocks_txbxp: jax.Array, kernel_hxg: jax.
     """Run the loop with a matrix that is constant."""
     product = constant_product(kernel_hxg)
     start = _zero_state(cell, blocks_txbxp.shape[1], kernel_hxg)
-    return _unroll(cell, unroll, blocks_txbxp, None, lambda h_bxh, _: (product(h_bxh), None), start)[0]
+    return _unroll(cell, unroll, blocks_txbxp, None, recur=lambda h_bxh, _: (product(h_bxh), None), start=start)[0]
 
 
 def _unroll(
-    cell: Cell, unroll: int, blocks_txbxp: jax.Array, given: Any, recur: _Recur, start: State
+    cell: Cell, unroll: int, blocks_txbxp: jax.Array, given: Any, *, recur: _Recur, start: State
 ) -> tuple[jax.Array, Any]:
     """Run the loop.
 
@@ -197,7 +197,7 @@ def begin_recurrent(cell: Cell, params: Params, batch: int) -> State:
 
 
 def read_recurrent(
-    cell: Cell, params: Params, state: State, x_bxtxi: jax.Array, counts: jax.Array
+    cell: Cell, params: Params, state: State, x_bxtxi: jax.Array, *, counts: jax.Array
 ) -> tuple[jax.Array, State]:
     """Go on with the recurrence from a state, by the first `counts`, int32 [batch], of each row's inputs.
 

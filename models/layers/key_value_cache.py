@@ -67,7 +67,7 @@ class KeyValueCache(NamedTuple):
 
 
 def empty_cache(
-    layers: int, batch: int, columns: int, heads: int, head_size: int, dtype: jax.typing.DTypeLike
+    *, layers: int, batch: int, columns: int, heads: int, head_size: int, dtype: jax.typing.DTypeLike
 ) -> KeyValueCache:
     """Make a cache in which nothing is."""
     zeros = jnp.zeros((batch, heads, columns, head_size), dtype)

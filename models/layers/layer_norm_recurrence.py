@@ -86,7 +86,9 @@ def layer_norm_cifg_layer(params: Params, x_bxtxe: jax.Array, unroll: int = 1) -
     """
     z_bxtx3h, weights = dense(params["input"], x_bxtxe), _weights_of(params)
     if ADAPTER in params["recurrent"] or ADAPTER in params["projection"]:
-        return adapted_recurrence(_advance_by(weights), unroll, z_bxtx3h, params["recurrent"], params["projection"])
+        return adapted_recurrence(
+            _advance_by(weights), unroll, z_bxtx3h, recurrent=params["recurrent"], projection=params["projection"]
+        )
     if isinstance(weights.recurrent, Recorded):
         return _recorded(unroll, z_bxtx3h, weights)
     return jnp.swapaxes(_recurrence(unroll, jnp.swapaxes(z_bxtx3h, 0, 1), weights), 0, 1)
@@ -94,7 +96,7 @@ def layer_norm_cifg_layer(params: Params, x_bxtxe: jax.Array, unroll: int = 1) -
 
 def read_layer_norm_cifg(params: Params, state: CifgState, x_bxtxe: jax.Array, counts: jax.Array) -> CifgState:
     """Go on with the recurrence from a state, by the first `counts`, int32 [batch], of each row's inputs."""
-    return read_recurrence(_advance_by(_weights_of(params)), params, state, x_bxtxe, counts)
+    return read_recurrence(_advance_by(_weights_of(params)), params, state, x_bxtxe, counts=counts)
 
 
 def _weights_of(params: Params) -> _Weights:
@@ -140,9 +142,9 @@ def _shifted(unroll: int, z_txbx3h: jax.Array, shifts: _Shifts, weights: _Weight
         unroll,
         z_txbx3h,
         shifts,
-        lambda h_bxe, _: (recur(h_bxe), None),
-        lambda m_bxh, now: (project(m_bxh) + now.h, None),
-        zero_state(z_txbx3h.shape[1], weights.projection),
+        recur=lambda h_bxe, _: (recur(h_bxe), None),
+        project=lambda m_bxh, now: (project(m_bxh) + now.h, None),
+        start=zero_state(z_txbx3h.shape[1], weights.projection),
     )
     return h_txbxe, _Seen(m_txbxh, *of_cell)
 

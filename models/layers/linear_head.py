@@ -26,6 +26,7 @@ from fedlm.models.special_tokens import OWN, SpecialTokens
 def linear_head_model(
     name: str,
     vocabulary_size: int,
+    *,
     init: Callable[[jax.Array], Params],
     features: Callable[[Params, jax.Array], jax.Array],
     head: Callable[[Params], tuple[Params, Parameter | None]],
@@ -59,7 +60,7 @@ def linear_head_model(
         else:
             x = features(params, inputs)
         if needs_blocks(targets.size, vocabulary_size):
-            losses, correct = blocked_cross_entropy(x, table["table"], bias, targets, cap)
+            losses, correct = blocked_cross_entropy(x, table["table"], bias, targets, cap=cap)
             return sums_over_targets(losses, correct, targets, special_tokens)
         if cap is None and isinstance(table["table"], Recorded):
             losses, logits = recorded_cross_entropy(x, table["table"], bias, targets)

@@ -26,6 +26,19 @@ _Pair = tuple[jax.Array, jax.Array]
 _Steps = tuple[jax.Array | None, ...]
 
 
+class Gating(NamedTuple):
+    """Activations of a recurrence over the last axis: of the two gates, and of the candidate and the cell's output."""
+
+    gate: Activation
+    cell: Activation
+
+    def advance(self, z_bx3h: jax.Array, c_bxh: jax.Array, now: Any) -> tuple[jax.Array, jax.Array, None]:
+        """Make a time step, see `Advance`."""
+        i, g, o = jnp.split(z_bx3h, 3, axis=-1)
+        c_bxh = c_bxh + self.gate(i) * (self.cell(g) - c_bxh)
+        return c_bxh, self.gate(o) * self.cell(c_bxh), None
+
+
 class CifgState(NamedTuple):
     """What the recurrence goes on with: h_t, float [batch, e], and c_t, [batch, h]."""
 
@@ -58,7 +71,7 @@ def init_cifg_layer(rng: jax.Array, width: int, hidden: int) -> Params:
     return params
 
 
-def cifg_layer(params: Params, x_bxtxe: jax.Array, gate: Activation, cell: Activation, unroll: int = 1) -> jax.Array:
+def cifg_layer(params: Params, x_bxtxe: jax.Array, gating: Gating, unroll: int = 1) -> jax.Array:
     """Run the recurrence over a batch of sequences, starting from zero state.
 
     With i, g, o the three blocks of `W x_t + R h_{t-1} + b`:
@@ -67,8 +80,7 @@ def cifg_layer(params: Params, x_bxtxe: jax.Array, gate: Activation, cell: Activ
     Args:
       params: of `init_cifg_layer`; its dense layers may have adapters.
       x_bxtxe: float [batch, time, e].
-      gate: activation of the two gates, over the last axis.
-      cell: activation of the candidate and of the cell's output, over the last axis.
+      gating: its activations.
       unroll: time steps that the compiled loop takes at once; results are the same.
 
     Returns:
@@ -78,29 +90,25 @@ def cifg_layer(params: Params, x_bxtxe: jax.Array, gate: Activation, cell: Activ
     recurrent, projection = params["recurrent"], params["projection"]
     recurrent_ex3h, projection_hxe = recurrent["kernel"], projection["kernel"]
     if ADAPTER in recurrent or ADAPTER in projection:
-        return adapted_recurrence(_advance_by(gate, cell), unroll, z_bxtx3h, recurrent, projection)
+        return adapted_recurrence(gating.advance, unroll, z_bxtx3h, recurrent=recurrent, projection=projection)
     if isinstance(recurrent_ex3h, Recorded):
-        return _recorded_recurrence(gate, cell, unroll, z_bxtx3h, recurrent_ex3h, projection_hxe)
-    h_txbxe = _recurrence(gate, cell, unroll, jnp.swapaxes(z_bxtx3h, 0, 1), recurrent_ex3h, projection_hxe)
+        return _recorded_recurrence(gating, unroll, z_bxtx3h, (recurrent_ex3h, projection_hxe))
+    h_txbxe = _recurrence(gating, unroll, jnp.swapaxes(z_bxtx3h, 0, 1), (recurrent_ex3h, projection_hxe))
     return jnp.swapaxes(h_txbxe, 0, 1)
 
 
 def _recorded_recurrence(
-    gate: Activation,
-    cell: Activation,
-    unroll: int,
-    z_bxtx3h: jax.Array,
-    recurrent_ex3h: Recorded,
-    projection_hxe: Recorded,
+    gating: Gating, unroll: int, z_bxtx3h: jax.Array, matrices: tuple[Recorded, Recorded]
 ) -> jax.Array:
     # Each matrix is used once for all time steps: by h_{t-1} for what is added to z_t, and by m_t for h_t.
+    recurrent_ex3h, projection_hxe = matrices
     recording = recurrent_ex3h.recording
     z_shape = jax.ShapeDtypeStruct(z_bxtx3h.shape, z_bxtx3h.dtype)
     h_shape = jax.ShapeDtypeStruct((*z_shape.shape[:2], projection_hxe.shape[1]), z_shape.dtype)
     of_recurrent, z_tap = recording.begin(recurrent_ex3h, "multiply", z_shape)
     of_projection, h_tap = recording.begin(projection_hxe, "multiply", h_shape)
     z_txbx3h, h_tap = jnp.swapaxes(with_tap(z_bxtx3h, z_tap), 0, 1), jnp.swapaxes(h_tap, 0, 1)
-    h_txbxe, m_txbxh = _shifted(gate, cell, unroll, z_txbx3h, h_tap, recurrent_ex3h.value, projection_hxe.value)
+    h_txbxe, m_txbxh = _shifted(gating, unroll, (z_txbx3h, h_tap), (recurrent_ex3h.value, projection_hxe.value))
     h_bxtxe = jnp.swapaxes(h_txbxe, 0, 1)
     recording.finish(of_recurrent, one_later(h_bxtxe))
     recording.finish(of_projection, jnp.swapaxes(m_txbxh, 0, 1))
@@ -113,7 +121,7 @@ def one_later(h_bxtxe: jax.Array) -> jax.Array:
 
 
 def adapted_recurrence(
-    advance: Advance, unroll: int, z_bxtx3h: jax.Array, recurrent: Params, projection: Params
+    advance: Advance, unroll: int, z_bxtx3h: jax.Array, *, recurrent: Params, projection: Params
 ) -> jax.Array:
     """Run a recurrence with matrices that are constant, and an adapter at one of them or at both; `advance` is given
     nothing of a time step."""
@@ -137,7 +145,9 @@ def adapted_recurrence(
     given = (at_z.steps, at_h.steps)
     z_txbx3h = jnp.swapaxes(z_bxtx3h, 0, 1)
     start = zero_state(batch, projection["kernel"])
-    h_txbxe, m_txbxh, _, *narrow = unroll_recurrence(at_cell, unroll, z_txbx3h, given, recurred, projected, start)
+    h_txbxe, m_txbxh, _, *narrow = unroll_recurrence(
+        at_cell, unroll, z_txbx3h, given, recur=recurred, project=projected, start=start
+    )
     h_bxtxe, m_bxtxh = jnp.swapaxes(h_txbxe, 0, 1), jnp.swapaxes(m_txbxh, 0, 1)
     at_z.finish(one_later(h_bxtxe), narrow[0])
     at_h.finish(m_bxtxh, narrow[1])
@@ -191,25 +201,18 @@ class LoopedAdapter:
             matrix.recording.finish(number, came_in)
 
 
-def _shifted(
-    gate: Activation,
-    cell: Activation,
-    unroll: int,
-    z_txbx3h: jax.Array,
-    shift_txbxe: jax.Array,
-    recurrent_ex3h: jax.Array,
-    projection_hxe: jax.Array,
-) -> _Pair:
-    """Run the loop with constant matrices and a shift of each h."""
+def _shifted(gating: Gating, unroll: int, inputs: _Pair, matrices: _Pair) -> _Pair:
+    """Run the loop with constant matrices, on z_t and a shift of each h."""
+    (z_txbx3h, shift_txbxe), (recurrent_ex3h, projection_hxe) = inputs, matrices
     recur, project = constant_product(recurrent_ex3h), constant_product(projection_hxe)
     h_txbxe, m_txbxh, *_ = unroll_recurrence(
-        _advance_by(gate, cell),
+        gating.advance,
         unroll,
         z_txbx3h,
         shift_txbxe,
-        lambda h_bxe, _: (recur(h_bxe), None),
-        lambda m_bxh, shift_bxe: (project(m_bxh) + shift_bxe, None),
-        zero_state(z_txbx3h.shape[1], projection_hxe),
+        recur=lambda h_bxe, _: (recur(h_bxe), None),
+        project=lambda m_bxh, shift_bxe: (project(m_bxh) + shift_bxe, None),
+        start=zero_state(z_txbx3h.shape[1], projection_hxe),
     )
     return h_txbxe, m_txbxh
 
@@ -219,6 +222,7 @@ def unroll_recurrence(
     unroll: int,
     z_txbx3h: jax.Array,
     given: Any,
+    *,
     recur: Callable[[jax.Array, Any], tuple[jax.Array, Any]],
     project: Callable[[jax.Array, Any], tuple[jax.Array, Any]],
     start: _Pair,
@@ -249,15 +253,6 @@ def unroll_recurrence(
     return jax.lax.scan(step, start, (z_txbx3h, given), unroll=unroll)[1]
 
 
-def _advance_by(gate: Activation, cell: Activation) -> Advance:
-    def advance(z_bx3h: jax.Array, c_bxh: jax.Array, now: Any) -> tuple[jax.Array, jax.Array, None]:
-        i, g, o = jnp.split(z_bx3h, 3, axis=-1)
-        c_bxh = c_bxh + gate(i) * (cell(g) - c_bxh)
-        return c_bxh, gate(o) * cell(c_bxh), None
-
-    return advance
-
-
 def zero_state(batch: int, projection_hxe: jax.Array) -> _Pair:
     """Make h_0 and c_0."""
     hidden, width = projection_hxe.shape
@@ -269,15 +264,13 @@ def begin_cifg(params: Params, batch: int) -> CifgState:
     return CifgState(*zero_state(batch, params["projection"]["kernel"]))
 
 
-def read_cifg(
-    params: Params, state: CifgState, x_bxtxe: jax.Array, counts: jax.Array, gate: Activation, cell: Activation
-) -> CifgState:
+def read_cifg(params: Params, state: CifgState, x_bxtxe: jax.Array, counts: jax.Array, *, gating: Gating) -> CifgState:
     """Go on with the recurrence from a state, by the first `counts`, int32 [batch], of each row's inputs."""
-    return read_recurrence(_advance_by(gate, cell), params, state, x_bxtxe, counts)
+    return read_recurrence(gating.advance, params, state, x_bxtxe, counts=counts)
 
 
 def read_recurrence(
-    advance: Advance, params: Params, state: CifgState, x_bxtxe: jax.Array, counts: jax.Array
+    advance: Advance, params: Params, state: CifgState, x_bxtxe: jax.Array, *, counts: jax.Array
 ) -> CifgState:
     """Do what `read_cifg` does, with any cell."""
     recur, project = (constant_product(params[name]["kernel"]) for name in ("recurrent", "projection"))
@@ -292,43 +285,27 @@ def read_recurrence(
     return jax.lax.scan(step, state, (jnp.swapaxes(dense(params["input"], x_bxtxe), 0, 1), is_read_txb))[0]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _recurrence(
-    gate: Activation,
-    cell: Activation,
-    unroll: int,
-    z_txbx3h: jax.Array,
-    recurrent_ex3h: jax.Array,
-    projection_hxe: jax.Array,
-) -> jax.Array:
-    return _recurrence_forward(gate, cell, unroll, z_txbx3h, recurrent_ex3h, projection_hxe)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _recurrence(gating: Gating, unroll: int, z_txbx3h: jax.Array, matrices: _Pair) -> jax.Array:
+    return _recurrence_forward(gating, unroll, z_txbx3h, matrices)[0]
 
 
-def _recurrence_forward(
-    gate: Activation,
-    cell: Activation,
-    unroll: int,
-    z_txbx3h: jax.Array,
-    recurrent_ex3h: jax.Array,
-    projection_hxe: jax.Array,
-) -> tuple[jax.Array, tuple]:
+def _recurrence_forward(gating: Gating, unroll: int, z_txbx3h: jax.Array, matrices: _Pair) -> tuple[jax.Array, tuple]:
     # Differentiating by a shift of every pre-activation and of every output, not by the weights, leaves the
     # backward loop free of weight gradients: each is then one matrix product over all time steps.
-    no_shift = jnp.zeros((*z_txbx3h.shape[:2], projection_hxe.shape[1]), z_txbx3h.dtype)
+    no_shift = jnp.zeros((*z_txbx3h.shape[:2], matrices[1].shape[1]), z_txbx3h.dtype)
     (h_txbxe, m_txbxh), pull_back = jax.vjp(
-        lambda z, shift: _shifted(gate, cell, unroll, z, shift, recurrent_ex3h, projection_hxe), z_txbx3h, no_shift
+        lambda z, shift: _shifted(gating, unroll, (z, shift), matrices), z_txbx3h, no_shift
     )
     return h_txbxe, (pull_back, h_txbxe, m_txbxh)
 
 
-def _recurrence_backward(
-    gate: Activation, cell: Activation, unroll: int, residuals: tuple, h_gradient_txbxe: jax.Array
-) -> tuple:
+def _recurrence_backward(gating: Gating, unroll: int, residuals: tuple, h_gradient_txbxe: jax.Array) -> tuple:
     pull_back, h_txbxe, m_txbxh = residuals
     z_gradient, shift_gradient = pull_back((h_gradient_txbxe, jnp.zeros_like(m_txbxh)))
     recurrent_gradient = sum_of_outer_products(h_txbxe[:-1], z_gradient[1:])
     projection_gradient = sum_of_outer_products(m_txbxh, shift_gradient)
-    return z_gradient, recurrent_gradient, projection_gradient
+    return z_gradient, (recurrent_gradient, projection_gradient)
 
 
 _recurrence.defvjp(_recurrence_forward, _recurrence_backward)

@@ -40,7 +40,7 @@ def read_availability(path: Path, clients: Mapping[str, int], cycle_hours: float
     unknown = 0
     for line, (name, *values) in _rows(path, TRACE_HEADER):
         first, last = (_number(path, line, *pair) for pair in zip(TRACE_HEADER[1:], values, strict=True))
-        _check_interval(path, line, first, last, cycle_hours)
+        _check_interval(path, line, first=first, last=last, cycle_hours=cycle_hours)
         index = clients.get(name)
         if index is None:
             unknown += 1
@@ -85,7 +85,7 @@ def fingerprint(path: Path) -> str:
         raise _unreadable(path, error) from error
 
 
-def _check_interval(path: Path, line: int, first: float, last: float, cycle_hours: float) -> None:
+def _check_interval(path: Path, line: int, *, first: float, last: float, cycle_hours: float) -> None:
     for name, value in (("start", first), ("end", last)):
         if not 0 <= value <= cycle_hours:
             expected = f"expected hours between 0 and the length of the cycle, {cycle_hours:g}"

@@ -155,7 +155,7 @@ def open_splits(store: DataSet, names: Iterable[str], length: int) -> dict[str, 
 
 
 def evaluation_batches(
-    data: FederatedData, length: int, batch_size: int, max_examples: int | None = None, own_rows: range | None = None
+    data: FederatedData, length: int, batch_size: int, *, max_examples: int | None = None, own_rows: range | None = None
 ) -> Iterator[Batch]:
     """Lay examples of all clients out in batches of one shape, the last filled up with rows of weight 0.
 
@@ -174,7 +174,7 @@ def evaluation_batches(
             width = _width(int(item_lengths[clients[start : start + batch_size]].max()), length)
         tokens, filled = np.full((len(own_rows), width + 1), PAD_ID, np.int32), 0
         starts = np.ones(len(own_rows), np.int32) if stored else None
-        for client, wanted in _rows(data, clients, ends, first, last):
+        for client, wanted in _rows(data, clients, ends, first=first, last=last):
             found = data.sequences(client, wanted)
             tokens[filled : filled + len(found)] = found[:, : width + 1]
             if stored is not None and starts is not None:
@@ -185,7 +185,7 @@ def evaluation_batches(
 
 
 def _rows(
-    data: FederatedData, clients: np.ndarray, ends: np.ndarray, first: int, last: int
+    data: FederatedData, clients: np.ndarray, ends: np.ndarray, *, first: int, last: int
 ) -> Iterator[tuple[int, np.ndarray | None]]:
     """Name examples `first` to `last` of clients laid end to end, each of which ends where `ends` says: a client, and
     some of its rows, or None for all."""
@@ -213,7 +213,7 @@ def device_batches(
     rows, devices = rows_per_device(), jax.devices()
     first = devices.index(jax.local_devices()[0])
     own_rows = range(first * rows, (first + jax.local_device_count()) * rows)
-    batches = evaluation_batches(data, length, rows * len(devices), max_examples, own_rows)
+    batches = evaluation_batches(data, length, rows * len(devices), max_examples=max_examples, own_rows=own_rows)
     for number, batch in enumerate(batches):
         yield jax.make_array_from_process_local_data(rows_over_devices, transform(number, own_rows, batch))
 

@@ -45,7 +45,7 @@ class TokensInMemory:
         return self._clients[index]
 
     def sequences(self, client: int, length: int, rows: np.ndarray | None = None) -> np.ndarray:
-        return padded_sequences(self._clients[client], length, rows, self._special_tokens)
+        return padded_sequences(self._clients[client], length, rows=rows, special_tokens=self._special_tokens)
 
     def completion_starts(self, client: int, length: int, rows: np.ndarray | None = None) -> None:
         return None
@@ -136,6 +136,7 @@ class DataInMemory:
         splits: Mapping[str, TokensInMemory | RowsInMemory],
         vocabulary_size: int,
         fingerprint: str,
+        *,
         vocabulary_origin: VocabularyOrigin,
         tokenizer: Tokenizer | None = None,
         row_length: int | None = None,
@@ -199,7 +200,13 @@ class DataInMemory:
             name: TokensInMemory(_without_empty(_encoded(texts, tokenizer)), tokenizer.special_tokens)
             for name, texts in splits.items()
         }
-        return cls(_checked(tokens), tokenizer.vocabulary_size, tokenizer.fingerprint, origin, tokenizer)
+        return cls(
+            _checked(tokens),
+            tokenizer.vocabulary_size,
+            tokenizer.fingerprint,
+            vocabulary_origin=origin,
+            tokenizer=tokenizer,
+        )
 
     @classmethod
     @checked_arguments
@@ -232,7 +239,12 @@ class DataInMemory:
             for name, found in _in_splits(clients, heldout, test, seed).items()
         }
         fingerprint = _made_up_fingerprint("tokens", vocabulary_size)
-        return cls(_checked(splits), vocabulary_size, fingerprint, VocabularyOrigin(vocabulary_origin or "given"))
+        return cls(
+            _checked(splits),
+            vocabulary_size,
+            fingerprint,
+            vocabulary_origin=VocabularyOrigin(vocabulary_origin or "given"),
+        )
 
     @classmethod
     @checked_arguments
@@ -270,7 +282,7 @@ class DataInMemory:
         fingerprint = _made_up_fingerprint("rows", vocabulary_size)
         row_length = widths.pop() - 1 if widths else None
         origin = VocabularyOrigin(vocabulary_origin or "given")
-        return cls(_checked(splits), vocabulary_size, fingerprint, origin, row_length=row_length)
+        return cls(_checked(splits), vocabulary_size, fingerprint, vocabulary_origin=origin, row_length=row_length)
 
     def training_data(self, check: bool) -> str:
         """Return the fingerprint of the training clients' names and tokens."""

@@ -28,6 +28,7 @@ def count_relevance(
     unit: Counted,
     length: int,
     packing: Packing | None = None,
+    *,
     private: PrivateRelevance | None = None,
     public: bool = False,
     observe: Callable[[int, int], None] = lambda done, clients: None,
@@ -77,7 +78,7 @@ def count_relevance(
     training_data = store.training_data(check=True)
     occurrences, units, sums = np.zeros(size, np.int64), 0, np.zeros(size + 1, np.int64)
     for client in range(split.num_clients):
-        found, number = _occurrences(split, client, size, unit, length, packing)
+        found, number = _occurrences(split, client, size, unit=unit, length=length, packing=packing)
         occurrences, units = occurrences + found, units + number
         if private is not None and number:
             sums += contribution(found / number, private.tokens_per_unit)
@@ -94,7 +95,7 @@ def count_relevance(
 
 
 def _occurrences(
-    split: ClientSplit, client: int, vocabulary_size: int, unit: Counted, length: int, packing: Packing
+    split: ClientSplit, client: int, vocabulary_size: int, *, unit: Counted, length: int, packing: Packing
 ) -> tuple[NDArray[np.int64], int]:
     """Count in how many of a client's units each token occurs, int64 [vocabulary], and the units."""
     if packing == "packed":

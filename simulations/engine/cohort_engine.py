@@ -78,6 +78,7 @@ class CohortEngine:
         work: ClientWork,
         data: FederatedData,
         length: int,
+        *,
         devices: Sequence[jax.Device] | None = None,
         lanes_per_device: int = 1,
         steps_per_chunk: int = 32,
@@ -108,16 +109,20 @@ class CohortEngine:
     def _chunks(self, plan: RoundPlan) -> Prefetched[LaneChunk]:
         if self._prepared is not None and self._prepared[0] is plan:
             return self._prepared[1]
-        chunks = lane_chunks(self._data, plan, self._work.training, self._shape, self._own)
+        chunks = lane_chunks(self._data, plan, self._work.training, self._shape, own_devices=self._own)
         return Prefetched(chunks, self._thread, CHUNKS_AHEAD)
 
     def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None, memory: Any = ()) -> CohortResult:
         setting = RoundSetting(plan.learning_rate, clip_norm, plan.upload_key())
         server = jax.device_put(Broadcast(params, memory), NamedSharding(self._mesh, PartitionSpec()))
-        state = _first_state(self._work.training.algorithm, server, self._shape, self._mesh, self._work.rules.exact)
+        state = _first_state(
+            self._work.training.algorithm, server, self._shape, self._mesh, exact=self._work.rules.exact
+        )
         for chunk in self._chunks(plan):
             on_devices = jax.make_array_from_process_local_data(self._by_device, chunk)
-            state = _run_chunk(self._work, self._mesh, server, setting, state, on_devices, self._frozen)
+            state = _run_chunk(
+                self._work, self._mesh, server, setting, state=state, chunk=on_devices, frozen=self._frozen
+            )
         following, self._announced = self._announced, None
         self._prepared = None if following is None else (following, self._chunks(following))
         steps = self._work.training.count_steps(self._data.num_examples[plan.clients])
@@ -143,7 +148,7 @@ class CohortEngine:
 
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "shape", "mesh", "exact"))
-def _first_state(algorithm: ClientAlgorithm, server: Broadcast, shape: LaneShape, mesh: Mesh, exact: bool) -> _State:
+def _first_state(algorithm: ClientAlgorithm, server: Broadcast, shape: LaneShape, mesh: Mesh, *, exact: bool) -> _State:
     def everywhere(tree: Any, *leading: int) -> Any:
         def one(leaf: jax.typing.ArrayLike) -> jax.Array:
             full = jnp.broadcast_to(leaf, (*leading, *jnp.shape(leaf)))
@@ -166,28 +171,24 @@ def _run_chunk(
     mesh: Mesh,
     server: Broadcast,
     setting: RoundSetting,
+    *,
     state: _State,
     chunk: LaneChunk,
     frozen: Params,
 ) -> _State:
-    everywhere = PartitionSpec()
     return jax.shard_map(
         functools.partial(_run_device_chunk, work),
         mesh=mesh,
-        in_specs=(everywhere, everywhere, BY_DEVICE, BY_DEVICE, everywhere),
+        in_specs=(PartitionSpec(), BY_DEVICE, BY_DEVICE),
         out_specs=BY_DEVICE,
         check_vma=False,
-    )(server, setting, state, chunk, frozen)
+    )((server, setting, frozen), state, chunk)
 
 
 def _run_device_chunk(
-    work: ClientWork,
-    server: Broadcast,
-    setting: RoundSetting,
-    state: _State,
-    chunk: LaneChunk,
-    frozen: Params,
+    work: ClientWork, given: tuple[Broadcast, RoundSetting, Params], state: _State, chunk: LaneChunk
 ) -> _State:
+    server, setting, frozen = given
     state, chunk = jax.tree_util.tree_map(lambda leaf: leaf[0], (state, chunk))
     algorithm, lanes = work.training.algorithm, chunk.last.shape[1]
     model = given_frozen(work.model, frozen)
@@ -197,7 +198,9 @@ def _run_device_chunk(
         keys = None if inputs.dropout is None else jnp.asarray(inputs.dropout)
         batch = Batch(jnp.asarray(inputs.tokens), jnp.asarray(inputs.weight), dropout=keys)
         clip = work.training.gradient_clip
-        stepped, sums = algorithm_step(model, algorithm, server, lane.local, batch, setting.learning_rate, clip)
+        stepped, sums = algorithm_step(
+            model, algorithm, server, lane.local, batch=batch, learning_rate=setting.learning_rate, gradient_clip=clip
+        )
         return _LaneState(stepped, jax.tree_util.tree_map(jnp.add, lane.sums, sums))
 
     def report(lane: _LaneState, inputs: LaneChunk) -> CohortAggregate:

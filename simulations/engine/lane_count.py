@@ -17,6 +17,7 @@ def choose_lanes(
     parameters: int,
     cohort_size: int,
     steps: np.ndarray,
+    *,
     devices: list[jax.Device] | None = None,
     more_copies: int = 0,
 ) -> int:

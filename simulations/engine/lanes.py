@@ -60,6 +60,7 @@ def lane_chunks(
     plan: RoundPlan,
     training: LocalTraining,
     shape: LaneShape,
+    *,
     own_devices: Sequence[int] | None = None,
 ) -> Iterator[LaneChunk]:
     """Lay a cohort's local steps out in lanes and cut the lanes of some devices, or of all, into chunks.

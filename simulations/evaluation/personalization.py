@@ -52,6 +52,7 @@ def personalize(
     training: LocalTraining,
     split: str,
     client_learning_rate: float | None = None,
+    *,
     max_clients: int | None = None,
     observe: Observer = lambda done, total: None,
 ) -> Evaluation:
@@ -73,7 +74,9 @@ def personalize(
     with precision_scope(run.precision):
         params = jax.device_put(run.params)
         for client in map(int, clients):
-            gains.append(_gain(run, trained, training, params, data.sequences(client), client, rate))
+            gains.append(
+                _gain(run, trained, training, params, sequences=data.sequences(client), client=client, rate=rate)
+            )
             observe(len(gains), len(clients))
     before, after = (_client_sums(clients, gains, side) for side in ("before", "after"))
     summary = (
@@ -101,13 +104,16 @@ def _gain(
     model: Model,
     training: LocalTraining,
     params: Params,
+    *,
     sequences: np.ndarray,
     client: int,
     rate: float,
 ) -> _Gain:
     first, second = np.split(sequences, [len(sequences) // 2])
     rng, dropout_rng = (host_rng(run.settings["seed"], what, client) for what in ("personalize", "personal dropout"))
-    trained, _ = train_client(model, Broadcast(params), first, training, rng, rate, dropout_rng=dropout_rng)
+    trained, _ = train_client(
+        model, Broadcast(params), first, training, rng=rng, learning_rate=rate, dropout_rng=dropout_rng
+    )
     before, after = (_total(run, these, second) for these in (params, trained.params))
     return _Gain(before, after, len(first), len(second))
 

@@ -121,7 +121,9 @@ class Generator:
         found: dict[int, Completion] = {}
         for start in range(0, len(order), rows or 1):
             numbers = order[start : start + rows]
-            found |= self._batch({number: prompts[number] for number in numbers}, rows, limits, settings, watch)
+            found |= self._batch(
+                {number: prompts[number] for number in numbers}, rows, limits, settings=settings, watch=watch
+            )
             observe(len(found), len(prompts))
         return [found[number] for number in range(len(prompts))]
 
@@ -143,6 +145,7 @@ class Generator:
         prompts: dict[int, Sequence[int]],
         rows: int,
         limits: list[int],
+        *,
         settings: GenerationSettings,
         watch: Watcher | None,
     ) -> dict[int, Completion]:
@@ -153,7 +156,7 @@ class Generator:
         keys = jax.vmap(functools.partial(jax.random.fold_in, root))(np.resize(np.array(numbers), rows))
         most_written = min(settings.max_tokens, self._decoder.max_length or settings.max_tokens)
         steps = _Steps(self.model, settings.sampling, tokens.shape[1] + most_written - 1)
-        state = _read_prompts(steps, self._weights, tokens, counts, own_limits, keys)
+        state = _read_prompts(steps, self._weights, tokens=tokens, counts=counts, limits=own_limits, keys=keys)
         written: list[list[int]] = [[] for _ in numbers]
         chunk = np.asarray(state.last)[:, None]
         ends: dict[int, EndReason] = {}
@@ -169,7 +172,7 @@ class Generator:
                 break
             going = np.array([row < len(numbers) and row not in ends for row in range(rows)])
             started = time.perf_counter()
-            state, written_now, done = _take_steps(steps, self._weights, state, going, np.int32(most))
+            state, written_now, done = _take_steps(steps, self._weights, state, going, most=np.int32(most))
             chunk = np.asarray(written_now)[:, : int(done)]
             if watch and time.perf_counter() - started < _STREAMING_SECONDS:
                 most = min(2 * most, CHUNK)
@@ -229,7 +232,7 @@ class _Rows(NamedTuple):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _read_prompts(
-    steps: _Steps, weights: Params, tokens: jax.Array, counts: jax.Array, limits: jax.Array, keys: jax.Array
+    steps: _Steps, weights: Params, *, tokens: jax.Array, counts: jax.Array, limits: jax.Array, keys: jax.Array
 ) -> _Rows:
     """Read the prompts, and choose the first tokens."""
     decoder = decoder_of(steps.model)
@@ -248,7 +251,7 @@ def _chosen(steps: _Steps, rows: _Rows, logits: jax.Array, state: Any) -> _Rows:
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _take_steps(
-    steps: _Steps, weights: Params, rows: _Rows, going: jax.Array, most: jax.Array
+    steps: _Steps, weights: Params, rows: _Rows, going: jax.Array, *, most: jax.Array
 ) -> tuple[_Rows, jax.Array, jax.Array]:
     """Take up to `most` steps, at most CHUNK; returns also the tokens, int32 [rows, CHUNK], and how many steps."""
     decoder = decoder_of(steps.model)

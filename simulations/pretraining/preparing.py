@@ -235,5 +235,5 @@ def _clipping(settings: Pretraining, model: Model, trained: Model, drops: bool) 
     params = jax.eval_shape(trained.init, jax.random.key(0))
     if drops:
         batch = batch._replace(dropout=jax.ShapeDtypeStruct((2, 2), np.uint32))
-    method, notice = method_for(settings.clipping, trained, params, batch, _frozen_shapes(model, trained))
+    method, notice = method_for(settings.clipping, trained, params, batch, frozen=_frozen_shapes(model, trained))
     return Clipping(method, settings.clip_norm, settings.clip_function), notice

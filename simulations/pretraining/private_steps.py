@@ -36,11 +36,11 @@ def plan_privacy(
             settings.batch_size,
             settings.steps,
             noise_multiplier,
-            truncated,
-            settings.adjacency,
-            f"{units.noun}: {units.unit}, in all steps",
-            bands,
-            known.coefficients if known is not None and len(known.coefficients) == bands else None,
+            truncated_batch_size=truncated,
+            adjacency=settings.adjacency,
+            unit=f"{units.noun}: {units.unit}, in all steps",
+            bands=bands,
+            coefficients=known.coefficients if known is not None and len(known.coefficients) == bands else None,
         )
 
     def planned(bands: int | None) -> PrivacyPlan:
@@ -50,8 +50,8 @@ def plan_privacy(
         return calibrate_total(
             noise,
             delta,
-            settings.epsilon,
-            None,
+            epsilon=settings.epsilon,
+            rho=None,
             training_data=beside.training_data,
             **beside.origins._asdict(),
             known=known,

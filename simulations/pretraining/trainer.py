@@ -98,6 +98,12 @@ class StepRules:
     drops: bool = False  # whether chunks have keys of dropout
 
 
+class _Released(NamedTuple):
+    mean: Params
+    noise_norm: jax.Array  # of the noise on it
+    norm: jax.Array  # of what the noise was added to
+
+
 class Trainer:
     """Steps of one model on one mesh.
 
@@ -149,7 +155,8 @@ class Trainer:
             out_shardings=(self._state_shardings, replicated),
         )
         self._release = jax.jit(
-            self._noised, out_shardings=(self._shardings(self._param_specs), replicated, replicated)
+            self._noised,
+            out_shardings=_Released(*map(self._shardings, (self._param_specs, PartitionSpec(), PartitionSpec()))),
         )
         self._replicate = jax.jit(lambda state: state, out_shardings=replicated)
 
@@ -218,11 +225,11 @@ class Trainer:
         stays as it is. The noise, float64 in units of one draw, is for this step alone, and None without privacy."""
         if self.devices > 1 and jax.default_backend() == "cpu":
             jax.block_until_ready((totals, noise))
-        released: tuple[Any, ...] = ()
+        released: tuple[_Released, ...] = ()
         if self._rules.clipping is not None:
             noise = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape), self._shapes) if noise is None else noise
             with jax.enable_x64(True):
-                released = self._release(totals.gradient, noise)
+                released = (self._release(totals.gradient, noise),)
             totals = totals._replace(gradient=())
         after, report = self._step(state._replace(noise=()), totals, *released)
         return after._replace(noise=state.noise), report
@@ -250,7 +257,7 @@ class Trainer:
             programs["release"] = self._release.lower(totals.gradient, noise)
         norm = _placed(_shape((), np.float32), everywhere)
         mean = _placed(self._shapes, spread)
-        programs["update"] = self._step.lower(state, totals._replace(gradient=()), mean, norm, norm)
+        programs["update"] = self._step.lower(state, totals._replace(gradient=()), _Released(mean, norm, norm))
         return LoweredStep(programs, state, totals.gradient, noise, frozen)
 
     def _chunk_shapes(self, sequences_per_unit: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -349,9 +356,9 @@ class Trainer:
         present = jnp.any(rows["weight"] > 0, axis=1).astype(jnp.float32)
         clipping = self._rules.clipping
         if clipping is None:
-            return self._plain(model, params, batch, units, present)
+            return self._plain(model, params, batch, units=units, present=present)
         narrower = dataclasses.replace(clipping, clip_norm=clipping.clip_norm * CLIPPED_TO)
-        found = clipped_sum(narrower, model, params, batch, units)
+        found = clipped_sum(narrower, model, params, batch, units=units)
         finite = jnp.isfinite(found.norms)
         counted = present * finite
         # In units of the clip norm, learning rates need not follow it (De et al. 2022).
@@ -368,7 +375,7 @@ class Trainer:
             norm_counts=counted @ jax.nn.one_hot(norm_bin(found.norms), NORM_BINS),
         )
 
-    def _plain(self, model: Model, params: Params, batch: Any, units: int, present: jax.Array) -> BatchTotals:
+    def _plain(self, model: Model, params: Params, batch: Any, *, units: int, present: jax.Array) -> BatchTotals:
         def loss(params: Params) -> tuple[jax.Array, Any]:
             sums = unit_sums(model.loss(params, batch), batch, units)
             return jnp.sum(sums.loss / jnp.maximum(sums.tokens, 1.0)), sums
@@ -389,27 +396,27 @@ class Trainer:
     def _apply(self, state: TrainState, totals: BatchTotals) -> tuple[TrainState, StepReport]:
         summed = jax.tree_util.tree_map(lambda leaf: jnp.sum(leaf, axis=0), totals)
         mean = jax.tree_util.tree_map(lambda leaf: leaf / self._rules.batch_size, self._spread(summed.gradient))
-        return self._update(state, summed._replace(gradient=()), mean, jnp.zeros(()), global_norm(mean))
+        return self._update(state, summed._replace(gradient=()), _Released(mean, jnp.zeros(()), global_norm(mean)))
 
     def _apply_released(
-        self, state: TrainState, totals: BatchTotals, mean: Params, noise_norm: jax.Array, gradient_norm: jax.Array
+        self, state: TrainState, totals: BatchTotals, released: _Released
     ) -> tuple[TrainState, StepReport]:
         summed = jax.tree_util.tree_map(lambda leaf: jnp.sum(leaf, axis=0), totals)
-        return self._update(state, summed, mean, noise_norm, gradient_norm)
+        return self._update(state, summed, released)
 
-    def _update(
-        self, state: TrainState, totals: BatchTotals, mean: Params, noise_norm: jax.Array, gradient_norm: jax.Array
-    ) -> tuple[TrainState, StepReport]:
-        updates, optimizer = self._optimizer.update(mean, state.optimizer, state.params)
+    def _update(self, state: TrainState, totals: BatchTotals, released: _Released) -> tuple[TrainState, StepReport]:
+        updates, optimizer = self._optimizer.update(released.mean, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
         finite = jnp.isfinite(global_norm(params))
-        return TrainState(params, optimizer), StepReport(totals, gradient_norm, noise_norm, finite)
+        return TrainState(params, optimizer), StepReport(totals, released.norm, released.noise_norm, finite)
 
-    def _noised(self, gradient: Params, noise: Params) -> tuple[Params, jax.Array, jax.Array]:
+    def _noised(self, gradient: Params, noise: Params) -> _Released:
         """Add the noise of a step to the sums of the devices, where JAX's 64-bit types are enabled."""
         rules = self._rules
-        mean, *norms = noised_mean(summed(gradient), noise, rules.noise_multiplier, self._grid_step, rules.batch_size)
-        return mean, *(norm.astype(jnp.float32) for norm in norms)
+        mean, *norms = noised_mean(
+            summed(gradient), noise, scale=rules.noise_multiplier, step=self._grid_step, divisor=rules.batch_size
+        )
+        return _Released(mean, *(norm.astype(jnp.float32) for norm in norms))
 
     def _spread(self, tree: Params) -> Params:
         return jax.tree_util.tree_map(jax.lax.with_sharding_constraint, tree, self._shardings(self._param_specs))

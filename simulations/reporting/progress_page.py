@@ -133,7 +133,7 @@ def progress_plot(results: Sequence[CellResult]) -> Figure:
         others = [curve for one in begun if one is not leading and (curve := mean_curve([one], "perplexity"))]
         style = styles[leading.cell.experiment.model]
         lines.append(Line(name, style, mean_curve([leading], "perplexity"), [], others))
-    return curves_figure(lines, "perplexity", "round, so far (lower is better)", "rounds done")[0]
+    return curves_figure(lines, "perplexity", by="round, so far (lower is better)", across="rounds done")[0]
 
 
 _PLOT = Plot(

@@ -114,7 +114,7 @@ def write_report(comparison: Comparison, results: list[CellResult], out: StrPath
     drawings = _draw(models, out / "plots")
     write_atomically(out / "results.csv", tables.results_csv(results, models))
     path = out / REPORT_FILE
-    write_atomically(path, render_page(comparison, results, models, drawings, command))
+    write_atomically(path, render_page(comparison, results, models, drawings, command=command))
     return path
 
 
@@ -147,6 +147,7 @@ def render_page(
     results: Sequence[CellResult],
     models: Sequence[ModelResult],
     drawings: Drawings,
+    *,
     command: str,
 ) -> str:
     """Fill the page's template."""

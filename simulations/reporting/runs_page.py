@@ -137,10 +137,17 @@ def _overlays(runs: Sequence[NamedRun]) -> list[Overlay]:
     over = "A cross is a run that diverged; a line that ends early is a run that was, or is still, shorter."
 
     def overlay(
-        name: str, score: str, by: str, across: str, x: Callable[[Point], float], caption: str, of: Sequence[NamedRun]
+        name: str,
+        score: str,
+        *,
+        by: str,
+        across: str,
+        x: Callable[[Point], float],
+        caption: str,
+        of: Sequence[NamedRun],
     ) -> Overlay:
         lines = [_line(one, runs.index(one), score, x) for one in of]
-        return Overlay(name, caption, curves_figure(lines, score, by, across)[0])
+        return Overlay(name, caption, curves_figure(lines, score, by=by, across=across)[0])
 
     learning, right = (
         f"How fast each run learns; lower is better. {over}",
@@ -148,15 +155,19 @@ def _overlays(runs: Sequence[NamedRun]) -> list[Overlay]:
     )
     time = "What quality costs in time; runs may have been on different machines, or have shared one."
     overlays = [
-        overlay("perplexity", "perplexity", counted, f"{counted} done", _done, learning, runs),
-        overlay("accuracy", "accuracy", counted, f"{counted} done", _done, right, runs),
-        overlay("time", "perplexity", "training time", "seconds of training", _seconds, time, runs),
+        overlay("perplexity", "perplexity", by=counted, across=f"{counted} done", x=_done, caption=learning, of=runs),
+        overlay("accuracy", "accuracy", by=counted, across=f"{counted} done", x=_done, caption=right, of=runs),
+        overlay(
+            "time", "perplexity", by="training time", across="seconds of training", x=_seconds, caption=time, of=runs
+        ),
     ]
     federated = [one for one in runs if one.run.counter == "round"]
     if any(row.get("bytes_up") for one in federated for row in one.run.rows):
         across = "uploaded by all clients together (MB)"
         upload = "What quality costs in upload, as updates travel; central training, which has none, is left out."
-        overlays.append(overlay("upload", "perplexity", "upload", across, _megabytes, upload, federated))
+        overlays.append(
+            overlay("upload", "perplexity", by="upload", across=across, x=_megabytes, caption=upload, of=federated)
+        )
     return overlays
 
 

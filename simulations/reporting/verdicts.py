@@ -26,15 +26,15 @@ def judge_twins(models: Sequence[ModelResult], score: str) -> list[Verdict]:
     """Judge every model whose standard twin is part of the comparison, at the same privacy."""
     tests = {(entry.model, entry.privacy): entry.test(score) for entry in models}
     return [
-        judge(entry.model, entry.twin, score, entry.test(score), tests[entry.twin, entry.privacy])._replace(
-            label=entry.label
-        )
+        judge(
+            entry.model, entry.twin, score, own=entry.test(score), reference=tests[entry.twin, entry.privacy]
+        )._replace(label=entry.label)
         for entry in models
         if entry.twin is not None
     ]
 
 
-def judge(model: str, twin: str, score: str, own: Spread | None, reference: Spread | None) -> Verdict:
+def judge(model: str, twin: str, score: str, *, own: Spread | None, reference: Spread | None) -> Verdict:
     """Judge one score of a model against its twin's: a lower perplexity, or a higher accuracy, is better."""
     if own is None or reference is None:
         return Verdict(model, twin, score, "not compared", own, reference, None)

@@ -41,7 +41,7 @@ def _module(tensor: str) -> str:
 
 
 def write_adapters(
-    folder: Path, config: LoraConfig, tensors: dict[str, NDArray[Any]], base: str, objective: str
+    folder: Path, config: LoraConfig, tensors: dict[str, NDArray[Any]], *, base: str, objective: str
 ) -> None:
     """Write adapters into a folder.
 

@@ -143,6 +143,7 @@ def export_model(
     run: Path,
     out: Path,
     form: Format,
+    *,
     dtype: Dtype = "auto",
     vocabulary: Path | None = None,
     batch_size: int = 1,
@@ -194,7 +195,7 @@ def export_model(
         write_tensors(made, layout.pack(tensors))
         _write_tokenizer(made, stored.tokenizer, original)
         if form == "stablehlo":
-            write_stablehlo(made, layout.model, layout.names, tensors, batch_size, length)
+            write_stablehlo(made, layout.model, layout.names, tensors=tensors, batch_size=batch_size, length=length)
         files = tuple(sorted(path.name for path in made.iterdir()))
     return ExportedModel(files, tuple(used), stored.privacy)
 
@@ -219,7 +220,7 @@ def _export_adapters(stored: StoredModel, out: Path, dtype: Dtype) -> ExportedMo
     tensors = {name: _as(name, array, kind) for name, array in named.items()}
     base = str(settings_in(stored.about)["init_from"])
     with whole_folder(out) as made:
-        write_adapters(made, stored.adapters.config, tensors, base, layout.model.objective)
+        write_adapters(made, stored.adapters.config, tensors, base=base, objective=layout.model.objective)
         _write_tokenizer(made, stored.tokenizer, None if layout.own else _original(stored))
         files = tuple(sorted(path.name for path in made.iterdir()))
     return ExportedModel(files, (kind,), stored.privacy)

@@ -86,7 +86,7 @@ def import_model(folder: Path, out: Path, claim: PublisherClaim | None = None) -
         CLAIM_FIELD: None if claim is None else claim.as_json(),
     }
     with whole_folder(out) as made:
-        _write(made, entry, params, about, adopted, folder)
+        _write(made, entry, params, about, adopted=adopted, folder=folder)
     count = parameter_count(entry.build(name, entry.config))
     return ImportedModel(name, count, size, dict(Counter(dtypes.values())))
 
@@ -151,7 +151,7 @@ def _name(entry: ModelEntry, out: Path) -> str:
 
 
 def _write(
-    made: Path, entry: ModelEntry, params: Params, about: dict[str, Any], adopted: AdoptedTokenizer, folder: Path
+    made: Path, entry: ModelEntry, params: Params, about: dict[str, Any], *, adopted: AdoptedTokenizer, folder: Path
 ) -> None:
     adopted.tokenizer.save(made / TOKENIZER_FILE)
     (made / MODEL_FILE).write_text(json_text(describe_model(*entry), indent=2) + "\n", encoding="utf-8")

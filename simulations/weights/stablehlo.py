@@ -15,7 +15,7 @@ PROGRAM_FILE, SIGNATURE_FILE = "model.stablehlo", "signature.json"
 
 
 def write_stablehlo(
-    folder: Path, model: Model, names: Params, tensors: Mapping[str, Any], batch_size: int, length: int
+    folder: Path, model: Model, names: Params, *, tensors: Mapping[str, Any], batch_size: int, length: int
 ) -> None:
     """Write the computation of logits for sequences of one shape.
 

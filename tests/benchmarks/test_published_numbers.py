@@ -62,7 +62,9 @@ def test_every_gap_and_perplexity_of_the_page_on_architectures_is_in_a_table(num
 @pytest.mark.parametrize("name", ["preset", "production", "dp_ftrl"])
 def test_settings_of_the_study_of_architectures_are_those_of_a_comparison(name):
     words = ["--config", str(BENCHMARKS / "architectures" / "settings" / f"{name}.toml"), "--data", "a", "--out", "b"]
-    comparison = read_options(CompareCommand, words, "fedlm compare", PRESETS, "small", ()).comparison
+    comparison = read_options(
+        CompareCommand, words, "fedlm compare", presets=PRESETS, default_preset="small", essentials=()
+    ).comparison
     assert comparison.models == ("cifg_tiny", "si_cifg_tiny")
     assert (comparison.training.length, comparison.training.client_batch_size) == (20, 10)
 

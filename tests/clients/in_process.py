@@ -43,7 +43,7 @@ class InProcessRunner:
         steps = bytes_up = 0
         for client in map(int, plan.clients):
             sequences = self._examples_of(client)
-            report = train_locally(self._program, server, sequences, plan, client)
+            report = train_locally(self._program, server, sequences, plan, client=client)
             if report is not None:
                 aggregate = add_aggregates(aggregate, self._receive(report, like, plan, client, clip_norm))
                 bytes_up += len(report.upload)

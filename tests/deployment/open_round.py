@@ -72,7 +72,7 @@ class Round:
         program = program_of(configuration.program, small.ALLOWED, 100)
         plan = plan_of(configuration)
         report = train_locally(
-            program, Broadcast(self.params), small.examples_of(client), plan, configuration.client_index
+            program, Broadcast(self.params), small.examples_of(client), plan, client=configuration.client_index
         )
         header = messages.UploadHeader(attempt=configuration.attempt, upload_id=b"1", outcome="TRAINED")
         header.size, header.num_examples = len(report.upload), report.num_examples

@@ -78,7 +78,9 @@ class Crowd:
         service = dataclasses.replace(service, receiver=Answers())
         self.local = LocalRounds(service)
         unlimited = SimpleNamespace(call=lambda peer: None, carry=lambda peer, size: None)
-        self.handlers = ClientHandlers(self.local, service.offer, service.receiver, service.pacing, unlimited)
+        self.handlers = ClientHandlers(
+            self.local, service.offer, service.receiver, pacing=service.pacing, limiter=unlimited
+        )
         heapq.heapify(self.calls)
         while len(self.seconds) < rounds:
             begun = self.now

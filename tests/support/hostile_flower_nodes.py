@@ -96,7 +96,7 @@ def nobody():
     for name, lie in {"all failed": None, "all lied": LIES["nothing"], "nobody was asked": None}.items():
         aggregation = PrivateAggregation(plan, 0.3, report_goal=2)
         params, fedavg = {"x": jnp.zeros(SHAPE)}, ServerOptimizerConfig("fedavg")
-        server = FedlmStrategy.private(params, aggregation, fedavg, 1.0, 2, least_nodes=0)
+        server = FedlmStrategy.private(params, aggregation, fedavg, 1.0, cohort_size=2, least_nodes=0)
         nodes = Nodes(0 if name == "nobody was asked" else 2)
         messages = server.configure_train(1, server.arrays, ConfigRecord(), nodes)
         try:
@@ -114,7 +114,7 @@ def begun_again():
     clipping = AdaptiveClipping(quantile=0.5, rate=0.2, count_noise=1.0)
     aggregation = PrivateAggregation(plan, 0.3, report_goal=2, adaptive_clipping=clipping)
     params, norms = {"x": jnp.zeros(SHAPE)}, []
-    server = FedlmStrategy.private(params, aggregation, ServerOptimizerConfig("fedavg"), 1.0, 2)
+    server = FedlmStrategy.private(params, aggregation, ServerOptimizerConfig("fedavg"), 1.0, cohort_size=2)
     for number in (1, 2, 3, 1, 2, 3, 4, 5):
         messages = server.configure_train(number, server.arrays, ConfigRecord(), Nodes(2))
         _, metrics = server.aggregate_train(number, [reply_to(one, honest()) for one in messages])

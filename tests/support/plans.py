@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedlm.clients.device.local_training import _compress
-from fedlm.fedlm_client.batches import batch_of, batch_rows, random_words, shuffled, stream
+from fedlm.fedlm_client.batches import RoundSeed, batch_of, batch_rows, random_words, shuffled, stream
 from fedlm.fedlm_client.manifest import read_manifest
 from fedlm.fl_core.client_algorithms.interface import Broadcast, sent_by_client, sent_by_server
 from fedlm.fl_core.composed_settings import compose
@@ -20,7 +20,8 @@ from fedlm.models.layers.dropout import with_dropout
 from fedlm.models.precision import precision_scope, resolve_precision, with_precision
 from fedlm.models.registry import create_model
 
-SEED, ROUND, CLIENT, RATE = 4_000_000_007, 3, 17, 0.3
+STREAM, RATE = RoundSeed(4_000_000_007, 3, 17), 0.3
+SEED, ROUND, CLIENT = STREAM
 SETTINGS = {"length": 6, "client_batch_size": 4, "client_max_batches": 5}
 BIGRAM = "tests.deployment.small_deployment:BIGRAM"
 VOCABULARY = 40
@@ -54,9 +55,9 @@ def train(trainer, manifest, values, sequences):
     """A round of a plan's client; gives its sums and its upload's bytes between header and checksum."""
     batches = manifest.batches
     trainer.begin(values)
-    for number, rows in enumerate(batch_rows(len(sequences), batches, 1000, SEED, ROUND, CLIENT)):
+    for number, rows in enumerate(batch_rows(len(sequences), batches, 1000, STREAM)):
         tokens, weight = batch_of(sequences, rows, batches.pad)
-        trainer.step(tokens, weight, random_words(batches, SEED, ROUND, CLIENT, number), RATE)
+        trainer.step(tokens, weight, random_words(batches, STREAM, number), RATE)
     sums, finite, body = trainer.finish(SEED, ROUND, CLIENT)
     assert finite
     return sums, body
@@ -81,7 +82,7 @@ class PlanDropout:
         self.batches = batches
 
     def integers(self, most, size, dtype):
-        return np.stack([random_words(self.batches, SEED, ROUND, CLIENT, step) for step in range(size[0])])
+        return np.stack([random_words(self.batches, STREAM, step) for step in range(size[0])])
 
 
 class Recorded:
@@ -119,8 +120,8 @@ def trained_natively(values, sequences, batches, model=BIGRAM, vocabulary=VOCABU
             Broadcast(*server),
             sequences,
             training,
-            PlanShuffle(),
-            RATE,
+            rng=PlanShuffle(),
+            learning_rate=RATE,
             dropout_rng=PlanDropout(batches),
         )
         update = training.algorithm.finish(server, local)

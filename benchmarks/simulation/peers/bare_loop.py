@@ -66,7 +66,7 @@ def _cut_into_lanes(batches: Batch, mesh: Mesh) -> Batch:
 @functools.partial(jax.jit, static_argnums=0)
 def _scan(model: Model, params: Params, batches: Batch, rate: float) -> Params:
     def step(params: Params, batch: Batch) -> tuple[Params, None]:
-        return local_step(model, params, batch, rate, None)[0], None
+        return local_step(model, params, batch, learning_rate=rate, gradient_clip=None)[0], None
 
     return jax.lax.scan(step, params, batches)[0]
 
@@ -78,7 +78,7 @@ def _run_lanes(model: Model, mesh: Mesh, params: Params, batches: Batch, counts:
 
         def step(index: jax.Array, params: Params) -> Params:
             batch = jax.tree_util.tree_map(lambda leaf: leaf[index], batches)
-            return local_step(model, params, batch, rate, None)[0]
+            return local_step(model, params, batch, learning_rate=rate, gradient_clip=None)[0]
 
         params = jax.lax.fori_loop(0, count, step, params)
         return jax.tree_util.tree_map(lambda leaf: leaf[None], params)

@@ -53,7 +53,7 @@ def lstm(name: str, vocabulary_size: int, embedding: int = 128, hidden: int = 38
     def head(params: Params) -> tuple[Params, jax.Array]:
         return params["embedding"], params["output_bias"]
 
-    return linear_head_model(name, vocabulary_size, init, features, head)
+    return linear_head_model(name, vocabulary_size, init=init, features=features, head=head)
 
 
 def _unroll(z_txbx4h: jax.Array, recurrent_hx4h: jax.Array) -> jax.Array:

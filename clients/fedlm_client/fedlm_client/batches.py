@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,14 @@ from .manifest import Batches
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _MOST_ROWS = 1 << 24  # of a round, in memory at once
 _Words = NDArray[np.uint32]
+
+
+class RoundSeed(NamedTuple):
+    """What the chance of a client's round follows from."""
+
+    seed: int
+    number: int  # of the round
+    client: int  # its index
 
 
 def threefry(key: tuple[int, int], counters: _Words) -> tuple[_Words, _Words]:
@@ -42,16 +51,14 @@ def shuffled(count: int, key: tuple[int, int]) -> NDArray[np.intp]:
     return np.lexsort((b, a))
 
 
-def batch_rows(count: int, batches: Batches, most: int, seed: int, number: int, client: int) -> NDArray[np.intp]:
+def batch_rows(count: int, batches: Batches, most: int, of_round: RoundSeed) -> NDArray[np.intp]:
     """Choose which of a device's examples make up each local step.
 
     Args:
       count: examples that the device has.
       batches: the plan's.
       most: local steps that the device takes at most.
-      seed: of the round, and its number.
-      number: of the round.
-      client: the client's index.
+      of_round: what chance follows from.
 
     Returns:
       int [steps, batch_size]; -1 where a batch is not filled.
@@ -59,7 +66,7 @@ def batch_rows(count: int, batches: Batches, most: int, seed: int, number: int, 
     Raises:
       PlanError: they are too many to be made at once.
     """
-    size = batches.batch_size
+    size, (seed, number, client) = batches.batch_size, of_round
     kept = count if batches.max_examples is None else min(count, batches.max_examples)
     per_epoch = kept if batches.batches_across_epochs else -(-kept // size) * size
     steps = min(-(-per_epoch * batches.epochs // size), batches.max_batches, most)
@@ -75,9 +82,9 @@ def batch_rows(count: int, batches: Batches, most: int, seed: int, number: int, 
     return filled[: steps * size].reshape(steps, size)
 
 
-def random_words(batches: Batches, seed: int, number: int, client: int, step: int) -> _Words:
+def random_words(batches: Batches, of_round: RoundSeed, step: int) -> _Words:
     """Draw the words of a step's examples by which a model drops, uint32 [batch_size, 2]."""
-    key = stream(seed, "dropout", number, client, step)
+    key = stream(of_round.seed, "dropout", of_round.number, of_round.client, step)
     return np.stack(threefry(key, np.arange(batches.batch_size, dtype=np.uint32)), axis=1)
 
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
 from . import messages_pb2 as messages
-from .batches import batch_of, batch_rows, random_words, sequences_of
+from .batches import RoundSeed, batch_of, batch_rows, random_words, sequences_of
 from .client import VERSION, Notice, printable
 from .confined import LoadedPlan
 from .errors import ClientError, PlanError
@@ -88,7 +88,7 @@ class PlanTrainer:
         if not len(sequences):
             raise EndedError(_Outcome.NO_EXAMPLES)
         try:
-            return _train(loaded, manifest, of_round, values, sequences)
+            return _train(loaded, manifest, of_round, values, sequences=sequences)
         except PlanError:
             self.close()
             raise
@@ -145,18 +145,23 @@ class PlanTrainer:
 
 
 def _train(
-    loaded: LoadedPlan, manifest: Manifest, of_round: Round, values: NDArray[np.float32], sequences: NDArray[np.int32]
+    loaded: LoadedPlan,
+    manifest: Manifest,
+    of_round: Round,
+    values: NDArray[np.float32],
+    *,
+    sequences: NDArray[np.int32],
 ) -> Update:
     asked, batches = of_round.asked, manifest.batches
     if not (asked.learning_rate > 0 and math.isfinite(asked.learning_rate)):
         raise ClientError(f"the server asks for the learning rate {asked.learning_rate}")
-    stream = (asked.seed, asked.round_number, asked.client_index)
+    seed = RoundSeed(asked.seed, asked.round_number, asked.client_index)
     loaded.begin(values)
-    for number, rows in enumerate(batch_rows(len(sequences), batches, of_round.max_batches, *stream)):
+    for number, rows in enumerate(batch_rows(len(sequences), batches, of_round.max_batches, seed)):
         of_round.before_step()
         tokens, weight = batch_of(sequences, rows, batches.pad)
-        loaded.step(tokens, weight, random_words(batches, *stream, number), asked.learning_rate)
-    sums, finite, body = loaded.finish(*stream)
+        loaded.step(tokens, weight, random_words(batches, seed, number), asked.learning_rate)
+    sums, finite, body = loaded.finish(*seed)
     if not finite:
         raise EndedError(_Outcome.NOT_FINITE)
     return Update(upload_of(manifest, body), kept_examples(len(sequences), batches), *sums)

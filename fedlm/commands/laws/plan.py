@@ -141,7 +141,7 @@ def main(argv: list[str]) -> int:
             print(f"by the laws that come with fedlm, of {laws.source.get(ABOUT, 'a grid that they do not name')}")
     if command.write_config is not None:
         what = f"{chosen.examples} examples, epsilon {command.epsilon:g}, compute {command.compute:g}"
-        _write_config(command, laws, chosen, settings_of, what)
+        _write_config(command, laws, chosen, settings_of=settings_of, budget=what)
     return 0
 
 
@@ -158,7 +158,11 @@ def _plan_federated(command: LawsPlanCommand, laws: "Laws") -> int:
     if command.write_config is not None:
         trainings = f"{command.of_federated.client_trainings:g} client trainings"
         _write_config(
-            command, laws, found, settings_of, f"{found.people} people, epsilon {command.epsilon:g}, {trainings}"
+            command,
+            laws,
+            found,
+            settings_of=settings_of,
+            budget=f"{found.people} people, epsilon {command.epsilon:g}, {trainings}",
         )
     return 0
 
@@ -182,6 +186,7 @@ def _write_config(
     command: LawsPlanCommand,
     laws: "Laws",
     chosen: "ChosenTraining | FederatedTraining",
+    *,
     settings_of: "Callable[[Any, Laws, str], dict[str, Any]]",
     budget: str,
 ) -> None:

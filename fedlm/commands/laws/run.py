@@ -74,7 +74,9 @@ class _GridBar(EvaluationProgress):
 
 def main(argv: list[str]) -> int:
     """Run `fedlm laws run`."""
-    command = read_options(LawsRunCommand, argv, "fedlm laws run", PRESETS, "small", _ESSENTIALS)
+    command = read_options(
+        LawsRunCommand, argv, "fedlm laws run", presets=PRESETS, default_preset="small", essentials=_ESSENTIALS
+    )
     execution = command.execution
     if execution.is_apart:
         return _run_apart(command, argv)

@@ -92,9 +92,9 @@ class SharedCohortRunner:
             bytes_up=merged.bytes_up,
             **others,
         )
-        self._progress = self._progress_of(plan.round_number, states, seconds, 0.0, "closed")._replace(
-            bytes_down=merged.bytes_down, bytes_up=merged.bytes_up
-        )
+        self._progress = self._progress_of(
+            plan.round_number, states, seconds=seconds, seconds_left=0.0, phase="closed"
+        )._replace(bytes_down=merged.bytes_down, bytes_up=merged.bytes_up)
         # Some may have answered while the round was being closed.
         silent = sorted(overdue.intersection(with_retries(lambda: self._shared.silent(token)))) if overdue else []
         self._pacing.round_took(seconds)
@@ -123,7 +123,7 @@ class SharedCohortRunner:
             seconds_left=self._seconds_at_most,
         )
         self._opened = time.time()
-        self._progress = self._progress_of(plan.round_number, {}, 0.0, None, "selecting")
+        self._progress = self._progress_of(plan.round_number, {}, seconds=0.0, seconds_left=None, phase="selecting")
         with_retries(lambda: self._shared.open(shared))
 
     @property
@@ -131,7 +131,7 @@ class SharedCohortRunner:
         return self._rules.window_seconds + self._rules.selection_seconds + self._rules.reporting_seconds
 
     def _progress_of(
-        self, round_number: int, states: Mapping[str, int], seconds: float, seconds_left: float | None, phase: Phase
+        self, round_number: int, states: Mapping[str, int], *, seconds: float, seconds_left: float | None, phase: Phase
     ) -> RoundProgress:
         rules, selected, reported = self._rules, sum(states.values()), states.get("claimed", 0)
         answered = selected - reported - states.get("selected", 0)
@@ -200,7 +200,9 @@ class SharedCohortRunner:
             phase = "selecting" if selecting else "reporting"
             phase = tally.phase if tally.phase == "gathering" or replaced else phase
             since, shown = (first, left) if selected else (opened, None)
-            self._progress = self._progress_of(round_number, tally.states, now - since, shown, phase)
+            self._progress = self._progress_of(
+                round_number, tally.states, seconds=now - since, seconds_left=shown, phase=phase
+            )
             if phase != tally.phase or now - advanced > _ADVANCED_EVERY:
                 self._advance(token, phase, left, now - advanced)
                 advanced = now

@@ -102,7 +102,7 @@ class OperatorListener(HttpListener):
 
     def __init__(self, application: OperatorApplication, address: str, tls: Callable[[], ssl.SSLContext] | None = None):
         """Prepare to listen on host and port, 0 for a free one; in plain text without TLS."""
-        super().__init__(self._call, address, tls, _LIMITS)
+        super().__init__(self._call, address, tls, limits=_LIMITS)
         self._application, self._threads = application, asyncio.Semaphore(_AT_ONCE)
 
     async def _call(self, call: ServedCall) -> None:

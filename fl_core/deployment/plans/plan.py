@@ -65,7 +65,7 @@ def make_plan(source: PlanSource) -> Plan:
     name, tokenizer, vocabulary_size, settings, examples = source
     model, precision = model_of_clients(name, vocabulary_size, settings)
     training, compressor = settings.local_training(), settings.compressor()
-    programs = make_programs(model, precision, training, compressor, settings.length)
+    programs = make_programs(model, precision, training, compressor, length=settings.length)
     content, signatures = make_model(programs, name, _compression(settings))
     update = sent_by_client(training.algorithm, jax.eval_shape(model.init, jax.random.key(0)))
     manifest = {

@@ -61,7 +61,7 @@ class PlanPrograms(NamedTuple):
 
 
 def make_programs(
-    model: Model, precision: Precision, training: LocalTraining, compressor: Compressor, length: int
+    model: Model, precision: Precision, training: LocalTraining, compressor: Compressor, *, length: int
 ) -> PlanPrograms:
     """Trace a client's training for CPUs, with fixed shapes.
 
@@ -117,9 +117,9 @@ def _step(
             training.algorithm,
             _filled(server, given["download"]),
             _filled(local, given["state"]),
-            batch,
-            given["learning_rate"][0],
-            training.gradient_clip,
+            batch=batch,
+            learning_rate=given["learning_rate"][0],
+            gradient_clip=training.gradient_clip,
         )
         added = [before + one for before, one in zip(given["sums"], sums, strict=True)]
         return {"state": jax.tree_util.tree_leaves(stepped), "sums": added}

@@ -93,7 +93,7 @@ class _Refusal(NamedTuple):
 class ClientHandlers:
     """`fedlm.fl_core.deployment.protocol.interface.Handlers` of one run. Make and use it in one event loop."""
 
-    def __init__(self, rounds: Rounds, offer: Offer, receiver: Receiver, pacing: PaceSteering, limiter: RateLimiter):
+    def __init__(self, rounds: Rounds, offer: Offer, receiver: Receiver, *, pacing: PaceSteering, limiter: RateLimiter):
         """Put together what answers: `limiter` keeps any one client from asking too much, `pacing` spreads them."""
         self.rounds, self._offer, self._receiver = rounds, offer, receiver
         self._pacing, self._limiter, self._downloads = pacing, limiter, Turns(_DOWNLOADS_AT_ONCE)

@@ -7,6 +7,7 @@ at once: should the server stop in between, nothing depends on them.
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from fedlm.fl_core.deployment.event_log import warn
@@ -32,19 +33,17 @@ class ClientsSeen(NamedTuple):
     within_a_day: int
 
 
+@dataclass(slots=True, eq=False)
 class _Client:
-    __slots__ = (
-        *("check_ins", "identity", "last_round", "last_seen", "late_until", "number", "participations", "rests_until"),
-        "version",
-    )
-
-    def __init__(
-        self, number: int, identity: str, last_round: int | None = None, participations: int = 0, late_until: int = 0
-    ):
-        self.number, self.identity = number, identity
-        self.last_round, self.participations = last_round, participations
-        self.late_until, self.rests_until = late_until, 0.0
-        self.check_ins, self.last_seen, self.version = 0, 0.0, ""
+    number: int
+    identity: str
+    last_round: int | None = None
+    participations: int = 0
+    late_until: int = 0
+    check_ins: int = 0
+    last_seen: float = 0.0
+    version: str = ""
+    rests_until: float = 0.0
 
 
 class ClientRegistry:

@@ -99,7 +99,11 @@ class ClientService:
             registry=ClientRegistry(state, deployment.participation, deployment.saved_every),
             offer=Offer(program, vocabulary, deployment.population, participation_plan(deployment), plan),
             receiver=Receiver(
-                update, compressor, deployment.training.local_training(), deployment.training.length, buffers
+                update,
+                compressor,
+                deployment.training.local_training(),
+                length=deployment.training.length,
+                buffers=buffers,
             ),
             pacing=PaceSteering(rules.to_select, deployment.check_in_seconds),
             limiter=RateLimiter(RateLimits.for_rounds(round_bytes, deployment.check_in_seconds)),
@@ -114,4 +118,4 @@ class ClientService:
 
     def handlers(self, rounds: Rounds) -> ClientHandlers:
         """Make what answers clients; call it in the event loop."""
-        return ClientHandlers(rounds, self.offer, self.receiver, self.pacing, self.limiter)
+        return ClientHandlers(rounds, self.offer, self.receiver, pacing=self.pacing, limiter=self.limiter)

@@ -26,7 +26,7 @@ class EnrolmentServer(HttpListener):
     def __init__(self, enrol: Enrol, address: str, keys: Path):
         """Prepare to listen on host and port, 0 for a free one, with the server's certificate in a folder of keys."""
         self._enrol = enrol
-        super().__init__(self._call, address, reloading_tls(keys), _LIMITS)
+        super().__init__(self._call, address, reloading_tls(keys), limits=_LIMITS)
 
     async def _call(self, call: ServedCall) -> None:
         if (call.head.method, call.head.target) != ("POST", ENROL):

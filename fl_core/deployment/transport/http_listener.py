@@ -54,9 +54,9 @@ class HttpListener:
         answer: Answer,
         address: str,
         tls: Callable[[], ssl.SSLContext] | None = None,
+        *,
         limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008
         share_port: bool = False,
-        *,
         balancers: Sequence[str] = (),
         tls_proxy: str | None = None,
     ):

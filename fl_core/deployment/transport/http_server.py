@@ -47,8 +47,8 @@ class HttpServer(HttpListener):
             self._call,
             options.address,
             tls,
-            options.limits,
-            options.share_port,
+            limits=options.limits,
+            share_port=options.share_port,
             balancers=options.balancers,
             tls_proxy=options.tls_proxy,
         )

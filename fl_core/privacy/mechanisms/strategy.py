@@ -28,12 +28,12 @@ class StrategyMechanism(Mechanism):
         bound = plan.participation.bounded(last_round(generations))
         lengths = [end - first for first, end in generations]
         if len(lengths) == 1 and lengths[0]:
-            return _stretch_squared(self, plan, lengths[0], bound.most(lengths[0]), bound.min_separation)
+            return _stretch_squared(self, plan, lengths[0], bound.most(lengths[0]), min_separation=bound.min_separation)
         best = {0: 0.0}
         total = bound.most(sum(lengths)) if bound.max_participations else sum(lengths)
         for length in lengths:
             of_stretch = {
-                most: _stretch_squared(self, plan, length, most, bound.min_separation)
+                most: _stretch_squared(self, plan, length, most, min_separation=bound.min_separation)
                 for most in range(1, bound.most(length) + 1)
             }
             best = {
@@ -48,6 +48,6 @@ class StrategyMechanism(Mechanism):
 
 @functools.lru_cache(maxsize=4096)
 def _stretch_squared(
-    mechanism: StrategyMechanism, plan: NoisePlan, rounds: int, most: int, min_separation: int
+    mechanism: StrategyMechanism, plan: NoisePlan, rounds: int, most: int, *, min_separation: int
 ) -> float:
     return mechanism.stretch_squared(plan, rounds, most, min_separation)

@@ -81,7 +81,7 @@ class TreeNoise:
         last = leaf == size and number + 1 < self._end
         ends_at = 1 << (size - 1).bit_length() if self._complete and last else leaf
         with jax.enable_x64(True):
-            noise, stack = self._noise_of(root, leaf, ends_at, state.stack, draw)
+            noise, stack = self._noise_of(root, leaf, ends_at=ends_at, stack=state.stack, draw=draw)
         return noise, TreeState(np.asarray(number + 1), () if last else stack)
 
     def _tree_of(self, number: int) -> tuple[int, int]:
@@ -91,7 +91,7 @@ class TreeNoise:
         start = number // self._every * self._every
         return max(start, self._first), min(start + self._every, self._end) - max(start, self._first)
 
-    def _noise_of(self, root: int, leaf: int, ends_at: int, stack: Stack, draw: Draw) -> tuple[Params, Stack]:
+    def _noise_of(self, root: int, leaf: int, *, ends_at: int, stack: Stack, draw: Draw) -> tuple[Params, Stack]:
         """What to add where prefix sums go on from before `leaf` to `ends_at`, and the stack after that."""
         after, before = _prefix(root, ends_at), _prefix(root, leaf - 1)
         terms = [(1.0, name) for name in sorted(after - before)] + [(-1.0, name) for name in sorted(before - after)]

@@ -19,7 +19,7 @@ from fedlm.models.base import Params
 class HonakerNoise(TreeNoise):
     """Differences of the estimates of prefix sums."""
 
-    def _noise_of(self, root: int, leaf: int, ends_at: int, stack: Stack, draw: Draw) -> tuple[Params, Stack]:
+    def _noise_of(self, root: int, leaf: int, *, ends_at: int, stack: Stack, draw: Draw) -> tuple[Params, Stack]:
         after = stack
         for step in range(leaf, ends_at + 1):
             after = _push(root, step, after, draw)

@@ -198,7 +198,7 @@ def _combine(leaves: tuple[_Leaf, ...], keys: jax.Array, coefficients: jax.Array
     return tuple(
         _cut(numbers, leaf)
         for first, group in _together(leaves)
-        for numbers, leaf in zip(_total(first, group, keys, coefficients, count), group, strict=True)
+        for numbers, leaf in zip(_total(first, group, keys, coefficients, count=count), group, strict=True)
     )
 
 
@@ -233,7 +233,7 @@ def _together(leaves: tuple[_Leaf, ...]) -> Iterator[tuple[int, list[_Leaf]]]:
 
 
 def _total(
-    first: int, leaves: list[_Leaf], keys: jax.Array, coefficients: jax.Array, count: jax.Array
+    first: int, leaves: list[_Leaf], keys: jax.Array, coefficients: jax.Array, *, count: jax.Array
 ) -> list[jax.Array]:
     """Add up the draws of leaves that follow one another; a flat array for each, as long as its blocks are."""
     drawn = _drawing(first, leaves)

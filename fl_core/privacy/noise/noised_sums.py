@@ -8,7 +8,12 @@ from fedlm.models.base import Params
 
 
 def noised_mean(
-    total: Params, noise: Params, scale: jax.typing.ArrayLike, step: jax.typing.ArrayLike, divisor: jax.typing.ArrayLike
+    total: Params,
+    noise: Params,
+    *,
+    scale: jax.typing.ArrayLike,
+    step: jax.typing.ArrayLike,
+    divisor: jax.typing.ArrayLike,
 ) -> tuple[Params, jax.Array, jax.Array]:
     """Add noise on the grid, and divide; to be traced where JAX's 64-bit types are enabled.
 

@@ -19,6 +19,7 @@ def central_plan(
     batch_size: int,
     steps: int,
     noise_multiplier: float,
+    *,
     truncated_batch_size: int | None = None,
     adjacency: Adjacency | None = None,
     unit: str = EXAMPLE,

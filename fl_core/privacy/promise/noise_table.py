@@ -98,13 +98,15 @@ def make_noise_table(epsilon: float, delta: float, steps: tuple[float, float], m
     )
     excesses = _axis(*(float(end) for end in ends))
     with threadpool_limits(1, "blas"):  # products so small that threads only wait for each other
-        values = np.array([_row(excesses, math.exp(time), epsilon, delta, most_passes) for time in times])
+        values = np.array(
+            [_row(excesses, math.exp(time), epsilon=epsilon, delta=delta, most_passes=most_passes) for time in times]
+        )
     spline = RectBivariateSpline(times, excesses, values)
     return NoiseTable(epsilon, delta, spline, (math.exp(low), math.exp(high)), most_passes)
 
 
 def _row(
-    excesses: NDArray[np.float64], time: float, epsilon: float, delta: float, most_passes: float
+    excesses: NDArray[np.float64], time: float, *, epsilon: float, delta: float, most_passes: float
 ) -> NDArray[np.float64]:
     """Logarithms of the noise over its limit, at some steps; constant beyond the passes that are of interest."""
     steps = max(1, round(time))

@@ -124,6 +124,7 @@ def plan_noise(
     mechanism: str,
     rounds: int,
     participation: Participation,
+    *,
     options: Any = None,
     known: PrivacyPlan | None = None,
     unit: str = CLIENT,

@@ -182,6 +182,7 @@ def _any_sampled(spent: Sequence[Spending]) -> bool:
 def calibrate_total(
     with_noise: Callable[[float], PrivacyPlan],
     delta: float,
+    *,
     epsilon: float | None,
     rho: float | None,
     training_data: str | None = None,

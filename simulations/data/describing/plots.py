@@ -43,10 +43,10 @@ def draw_store(store: TokenStore, counts: Mapping[str, SplitCounts]) -> Figure:
     colours = dict(zip(counts, FAMILIES, strict=False))
     examples = {name: split.examples_per_client for name, split in shown.items()}
     tokens = {name: split.tokens_per_client for name, split in shown.items()}
-    _draw_clients(panels[0], "Clients by number of examples", "examples of a client", examples, colours)
+    _draw_clients(panels[0], "Clients by number of examples", "examples of a client", shown=examples, colours=colours)
     _draw_lengths(panels[1], shown, colours)
     _draw_coverage(panels[2], shown, colours)
-    _draw_clients(panels[3], "Clients by number of tokens", "tokens of a client", tokens, colours)
+    _draw_clients(panels[3], "Clients by number of tokens", "tokens of a client", shown=tokens, colours=colours)
     for axes in panels:
         style_frame(axes)
         if not shown:
@@ -62,7 +62,7 @@ def draw_store(store: TokenStore, counts: Mapping[str, SplitCounts]) -> Figure:
 
 
 def _draw_clients(
-    axes: Axes, title: str, label: str, shown: Mapping[str, NDArray[np.int64]], colours: Mapping[str, str]
+    axes: Axes, title: str, label: str, *, shown: Mapping[str, NDArray[np.int64]], colours: Mapping[str, str]
 ) -> None:
     """Count clients in steps from one power of two to the next, by a number of each client of a split."""
     _label(axes, title, f"{label}, each step twice as many", "clients")

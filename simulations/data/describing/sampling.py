@@ -20,7 +20,7 @@ class ClientSample(NamedTuple):
 
 
 def sample_clients(
-    store: TokenStore, split: str, clients: int, examples: int, seed: int = 0, client_id: str | None = None
+    store: TokenStore, split: str, clients: int, examples: int, *, seed: int = 0, client_id: str | None = None
 ) -> list[ClientSample]:
     """Choose clients of a split, or the one that is named, and turn their first examples into text.
 

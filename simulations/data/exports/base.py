@@ -87,5 +87,7 @@ def inputs_and_targets(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return int32 `[n, length]` twice: what a model reads, `[BOS] w1 ..`, and predicts, `w1 .. [EOS]`; of items the
     last, without EOS."""
-    sequences = padded_sequences(examples, length, None, store.special_tokens, store.item_sequences)
+    sequences = padded_sequences(
+        examples, length, rows=None, special_tokens=store.special_tokens, last=store.item_sequences
+    )
     return sequences[:, :-1], sequences[:, 1:]

@@ -31,6 +31,7 @@ def export_store(
     name: str,
     out: Path | str,
     settings: ExportSettings | None = None,
+    *,
     overwrite: bool = False,
     progress: Progress = lambda phase, done, total, unit: None,
 ) -> ExportSummary:
@@ -54,7 +55,7 @@ def export_store(
         workspace.mkdir(parents=True, exist_ok=True)
         with run_lock(workspace):
             try:
-                made = _make(export, store, settings, workspace, progress)
+                made = _make(export, store, settings, workspace, progress=progress)
                 _check_destination(export, store, out, overwrite)
                 files = sorted(made.iterdir()) if made.is_dir() else [made]
                 for path in {*files, made}:
@@ -73,7 +74,7 @@ def export_store(
     )
 
 
-def _make(export: Export, store: TokenStore, settings: ExportSettings, workspace: Path, progress: Progress) -> Path:
+def _make(export: Export, store: TokenStore, settings: ExportSettings, workspace: Path, *, progress: Progress) -> Path:
     made = workspace / "made"
     if made.is_dir():  # a killed export may have left it
         shutil.rmtree(made)

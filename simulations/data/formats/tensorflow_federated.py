@@ -96,7 +96,7 @@ def _example_class() -> type[Message]:
     kinds = descriptor_pb2.FieldDescriptorProto
     lists = {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "Int64List"}
 
-    def add(message: Any, number: int, name: str, kind: str, repeated: bool = False, **rest: Any) -> None:
+    def add(message: Any, number: int, name: str, kind: str, *, repeated: bool = False, **rest: Any) -> None:
         """Add a field, of a scalar type or of a message named `kind`."""
         scalar = getattr(kinds, f"TYPE_{kind}", None)
         message.field.add(

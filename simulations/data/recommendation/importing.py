@@ -131,6 +131,7 @@ def import_recommendation(
     source: Interactions,
     out: Path | str,
     settings: RecommendationSettings | None = None,
+    *,
     overwrite: bool = False,
     workers: int | None = None,
     progress: Progress = lambda phase, done, total, unit: None,
@@ -170,12 +171,12 @@ def import_recommendation(
             out,
             RECOMMENDATION,
             tokenizer,
-            parameters,
-            overwrite,
+            parameters=parameters,
+            overwrite=overwrite,
             vocabulary_origin=origin,
             item_sequences=True,
         ) as writer:
-            _write(writer, found.user_names, found.users[kept], tokens[kept], settings, progress)
+            _write(writer, found.user_names, found.users[kept], tokens[kept], settings=settings, progress=progress)
             writer.record_skipped(skipped)
     return ImportSummary(out, read_header(out))
 
@@ -246,9 +247,9 @@ def _filtered(
             place = f"item {found.item_names[items[first]]!r} of user {found.user_names[users[first]]!r}"
             skipped.add("interaction with an item that the catalogue has not", int((~known).sum()), place)
         kept = known & has_enough(users, known, least)
-    _count_left_out("user", users, kept, settings, found.user_names, skipped)
+    _count_left_out("user", users, kept, settings=settings, names=found.user_names, skipped=skipped)
     if given is None:
-        _count_left_out("item", items, kept, settings, found.item_names, skipped)
+        _count_left_out("item", items, kept, settings=settings, names=found.item_names, skipped=skipped)
         counts = np.bincount(items[kept], minlength=len(found.item_names))
         left = sorted(np.flatnonzero(counts).tolist(), key=lambda item: (-counts[item], found.item_names[item]))
         if not left:
@@ -270,6 +271,7 @@ def _count_left_out(
     noun: str,
     numbers: NDArray[np.int32],
     kept: NDArray[np.bool_],
+    *,
     settings: RecommendationSettings,
     names: Sequence[str],
     skipped: SkippedCounts,
@@ -301,6 +303,7 @@ def _write(
     user_names: Sequence[str],
     users: NDArray[np.int32],
     tokens: NDArray[np.int32],
+    *,
     settings: RecommendationSettings,
     progress: Progress,
 ) -> None:

@@ -164,10 +164,10 @@ class TokenStore:
             self._splits[name] = ClientSplit(
                 self.path / split_file(name),
                 self.header.splits[name],
-                self.vocabulary_size,
-                self.special_tokens,
-                self.header.has_prompts(name),
-                self.item_sequences,
+                vocabulary_size=self.vocabulary_size,
+                special_tokens=self.special_tokens,
+                completions=self.header.has_prompts(name),
+                item_sequences=self.item_sequences,
             )
         return self._splits[name]
 
@@ -204,6 +204,7 @@ class ClientSplit:
         self,
         path: Path,
         header: SplitHeader,
+        *,
         vocabulary_size: int,
         special_tokens: SpecialTokens = OWN,
         completions: bool = False,
@@ -268,7 +269,9 @@ class ClientSplit:
 
     def sequences(self, index: int, length: int, rows: NDArray[np.integer] | None = None) -> NDArray[np.int32]:
         """Return a client's examples as `padded_sequences` makes them."""
-        return padded_sequences(self.client(index), length, rows, self.special_tokens, self.item_sequences)
+        return padded_sequences(
+            self.client(index), length, rows=rows, special_tokens=self.special_tokens, last=self.item_sequences
+        )
 
     def completion_starts(
         self, index: int, length: int, rows: NDArray[np.integer] | None = None
@@ -283,7 +286,7 @@ class ClientSplit:
             columns = self._columns(batch)
             ids, counts = columns.client_ids.to_pylist(), np.diff(columns.client_offsets)
             lengths = np.diff(columns.example_offsets)
-            fingerprint.add(ids, counts, lengths, columns.values, columns.prompt_lengths)
+            fingerprint.add(ids, counts, lengths, columns.values, prompt_lengths=columns.prompt_lengths)
         return fingerprint.hexdigest()
 
     def batch_lengths(self, batch: int) -> NDArray[np.int32]:

@@ -57,6 +57,7 @@ class StoreWriter:
         path: Path | str,
         source: str,
         tokenizer: Tokenizer,
+        *,
         parameters: Mapping[str, Any] | None = None,
         overwrite: bool = False,
         batch_clients: int = BATCH_CLIENTS,
@@ -193,7 +194,9 @@ class StoreWriter:
         vocabulary_size = self._tokenizer.vocabulary_size
         for name, header in headers.items():
             path = self._directory / split_file(name)
-            written = ClientSplit(path, header, vocabulary_size, completions=self._header.has_prompts(name))
+            written = ClientSplit(
+                path, header, vocabulary_size=vocabulary_size, completions=self._header.has_prompts(name)
+            )
             headers[name] = replace(header, sha256=written.fingerprint())
         if self._header.vocabulary_origin.seen_from({headers["train"].sha256}) != self._header.vocabulary_origin:
             raise DataError(

@@ -38,6 +38,7 @@ def score_continuations(
     params: Params,
     continuations: Sequence[Continuation],
     max_length: int,
+    *,
     batch_size: int | None = None,
     observe: Callable[[int], None] = lambda scored: None,
 ) -> list[ContinuationScore]:

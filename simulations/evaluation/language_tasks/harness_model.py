@@ -60,6 +60,7 @@ class HarnessModel(TemplateLM):
         model: Model,
         params: Params,
         tokenizer: Tokenizer,
+        *,
         max_length: int,
         batch_size: int | None = None,
         observe: Callable[[int], None] = lambda done: None,
@@ -208,7 +209,9 @@ class HarnessModel(TemplateLM):
             self.counts["cut"] += is_cut(pair, self._max_length)
             self.counts["tokens"] += len(pair.tokens)
             self.counts["unknown"] += pair.tokens.count(OOV_ID)
-        found = score_continuations(self._model, self._params, pairs, self._max_length, self._batch_size, observe)
+        found = score_continuations(
+            self._model, self._params, pairs, self._max_length, batch_size=self._batch_size, observe=observe
+        )
         return [(score.log_likelihood, score.is_greedy) for score in found]
 
 

@@ -100,7 +100,14 @@ def measure_tasks(run: Path, settings: TaskSettings, observe: Observer = lambda 
             done += number
             observe(done, sum(len(task.instances) * task.config.repeats for task in chosen["tasks"].values()))
 
-        adapter = HarnessModel(model, stored.params, stored.tokenizer, max_length, settings.batch_size, answered)
+        adapter = HarnessModel(
+            model,
+            stored.params,
+            stored.tokenizer,
+            max_length=max_length,
+            batch_size=settings.batch_size,
+            observe=answered,
+        )
         with precision_scope(precision), _made(adapter):
             found: Any = evaluate(adapter, task_dict=chosen, limit=settings.limit, log_samples=False)
     _refuse_nothing(chosen["tasks"], found, adapter.unscored)

@@ -25,6 +25,7 @@ def greedy_suffixes(
     params: Params,
     sequences: NDArray[np.int32],
     prefix: int,
+    *,
     most_edits: int | None = None,
     observe: Callable[[int], None] = lambda done: None,
 ) -> NDArray[np.int32]:
@@ -43,16 +44,16 @@ def greedy_suffixes(
     suffixes: list[NDArray[np.int32]] = [np.zeros((0, sequences.shape[1] - prefix), np.int32)]
     done = 0
     for batch in device_batches(InMemoryData([sequences]), sequences.shape[1] - 1):
-        found, _ = decode(model, params, batch.tokens, prefix, most_edits)
+        found, _ = decode(model, params, batch.tokens, prefix=prefix, most_edits=most_edits)
         suffixes.append(np.asarray(found)[: len(sequences) - done])
         done += len(suffixes[-1])
         observe(done)
     return np.concatenate(suffixes)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3, 4))
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("prefix", "most_edits"))
 def decode(
-    model: Model, params: Params, tokens: jax.Array, prefix: int, most_edits: int | None = None
+    model: Model, params: Params, tokens: jax.Array, *, prefix: int, most_edits: int | None = None
 ) -> tuple[jax.Array, jax.Array]:
     """Decode a batch, int32 [batch, prefix + suffix], each device its own rows without waiting for others.
 
@@ -61,7 +62,7 @@ def decode(
     """
     everywhere, by_device = PartitionSpec(), PartitionSpec("devices")
     return jax.shard_map(
-        functools.partial(_decode_rows, model, prefix, most_edits),
+        functools.partial(_decode_rows, model, prefix=prefix, most_edits=most_edits),
         mesh=Mesh(np.array(jax.devices()), "devices"),
         in_specs=(everywhere, by_device),
         out_specs=by_device,
@@ -81,7 +82,7 @@ class _Decoding(NamedTuple):
 
 
 def _decode_rows(
-    model: Model, prefix: int, most_edits: int | None, params: Params, tokens: jax.Array
+    model: Model, params: Params, tokens: jax.Array, *, prefix: int, most_edits: int | None
 ) -> tuple[jax.Array, jax.Array]:
     decoder, true = decoder_of(model), tokens[:, prefix:]
     rows, suffix = true.shape

@@ -61,6 +61,7 @@ class MemorizationSettings:
 def measure_memorization(
     run: Path,
     data: Path | None,
+    *,
     cache: Path | None,
     settings: MemorizationSettings,
     observe: Observer = lambda done, total: None,
@@ -77,7 +78,11 @@ def measure_memorization(
     cache = cache or trained.store.path / "cache"
     candidates = Candidates(_units(trained, settings.split, cache), settings.seed)
     lengths = choose_lengths(
-        candidates.counts, trained.settings["length"], settings.prefix, settings.suffix, settings.examples
+        candidates.counts,
+        trained.settings["length"],
+        prefixes=settings.prefix,
+        suffix=settings.suffix,
+        examples=settings.examples,
     )
     splits: dict[str, Candidates] = {settings.split: candidates}
     if settings.split != BASELINE and trained.store.split(BASELINE).header.examples:
@@ -137,7 +142,7 @@ def _measure_extraction(
                 observe(before + done, total)
 
             edits = most_edits(lengths.suffix)
-            found = greedy_suffixes(trained.model, trained.params, parted, prefix, edits, advance)
+            found = greedy_suffixes(trained.model, trained.params, parted, prefix, most_edits=edits, observe=advance)
             before += len(tokens)
             row[name] = extraction_rates(found, parted[:, prefix:])
         rows.append(row | {"beyond_heldout": _beyond_heldout(row)})

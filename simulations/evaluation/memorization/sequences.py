@@ -60,7 +60,7 @@ def _token_counts(units: Units, indices: NDArray[np.int64]) -> NDArray[np.int64]
 
 
 def choose_lengths(
-    counts: NDArray[np.int64], length: int, prefixes: tuple[int, ...], suffix: int | None, examples: int
+    counts: NDArray[np.int64], length: int, *, prefixes: tuple[int, ...], suffix: int | None, examples: int
 ) -> Lengths:
     """Settle how sequences of `counts` tokens, int64 [n], each at most `length + 1`, are parted.
 

@@ -69,6 +69,7 @@ def measure_ranking(
     run: TrainedModel,
     split: str,
     settings: RankingSettings,
+    *,
     max_users: int | None = None,
     observe: Observer = lambda done, total: None,
 ) -> Evaluation:
@@ -84,7 +85,9 @@ def measure_ranking(
     users = choose_users(run.store, split, max_users)
     with precision_scope(run.precision):
         scorer = model_scorer(run.model, run.params)
-        found, columns = score_ranking(scorer, run.store, split, users, run.settings["length"], settings, observe)
+        found, columns = score_ranking(
+            scorer, run.store, split, users, length=run.settings["length"], settings=settings, observe=observe
+        )
     about = {"model": run.settings["model"], "steps": run.steps, "experiment": run.settings}
     return Evaluation(about | found, columns)
 
@@ -94,6 +97,7 @@ def score_ranking(
     store: TokenStore,
     split: str,
     users: NDArray[np.integer],
+    *,
     length: int,
     settings: RankingSettings,
     observe: Observer = lambda done, total: None,
@@ -122,12 +126,12 @@ def score_ranking(
             clients,
             users,
             length,
-            store.vocabulary_size,
-            top_k[-1],
-            settings.sampled_negatives,
-            settings.keep_history,
-            settings.negatives_seed,
-            watch,
+            vocabulary_size=store.vocabulary_size,
+            top_k=top_k[-1],
+            sampled_negatives=settings.sampled_negatives,
+            keep_history=settings.keep_history,
+            seed=settings.negatives_seed,
+            observe=watch,
         )
         found[name] = _describe(ranked, interactions, top_k)
         if name == "model":

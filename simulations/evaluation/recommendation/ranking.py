@@ -92,6 +92,7 @@ def rank_users(
     split: ClientSplit,
     users: NDArray[np.integer],
     length: int,
+    *,
     vocabulary_size: int,
     top_k: int,
     sampled_negatives: int | None = None,
@@ -131,10 +132,18 @@ def rank_users(
 
     for first in range(0, len(users), rows):
         some = users[first : first + rows].tolist()
-        arrays = _arrays(split, some, length, vocabulary_size, sampled_negatives, keep_history, seed)
+        arrays = _arrays(
+            split,
+            some,
+            length,
+            vocabulary_size=vocabulary_size,
+            sampled_negatives=sampled_negatives,
+            keep_history=keep_history,
+            seed=seed,
+        )
         # Rows that only fill the last batch are those of its last user.
         filled = {name: np.pad(rows_of, ((0, rows - len(some)), (0, 0)), "edge") for name, rows_of in arrays.items()}
-        found = _rank_batch(scorer.score, mesh, top_k, params, jax.device_put(filled, by_device))
+        found = _rank_batch(params, jax.device_put(filled, by_device), score=scorer.score, mesh=mesh, top_k=top_k)
         waiting.append((len(some), (*found, arrays["targets"][:, 0])))
         if len(waiting) > 1:  # so that the next batch is made while the devices compute
             collect()
@@ -149,6 +158,7 @@ def _arrays(
     split: ClientSplit,
     users: Sequence[int],
     length: int,
+    *,
     vocabulary_size: int,
     sampled_negatives: int | None,
     keep_history: bool,
@@ -166,7 +176,7 @@ def _arrays(
     if sampled_negatives is not None:
         excluded = [np.union1d(known, [history.target]) for known, history in zip(hidden, batch, strict=True)]
         drawn = [
-            _negatives(items, vocabulary_size, sampled_negatives, seed, user)
+            _negatives(items, vocabulary_size, sampled_negatives, seed=seed, user=user)
             for items, user in zip(excluded, users, strict=True)
         ]
         arrays["negatives"] = padded_rows(drawn, sampled_negatives)
@@ -202,13 +212,14 @@ def _candidates(scores: jax.Array, hidden: jax.Array) -> jax.Array:
     return items.at[jnp.arange(len(scores))[:, None], hidden].set(False)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
+@partial(jax.jit, static_argnames=("score", "mesh", "top_k"))
 def _rank_batch(
+    params: Params,
+    arrays: dict[str, jax.Array],
+    *,
     score: Callable[[Params, jax.Array, jax.Array], jax.Array],
     mesh: Mesh,
     top_k: int,
-    params: Params,
-    arrays: dict[str, jax.Array],
 ) -> tuple[jax.Array, ...]:
     """Rank a batch of users, each device its own: `_find_places` of `_arrays`."""
 
@@ -254,7 +265,7 @@ def _find_places(
 
 
 def _negatives(
-    excluded: NDArray[np.int64], vocabulary_size: int, number: int, seed: int, user: int
+    excluded: NDArray[np.int64], vocabulary_size: int, number: int, *, seed: int, user: int
 ) -> NDArray[np.int64]:
     """Draw distinct items uniformly among those that are not excluded, int64 [number], or all where there are fewer.
 

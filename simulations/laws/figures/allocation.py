@@ -68,7 +68,7 @@ def draw_allocation_by_examples(table: Table) -> Figure:
 def _draw_lines(axes: Axes, table: Table, name: str) -> None:
     for number, epsilon in enumerate(table.values("epsilon")):
         part = table.where(epsilon=epsilon)
-        shade(axes, part, "compute", name, number)
+        shade(axes, part, "compute", name, number=number)
         _draw_faint_at_limits(axes, part, name, number)
     logarithmic(axes.xaxis)
     if name != "loss":
@@ -131,7 +131,7 @@ def draw_saturation(table: Table) -> Figure:
 
 def _draw_saturating(axes: Axes, table: Table, number: int) -> None:
     _draw_faint_at_limits(axes, table, "loss", number)
-    shade(axes, table, "compute", "loss", number)
+    shade(axes, table, "compute", "loss", number=number)
     for row in table.where(saturates=1.0).rows():
         at = (row["compute"], row["loss"])
         axes.plot(*at, "o", ms=7, mfc="none", mec=colour(number), mew=1.5, zorder=5)

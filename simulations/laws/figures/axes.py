@@ -106,7 +106,7 @@ def key(label: str, **style: Any) -> Line2D:
     return Line2D([], [], label=label, **style)
 
 
-def shade(axes: Axes, table: Table, across: str, up: str, number: int) -> None:
+def shade(axes: Axes, table: Table, across: str, up: str, *, number: int) -> None:
     """Shade from `up`_low to `up`_high of a table."""
     low, high = table[f"{up}_low"], table[f"{up}_high"]
     axes.fill_between(table[across], low, high, color=colour(number), alpha=0.15, linewidth=0)

@@ -108,7 +108,7 @@ def draw_baselines(table: Table) -> Figure:
         style = point_style(number, linestyle=DASHES[1] if fixed else "-", linewidth=1.7)
         axes.plot(part["epsilon"], part["loss"], zorder=3, **style)
         if not fixed:
-            shade(axes, part, "epsilon", "loss", number)
+            shade(axes, part, "epsilon", "loss", number=number)
         reached = "" if np.isfinite(part["loss"]).any() else " (outside the grid)"
         handles.append(key(training + reached, **style))
     axes.set_xscale("log", base=2)

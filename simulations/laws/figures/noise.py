@@ -93,15 +93,16 @@ def draw_noise_fields(table: Table) -> Figure:
 def _draw_field(axes: Axes, table: Table, across: str, up: str) -> None:
     u, v = table[f"gain_{across}"], table[f"gain_{up}"]
     x, y = np.log2(table[across]), np.log2(table[up])
-    _draw_arrows(axes, x, y, u, v)
+    _draw_arrows(axes, (x, y), (u, v))
     axes.set(xlim=(x.min() - 0.6, x.max() + 1.4), ylim=(y.min() - 0.6, y.max() + 1.4))
     powers_of_two(axes.xaxis)
     powers_of_two(axes.yaxis)
     label_axes(axes, _LABELS[across], _LABELS[up])
 
 
-def _draw_arrows(axes: Axes, x: ArrayLike, y: ArrayLike, u: ArrayLike, v: ArrayLike) -> None:
+def _draw_arrows(axes: Axes, places: tuple[ArrayLike, ArrayLike], directions: tuple[ArrayLike, ArrayLike]) -> None:
     """Draw arrows whose length does not depend on the axes, coloured by their direction."""
+    (x, y), (u, v) = places, directions
     colours = _COLOURS.to_rgba(np.clip(np.log((1 + np.asarray(u)) / (1 + np.asarray(v))), -1, 1))
     axes.quiver(x, y, u, v, color=colours, angles="uv", scale_units="inches", scale=1 / _INCHES, width=0.007)
 
@@ -116,7 +117,7 @@ def _draw_key(axes: Axes) -> None:
     )
     directions = ((1, 0), (0, 1), (1, 1))
     for place, text, direction in zip((0.78, 0.5, 0.25), words, directions, strict=True):
-        _draw_arrows(axes, [0.08], [place], [direction[0]], [direction[1]])
+        _draw_arrows(axes, ([0.08], [place]), ([direction[0]], [direction[1]]))
         axes.text(0.26, place + 0.03, text, color=INK, fontsize=8.5, va="center")
     axes.text(0.0, 0.97, "How to read the arrows", color=INK, fontsize=9.5, va="center")
     axes.text(0.0, 0.04, "shorter: doubling it gains less", color=MUTED, fontsize=8.5, va="center")
@@ -166,6 +167,7 @@ def trainings_of(surface: LossSurface | None) -> tuple[Training, ...]:
 def advantage_table(
     losses: Callable[[float, float, float], Any],
     progress: Progress = no_progress,
+    *,
     trainings: Sequence[Training] = PUBLISHED,
     examples: int = EXAMPLES,
     batches: Sequence[int] = _BATCHES,

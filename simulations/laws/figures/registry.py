@@ -15,7 +15,7 @@ _BANDS = f"Shaded: for the loss, its band of 90 %; for the choices, where the lo
 def _advantage(evidence: Evidence, progress: Progress) -> Table:
     surface = None if evidence.search is None else evidence.search.surface
     trainings = noise.trainings_of(surface)
-    return noise.advantage_table(evidence.losses, progress, trainings)
+    return noise.advantage_table(evidence.losses, progress, trainings=trainings)
 
 
 def _observed(form: str) -> LawFigure:

@@ -32,38 +32,38 @@ class Dual:
         self.slopes = slopes
 
     def __add__(self, other: Any) -> "Dual":
-        return _chained(self, 1.0, other, 1.0, self.value + _value(other))
+        return _chained(self, other, (1.0, 1.0), self.value + _value(other))
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> "Dual":
-        return _chained(self, 1.0, other, -1.0, self.value - _value(other))
+        return _chained(self, other, (1.0, -1.0), self.value - _value(other))
 
     def __rsub__(self, other: Any) -> "Dual":
-        return _chained(self, -1.0, other, 1.0, _value(other) - self.value)
+        return _chained(self, other, (-1.0, 1.0), _value(other) - self.value)
 
     def __mul__(self, other: Any) -> "Dual":
-        return _chained(self, _value(other), other, self.value, self.value * _value(other))
+        return _chained(self, other, (_value(other), self.value), self.value * _value(other))
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> "Dual":
         inverse = 1 / _value(other)
         ratio = self.value * inverse
-        return _chained(self, inverse, other, -ratio * inverse, ratio)
+        return _chained(self, other, (inverse, -ratio * inverse), ratio)
 
     def __rtruediv__(self, other: Any) -> "Dual":
         ratio = _value(other) / self.value
-        return _chained(self, -ratio / self.value, other, 1 / self.value, ratio)
+        return _chained(self, other, (-ratio / self.value, 1 / self.value), ratio)
 
     def __pow__(self, other: Any) -> "Dual":
         power = self.value ** _value(other)
         by_exponent = power * np.log(self.value) if isinstance(other, Dual) else 0.0
-        return _chained(self, power * _value(other) / self.value, other, by_exponent, power)
+        return _chained(self, other, (power * _value(other) / self.value, by_exponent), power)
 
     def __rpow__(self, other: Any) -> "Dual":
         power = other**self.value
-        return _chained(self, power * np.log(other), other, 0.0, power)
+        return _chained(self, other, (power * np.log(other), 0.0), power)
 
     def log(self) -> "Dual":
         """Return the natural logarithm."""
@@ -83,7 +83,8 @@ def _value(number: Any) -> Any:
     return number.value if isinstance(number, Dual) else number
 
 
-def _chained(one: Dual, one_slope: Any, other: Any, other_slope: Any, value: Any) -> Dual:
+def _chained(one: Dual, other: Any, slopes_of: tuple[Any, Any], value: Any) -> Dual:
+    one_slope, other_slope = slopes_of
     slopes = {i: slope * one_slope for i, slope in one.slopes.items()}
     for i, slope in other.slopes.items() if isinstance(other, Dual) else ():
         slopes[i] = slope * other_slope + slopes[i] if i in slopes else slope * other_slope

@@ -109,7 +109,7 @@ class CellProgram:
         """
         with precision_scope(self._precision):
             key = device_key(seed, "noise of a cell")
-            return self._block(state, fields, numbers, jnp.float32(noise_batch_ratio), key)
+            return self._block(state, fields, numbers, ratio=jnp.float32(noise_batch_ratio), key=key)
 
     def loss(self, params: Params, fields: dict[str, Any]) -> float:
         """Score examples, by their fields, int32 [examples, ...]. Returns nats per predicted token."""
@@ -132,7 +132,7 @@ class CellProgram:
         return CellState(params, self._adam.init(params))
 
     def _steps(
-        self, state: CellState, fields: dict[str, jax.Array], numbers: StepNumbers, ratio: jax.Array, key: jax.Array
+        self, state: CellState, fields: dict[str, jax.Array], numbers: StepNumbers, *, ratio: jax.Array, key: jax.Array
     ) -> tuple[CellState, StepMeasures]:
         def step(state: CellState, given: tuple[dict[str, jax.Array], StepNumbers]) -> tuple[CellState, StepMeasures]:
             batch, number = given
@@ -169,7 +169,7 @@ class CellProgram:
         """Add up gradients. Returns the sum and, of each example, loss, tokens and squared norm after clipping."""
         examples = len(next(iter(fields.values())))
         batch = _BATCH_TYPES[self._model.objective](**fields, weight=jnp.ones(examples))
-        found = clipped_sum(self._clipping, self._model, params, batch, examples)
+        found = clipped_sum(self._clipping, self._model, params, batch, units=examples)
         # One that is not finite is not added up.
         norms = jnp.where(found.factors[0] > 0, found.factors[0] * found.norms, 0.0) / self._unit
         return found.gradient, found.sums.loss, found.sums.tokens, jnp.square(norms)

@@ -195,17 +195,33 @@ def check_values(measurements: Measurements, source: str, first_row: int) -> Non
     """
     for name, least in _AT_LEAST.items():
         column = getattr(measurements, name)
-        _refuse(~(np.isfinite(column) & (column >= least)), column, f"at least {least}", name, source, first_row)
+        _refuse(
+            ~(np.isfinite(column) & (column >= least)),
+            column,
+            f"at least {least}",
+            name=name,
+            source=source,
+            first=first_row,
+        )
     known = np.isfinite(measurements.loss) & (measurements.loss > 0)
-    _refuse(~known, measurements.loss, "a finite number above 0", "loss", source, first_row)
+    _refuse(~known, measurements.loss, "a finite number above 0", name="loss", source=source, first=first_row)
     for name in _FINITE_OR_NAN:
         column = getattr(measurements, name)
-        _refuse(np.isinf(column), column, "a finite number, or NaN where it is not known", name, source, first_row)
+        _refuse(
+            np.isinf(column),
+            column,
+            "a finite number, or NaN where it is not known",
+            name=name,
+            source=source,
+            first=first_row,
+        )
     beyond = measurements.step > measurements.steps
-    _refuse(beyond, measurements.step, "at most the run's steps", "step", source, first_row)
+    _refuse(beyond, measurements.step, "at most the run's steps", name="step", source=source, first=first_row)
 
 
-def _refuse(wrong: NDArray[np.bool_], column: NDArray[Any], expected: str, name: str, source: str, first: int) -> None:
+def _refuse(
+    wrong: NDArray[np.bool_], column: NDArray[Any], expected: str, *, name: str, source: str, first: int
+) -> None:
     if wrong.any():
         row = int(np.argmax(wrong))
         raise DataError(f"{source} {row + first}: {name} is {column[row]}, expected {expected}.")

@@ -177,7 +177,7 @@ def _accounted(
     if data is None:
         plan = calibrate(with_noise, budget.delta, epsilon=budget.epsilon)
         return account(_noised(plan, with_noise, least_noise), budget.delta)
-    plan = calibrate_total(with_noise, budget.delta, budget.epsilon, None, vocabulary=data.vocabulary)
+    plan = calibrate_total(with_noise, budget.delta, epsilon=budget.epsilon, rho=None, vocabulary=data.vocabulary)
     plan = _noised(plan, with_noise, least_noise)
     return state_plan(plan, budget.delta, {ORIGIN_FIELD: data.vocabulary.as_json()}).total
 

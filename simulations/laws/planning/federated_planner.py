@@ -102,7 +102,7 @@ class FederatedPlanner:
 
     def with_noise(self, rounds: int, participation: Participation) -> Callable[[float], PrivacyPlan]:
         """Plan all but the amount of noise, which takes seconds with mechanisms that choose coefficients."""
-        return plan_noise(self.mechanism, rounds, participation, self.options)
+        return plan_noise(self.mechanism, rounds, participation, options=self.options)
 
     def _cohorts(self, budget: FederatedBudget, private: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """List whole cohort sizes, and as many rounds of each as there may be."""

@@ -149,7 +149,7 @@ def plan_federated(
         doubled=planner.doubled(budget),
         covers=() if plan is None else _covers(delta, people),
         notes=(
-            *_notes(surface, parameters, cohort_size, rounds, plan),
+            *_notes(surface, parameters, cohort_size=cohort_size, rounds=rounds, plan=plan),
             *([note_of_noise(epsilon)] if plan is not None and noise == least_noise else []),
         ),
     )
@@ -231,7 +231,7 @@ def _outside(surface: LossSurface, budget: FederatedBudget, found: Configuration
 
 
 def _notes(
-    surface: LossSurface, parameters: float, cohort_size: int, rounds: int, plan: PrivacyPlan | None
+    surface: LossSurface, parameters: float, *, cohort_size: int, rounds: int, plan: PrivacyPlan | None
 ) -> list[str]:
     notes = notes_of(surface, parameters, surface.batch_size, rounds, length=surface.length)
     if cohort_size < surface.batch_size:

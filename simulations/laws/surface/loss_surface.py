@@ -87,7 +87,7 @@ class LossSurface:
         """Predict the loss linearly between points, once by each draw: float64 [D, ...]."""
         losses, noiseless = np.moveaxis(self.draws, 0, -1), np.moveaxis(self.noiseless_draws, 0, -1)
         point = _point(parameters, steps, noise_batch_ratio)
-        return np.moveaxis(self._at(losses, noiseless, self._axes, point, False), -1, 0)
+        return np.moveaxis(self._at(losses, noiseless, self._axes, point, extrapolate=False), -1, 0)
 
     def band(
         self, parameters: ArrayLike, steps: ArrayLike, noise_batch_ratio: ArrayLike, level: float = 0.9
@@ -118,8 +118,10 @@ class LossSurface:
         """
         kind, to, back = ("linear", np.log, np.exp) if self.method == "two-stage" else ("nearest", np.array, np.array)
         point = _point(parameters, steps, noise_batch_ratio)
-        noisy = _interpolated(to(self.learning_rates)[..., None], self._axes, point, False, kind)
-        quiet = _interpolated(to(self.noiseless_learning_rates)[..., None], self._axes[:2], point[:2], False, kind)
+        noisy = _interpolated(to(self.learning_rates)[..., None], self._axes, point, extrapolate=False, kind=kind)
+        quiet = _interpolated(
+            to(self.noiseless_learning_rates)[..., None], self._axes[:2], point[:2], extrapolate=False, kind=kind
+        )
         return np.asarray(back(np.where(point[2] == 0, quiet[..., 0], noisy[..., 0])))
 
     @property
@@ -139,15 +141,17 @@ class LossSurface:
         losses, noiseless, axes = self.loss, self.noiseless, self._axes
         if interpolation == "monotone-cubic":
             losses, noiseless, axes = self._dense
-        return self._at(losses[..., None], noiseless[..., None], axes, point, extrapolate)[..., 0]
+        return self._at(losses[..., None], noiseless[..., None], axes, point, extrapolate=extrapolate)[..., 0]
 
     def _at(
-        self, losses: Floats, noiseless: Floats, axes: Sequence[Floats], point: Sequence[Floats], extrapolate: bool
+        self, losses: Floats, noiseless: Floats, axes: Sequence[Floats], point: Sequence[Floats], *, extrapolate: bool
     ) -> Floats:
         """Interpolate grids [M, T, S, D] and [M, T, D] linearly: float64 [..., D]."""
         logarithmic = self.method == "code"
-        quiet = _interpolated(np.log(noiseless) if logarithmic else noiseless, axes[:2], point[:2], extrapolate)
-        noisy = _interpolated(np.log(losses) if logarithmic else losses, axes, point, extrapolate)
+        quiet = _interpolated(
+            np.log(noiseless) if logarithmic else noiseless, axes[:2], point[:2], extrapolate=extrapolate
+        )
+        noisy = _interpolated(np.log(losses) if logarithmic else losses, axes, point, extrapolate=extrapolate)
         found = np.where(point[2][..., None] == 0, quiet, noisy)
         return np.exp(found) if logarithmic else found
 
@@ -179,7 +183,7 @@ def _denser(values: Floats, axis: int, at: Floats) -> tuple[Floats, Floats]:
 
 
 def _interpolated(
-    values: Floats, axes: Sequence[Floats], point: Sequence[Floats], extrapolate: bool, kind: str = "linear"
+    values: Floats, axes: Sequence[Floats], point: Sequence[Floats], *, extrapolate: bool, kind: str = "linear"
 ) -> Floats:
     """Interpolate a grid in the logarithms of its axes; NaN outside it, and where a NaN of the grid has weight.
 

@@ -64,7 +64,7 @@ def longest_runs(measurements: Measurements, batch_size: int | None = None) -> M
     if not finished.any():
         raise DataError(f"none of {len(longest)} trainings has ended; finish some of them first")
     kept = finished & (rows.steps == longest[run])
-    return _grid(rows.where(kept), rows.step[kept], batch_size, length, notes)
+    return _grid(rows.where(kept), rows.step[kept], batch_size=batch_size, length=length, notes=notes)
 
 
 def final_losses(measurements: Measurements, batch_size: int | None = None) -> MeasuredGrid:
@@ -85,7 +85,7 @@ def final_losses(measurements: Measurements, batch_size: int | None = None) -> M
     rows = rows.where(last)
     if not len(rows):
         raise DataError("no training has ended; finish some of them first")
-    return _grid(rows, rows.steps, batch_size, length, notes)
+    return _grid(rows, rows.steps, batch_size=batch_size, length=length, notes=notes)
 
 
 def _of_one_kind(measurements: Measurements, batch_size: int | None) -> tuple[Measurements, int, int, list[str]]:
@@ -140,7 +140,7 @@ def _runs(rows: Measurements) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return run.reshape(-1), np.zeros(len(runs), np.int64)
 
 
-def _grid(rows: Measurements, at: NDArray[np.int64], batch_size: int, length: int, notes: list[str]) -> MeasuredGrid:
+def _grid(rows: Measurements, at: NDArray[np.int64], *, batch_size: int, length: int, notes: list[str]) -> MeasuredGrid:
     """Put rows in their places of a grid; those of one place are averaged."""
     names, model = np.unique(rows.model.astype(str), return_inverse=True)
     sizes = np.zeros(len(names))

@@ -104,23 +104,25 @@ def fit_power_curves(steps: Floats, losses: Floats, weights: Floats, asymptotes:
     weight, loss = known * weights, np.where(known, rows, 0.0)
     end = steps[-1]
     fixed = None if asymptotes is None else asymptotes.reshape(-1)
-    errors = [_solved(np.broadcast_to(alpha, len(rows)), steps / end, loss, weight, fixed)[2] for alpha in _EXPONENTS]
+    errors = [
+        _solved(np.broadcast_to(alpha, len(rows)), steps / end, loss, weight, fixed=fixed)[2] for alpha in _EXPONENTS
+    ]
     best = np.argmin(errors, axis=0)
     low = np.log(_EXPONENTS[np.maximum(best - 1, 0)])
     high = np.log(_EXPONENTS[np.minimum(best + 1, len(_EXPONENTS) - 1)])
     for _ in range(_GOLDEN_STEPS):
         left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        at_left, at_right = (_solved(np.exp(log), steps / end, loss, weight, fixed)[2] for log in (left, right))
+        at_left, at_right = (_solved(np.exp(log), steps / end, loss, weight, fixed=fixed)[2] for log in (left, right))
         low, high = np.where(at_left < at_right, low, left), np.where(at_left < at_right, right, high)
     alpha = np.exp((low + high) / 2)
-    limit, scale, _ = _solved(alpha, steps / end, loss, weight, fixed)
+    limit, scale, _ = _solved(alpha, steps / end, loss, weight, fixed=fixed)
     found = np.stack([limit, scale * end**alpha, alpha], axis=-1)
     found[known.sum(axis=1) < (3 if fixed is None else 2)] = np.nan
     return found.reshape(*losses.shape[:-1], 3)
 
 
 def _solved(
-    alpha: Floats, steps: Floats, loss: Floats, weight: Floats, fixed: Floats | None
+    alpha: Floats, steps: Floats, loss: Floats, weight: Floats, *, fixed: Floats | None
 ) -> tuple[Floats, Floats, Floats]:
     """Return the best E and A of each curve for its alpha, and the sum of weighted squares that they leave."""
     power = np.exp(-alpha[:, None] * np.log(steps))

@@ -80,7 +80,7 @@ def _fitted(losses: Floats, grid: MeasuredGrid, settings: SurfaceSettings) -> Fi
     best = np.where(unknown, np.nan, np.take_along_axis(smooth, rate[:, None], axis=1)[:, 0])
     rates = np.where(unknown, np.nan, grid.learning_rates[rate])
     steps = grid.steps[kept]
-    curves, notes = _curves(best, steps, np.gradient(kept.astype(float)), grid, settings)
+    curves, notes = _curves(best, steps, np.gradient(kept.astype(float)), grid=grid, settings=settings)
     beyond = steps[-1] * 2.0 ** np.arange(1, settings.doublings + 1)
     steps = np.append(steps, beyond)
     best, rates = (np.pad(part, [(0, 0), (0, 0), (0, len(beyond))], constant_values=np.nan) for part in (best, rates))
@@ -132,7 +132,7 @@ def _rising_with_noise(losses: Floats, grid: MeasuredGrid, settings: SurfaceSett
 
 
 def _curves(
-    best: Floats, steps: Floats, weights: Floats, grid: MeasuredGrid, settings: SurfaceSettings
+    best: Floats, steps: Floats, weights: Floats, *, grid: MeasuredGrid, settings: SurfaceSettings
 ) -> tuple[Floats, tuple[str, ...]]:
     """Fit E + A / steps^alpha to losses [M, S, T] of each model and ratio: float64 [M, S, 3]."""
     late = steps >= amount(settings.extrapolate_from, steps[-1])

@@ -34,7 +34,7 @@ class Line(NamedTuple):
 
 def perplexity_plot(models: Sequence[ModelResult]) -> Figure:
     """Draw held-out perplexity against rounds, at each model's selected learning rates."""
-    figure, axes = _curves_figure(models, "perplexity", "round (lower is better)", "rounds done")
+    figure, axes = _curves_figure(models, "perplexity", by="round (lower is better)", across="rounds done")
     styles = line_styles([entry.model for entry in models])
     for entry in models:
         curve = entry.selected.curve("perplexity") if entry.selected else None
@@ -47,7 +47,7 @@ def perplexity_plot(models: Sequence[ModelResult]) -> Figure:
 
 def accuracy_plot(models: Sequence[ModelResult]) -> Figure:
     """Draw held-out accuracy against rounds, at each model's selected learning rates."""
-    return _curves_figure(models, "accuracy", "round (higher is better)", "rounds done")[0]
+    return _curves_figure(models, "accuracy", by="round (higher is better)", across="rounds done")[0]
 
 
 def upload_plot(models: Sequence[ModelResult]) -> Figure:
@@ -57,24 +57,26 @@ def upload_plot(models: Sequence[ModelResult]) -> Figure:
     size, unit = next(((size, unit) for size, unit in UNITS if most < 1e4 * size), UNITS[-1])
     across = f"uploaded by all clients together ({unit})"
     by = "upload (lower left is better)"
-    return _curves_figure(models, "perplexity", by, across, lambda curve: curve.bytes_up / size)[0]
+    return _curves_figure(models, "perplexity", by=by, across=across, x=lambda curve: curve.bytes_up / size)[0]
 
 
 def _curves_figure(
     models: Sequence[ModelResult],
     score: str,
+    *,
     by: str,
     across: str,
     x: Callable[[Curve], np.ndarray] = lambda curve: curve.rounds,
 ) -> tuple[Figure, Axes]:
     styles = line_styles([entry.model for entry in models])
     lines = [_line(entry, styles[entry.model], score, x) for entry in models]
-    return curves_figure(lines, score, by, across, x)
+    return curves_figure(lines, score, by=by, across=across, x=x)
 
 
 def curves_figure(
     lines: list[Line],
     score: str,
+    *,
     by: str,
     across: str,
     x: Callable[[Curve], np.ndarray] = lambda curve: curve.rounds,

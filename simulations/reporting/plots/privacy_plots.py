@@ -24,6 +24,7 @@ _FORMATS = (".png", ".svg", ".pdf")
 
 def plot_mechanisms(
     rounds: int,
+    *,
     max_participations: int | None,
     min_separation: int,
     epsilon: float,

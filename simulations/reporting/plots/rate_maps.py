@@ -30,7 +30,7 @@ def rate_map_plot(models: Sequence[ModelResult]) -> Figure:
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
     norm, colours = _colour_scale(groups), matplotlib.colormaps["viridis"].resampled(COLOURS)
     for entry, axes in zip(models, panels, strict=False):
-        _draw_panel(axes, entry, clients, servers, norm, colours)
+        _draw_panel(axes, entry, clients=clients, servers=servers, norm=norm, colours=colours)
     for axes in panels[len(models) :]:
         axes.axis("off")
     for axes in panels[-columns:]:
@@ -54,7 +54,13 @@ def _colour_scale(groups: Sequence[Group]) -> LogNorm | None:
 
 
 def _draw_panel(
-    axes: Axes, entry: ModelResult, clients: list[float], servers: list[float], norm: LogNorm | None, colours: Colormap
+    axes: Axes,
+    entry: ModelResult,
+    *,
+    clients: list[float],
+    servers: list[float],
+    norm: LogNorm | None,
+    colours: Colormap,
 ) -> None:
     axes.set_title(short_name(entry.model), color=INK, fontsize=9.5, parse_math=False)
     axes.set(xlim=(-0.56, len(clients) - 0.44), ylim=(-0.56, len(servers) - 0.44))
@@ -64,7 +70,7 @@ def _draw_panel(
     axes.spines[:].set_visible(False)
     for group in entry.groups:
         column, row = clients.index(group.client_learning_rate), servers.index(group.server_learning_rate)
-        _draw_cell(axes, group, column, row, norm, colours, narrow=len(clients) > 2)
+        _draw_cell(axes, group, column, row, norm=norm, colours=colours, narrow=len(clients) > 2)
         if group is entry.selected:
             edge = 0.5 + 0.02
             outline = Rectangle((column - edge, row - edge), 2 * edge, 2 * edge, fill=False, clip_on=False, zorder=4)
@@ -73,7 +79,7 @@ def _draw_panel(
 
 
 def _draw_cell(
-    axes: Axes, group: Group, column: int, row: int, norm: LogNorm | None, colours: Colormap, narrow: bool
+    axes: Axes, group: Group, column: int, row: int, *, norm: LogNorm | None, colours: Colormap, narrow: bool
 ) -> None:
     spread = group.scores("heldout_perplexity")
     colour = to_hex(colours(norm(spread.mean))) if spread and norm else EMPTY

@@ -57,7 +57,13 @@ def utility_plot(models: Sequence[ModelResult]) -> Figure:
 
     def lines(mechanism: str) -> list[Series]:
         return [
-            _series(models, name, mechanism, short_name(name), _hollow_if_dashed(styles.get(name, {"color": MUTED})))
+            _series(
+                models,
+                name,
+                mechanism,
+                name=short_name(name),
+                style=_hollow_if_dashed(styles.get(name, {"color": MUTED})),
+            )
             for name in model_names(models)
         ]
 
@@ -73,8 +79,8 @@ def mechanisms_plot(models: Sequence[ModelResult]) -> Figure:
             # In reverse, so that nobody takes the colours for those of models; hollow, to be seen one over another.
             colour, marker = FAMILIES[(-1 - number) % len(FAMILIES)], MARKERS[number % len(MARKERS)]
             style = {"color": colour, "marker": marker, "linewidth": 1.6, "markerfacecolor": "none"}
-            series.append(_series(models, model, mechanism, mechanism, style)._replace(without_noise=None))
-        noiseless = _series(models, model, "", "no noise", {"color": MUTED, "marker": "X", "linestyle": ""})
+            series.append(_series(models, model, mechanism, name=mechanism, style=style)._replace(without_noise=None))
+        noiseless = _series(models, model, "", name="no noise", style={"color": MUTED, "marker": "X", "linestyle": ""})
         return [*series, noiseless] if noiseless.without_noise else series
 
     return _panels("Test perplexity by epsilon, for each model (lower is better)", model_names(models), lines)
@@ -94,7 +100,7 @@ def _mechanisms(models: Sequence[ModelResult]) -> list[str]:
     return list(dict.fromkeys(entry.privacy.mechanism for entry in models if entry.privacy.epsilon is not None))
 
 
-def _series(models: Sequence[ModelResult], model: str, mechanism: str, name: str, style: dict[str, Any]) -> Series:
+def _series(models: Sequence[ModelResult], model: str, mechanism: str, *, name: str, style: dict[str, Any]) -> Series:
     points: list[tuple[float, Spread]] = []
     lost: list[float] = []
     without_noise = None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlm.fedlm_client.batches import batch_rows, random_words, sequences_of, shuffled, stream
+from fedlm.fedlm_client.batches import RoundSeed, batch_rows, random_words, sequences_of, shuffled, stream
 from fedlm.fedlm_client.errors import PlanError
 from fedlm.fedlm_client.manifest import Batches
 from fedlm.fedlm_client.tokenizer import WordPiece
@@ -20,7 +20,7 @@ from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettin
 from tests.fl_core.deployment.protocol.another_language import VECTORS
 
 VECTOR = json.loads((VECTORS / "plan_batches.json").read_text())
-STREAM = VECTOR["seed"], VECTOR["round_number"], VECTOR["client_index"]
+STREAM = RoundSeed(VECTOR["seed"], VECTOR["round_number"], VECTOR["client_index"])
 SPECIAL = {"length": 6, "pad": 0, "bos": 1, "eos": 2, "oov": 3}
 
 
@@ -35,9 +35,9 @@ def test_orders_batches_and_words_are_those_of_the_page():
             key = stream(STREAM[0], "shuffle", *STREAM[1:], epoch)
             assert shuffled(int(count), key).tolist() == order
     for one in VECTOR["batches"]:
-        assert batch_rows(one["examples"], rules_of(one), 1000, *STREAM).tolist() == one["rows"]
+        assert batch_rows(one["examples"], rules_of(one), 1000, STREAM).tolist() == one["rows"]
     for step, words in enumerate(VECTOR["random"]):
-        assert random_words(rules_of(VECTOR["batches"][0]), *STREAM, step).tolist() == words
+        assert random_words(rules_of(VECTOR["batches"][0]), STREAM, step).tolist() == words
 
 
 class Orders:
@@ -63,7 +63,7 @@ class Orders:
 def test_batches_are_cut_as_local_sgd_cuts_them(count, size, epochs, most, kept, first, across):
     order = "cap_then_shuffle" if first and kept is not None else "shuffle_then_cap"
     training = LocalTraining(size, epochs, most, None, kept, order, across)
-    found = batch_rows(count, Batches(6, size, epochs, most, kept, order, across, 0, 1, 2, 3), 1000, *STREAM)
+    found = batch_rows(count, Batches(6, size, epochs, most, kept, order, across, 0, 1, 2, 3), 1000, STREAM)
     assert found.tolist() == native_rows(count, training, Orders()).tolist()
 
 

@@ -13,7 +13,7 @@ import pytest
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client import plan_trainer
 from fedlm.fedlm_client.artifacts import ArtifactAssembly
-from fedlm.fedlm_client.batches import batch_rows
+from fedlm.fedlm_client.batches import RoundSeed, batch_rows
 from fedlm.fedlm_client.cli import main
 from fedlm.fedlm_client.client import Client
 from fedlm.fedlm_client.errors import ClientError, PlanError, TransportError, UnknownArtifactError
@@ -59,7 +59,7 @@ def test_numbers_of_a_tokenizer_are_checked(change):
 def test_more_rows_than_fit_are_not_made():
     large = BATCHES.__class__(**BATCHES.__dict__ | {"batch_size": 1 << 20, "epochs": 1000, "max_batches": 1000})
     with pytest.raises(PlanError, match="rows at most"):
-        batch_rows(3, large, 1000, 1, 2, 3)
+        batch_rows(3, large, 1000, RoundSeed(1, 2, 3))
 
 
 @pytest.mark.parametrize("name", ["J\u00fcrgen", "a\nb", "", "a" * 129])

@@ -200,7 +200,7 @@ def test_a_server_that_wants_no_update_is_not_told_for_ever_what_training_came_t
 
 def test_training_that_came_to_no_number_is_told_as_often_as_other(tmp_path, monkeypatch):
     """Whether a model of a server's making comes to a number on some text says something of the text."""
-    monkeypatch.setattr("fedlm.clients.device.jax_trainer.train_locally", lambda *given: None)
+    monkeypatch.setattr("fedlm.clients.device.jax_trainer.train_locally", lambda *given, **named: None)
     curious = Hostile(*(asked(0, plan(max_participations=5), seed=seed) for seed in range(6)))
     meet(curious, tmp_path)
     assert curious.outcomes == ["NOT_FINITE"] * 5 + ["NOT_ALLOWED"]

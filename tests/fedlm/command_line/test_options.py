@@ -81,7 +81,7 @@ PRESETS = {
 
 
 def read(*words, default=None):
-    return read_options(Train, list(words), "train", PRESETS, default)
+    return read_options(Train, list(words), "train", presets=PRESETS, default_preset=default)
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_the_summary_of_an_option_leaves_out_long_sentences():
 def test_essentials_are_explained_and_the_others_named(capsys):
     def explained(*words):
         with pytest.raises(SystemExit):
-            read_options(Train, list(words), "train", PRESETS, essentials=("model", "rate"))
+            read_options(Train, list(words), "train", presets=PRESETS, essentials=("model", "rate"))
         return capsys.readouterr().out
 
     brief, whole = explained("--help", "--preset", "small"), explained("--help-all")
@@ -295,7 +295,7 @@ def test_a_choice_of_numbers_is_read_as_numbers_everywhere(file):
     presets = {"coarse": {"bits": 2}}
 
     def bits(*words):
-        return read_options(Upload, ["runs", *words], "upload", presets).bits
+        return read_options(Upload, ["runs", *words], "upload", presets=presets).bits
 
     assert bits() is None
     for given in (("--bits", "8"), ("--config", file("bits = 8")), ("--bits", "8", "--preset", "coarse")):

@@ -19,7 +19,7 @@ MORE = ("cifg_tiny+recurrence=layer_norm", "lstm4rec_tiny", "gemma", "gpt2")
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 4))
 def compiled(clipping, model, params, batch, units):
-    return clipped_sum(clipping, model, params, batch, units)
+    return clipped_sum(clipping, model, params, batch, units=units)
 
 
 @functools.cache

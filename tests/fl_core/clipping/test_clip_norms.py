@@ -55,7 +55,7 @@ def test_clipped_gradients_are_no_longer_than_the_clip_norm(method, form, precis
         take(form, patch)
         for function in CLIP_FUNCTIONS if every else ["constant"]:
             setting = Clipping(method, 0.3, function)
-            clipped = jax.jit(lambda params, batch, setting=setting: clipped_sum(setting, low, params, batch, 1))
+            clipped = jax.jit(lambda params, batch, setting=setting: clipped_sum(setting, low, params, batch, units=1))
             longest = 0.0
             for seed in range(12):
                 batch = random_units(np.random.default_rng(seed), 1, 2, 6, VOCABULARY)
@@ -77,7 +77,7 @@ def test_no_models_clipped_gradients_are_longer_than_the_clip_norm(name, method,
     small = EVERY_MODEL[name]
     low = with_precision(small.model, precision)
     with precision_scope(precision):
-        clipped = jax.jit(lambda params, batch: clipped_sum(Clipping(method, 0.05), low, params, batch, 1))
+        clipped = jax.jit(lambda params, batch: clipped_sum(Clipping(method, 0.05), low, params, batch, units=1))
         for row in range(4):
             batch = jax.tree_util.tree_map(lambda leaf, row=row: leaf[row : row + 1], random_batch())
             assert length(clipped(small.params, batch).gradient) <= 0.05 * (1 + 1e-6)
@@ -150,7 +150,9 @@ def test_parameters_of_any_number_of_axes_are_clipped_by_vmap(shape):
 
     model = Model("linear", 7, lambda rng: jnp.zeros(shape), lambda params, tokens: tokens, loss)
     given = Batch(jnp.ones((1, 2), jnp.int32), jnp.ones(1))
-    clipped = jax.jit(lambda batch: clipped_sum(Clipping("vmap", 1.0), model, jnp.zeros(shape), batch, 1).gradient)
+    clipped = jax.jit(
+        lambda batch: clipped_sum(Clipping("vmap", 1.0), model, jnp.zeros(shape), batch, units=1).gradient
+    )
     for value in (1.08564913, 1.43312693):
         found = clipped(given._replace(completion_start=jnp.full((1, *shape), value, jnp.float32)))
         assert 0.9999 < length(found) <= 1 + 1e-6
@@ -177,7 +179,11 @@ def overflowing(scored=False):
 
     if scored:
         return linear_head_model(
-            "overflowing", VOCABULARY, init, features, lambda params: (params["table"], params["bias"])
+            "overflowing",
+            VOCABULARY,
+            init=init,
+            features=features,
+            head=lambda params: (params["table"], params["bias"]),
         )
 
     def apply(params, tokens):
@@ -201,7 +207,7 @@ def test_gradients_that_are_not_finite_count_for_nothing(method, function, score
     broken = overflowing(scored)
     params = broken.init(jax.random.key(0))
     setting = Clipping(method, 1.0, function)
-    clipped = jax.jit(lambda batch: clipped_sum(setting, broken, params, batch, 3))
+    clipped = jax.jit(lambda batch: clipped_sum(setting, broken, params, batch, units=3))
     with pytest.MonkeyPatch.context() as patch:
         take(form, patch)
         found = clipped(Batch(jnp.asarray(tokens), jnp.ones(3)))
@@ -230,7 +236,7 @@ def test_a_unit_that_is_not_finite_leaves_the_sum_of_the_others_as_it_is(form):
             one_matrix,
             jnp.zeros((width, width)),
             Batch(jnp.asarray(x, jnp.float32), weight, completion_start=at_output),
-            units,
+            units=units,
         )
     )
     with pytest.MonkeyPatch.context() as patch:
@@ -251,7 +257,7 @@ def test_look_ups_that_cancel_are_not_so_long_that_others_beside_them_are_rounde
     def loss(table, batch):
         looked_up = jnp.sum(look_up(table, batch.tokens) * at_look_ups, axis=(1, 2))
         if in_blocks:
-            scored, _ = blocked_cross_entropy(jnp.zeros((1, 1, width)), table, None, batch.tokens[:, :1], None)
+            scored, _ = blocked_cross_entropy(jnp.zeros((1, 1, width)), table, None, batch.tokens[:, :1], cap=None)
             looked_up += jnp.sum(scored, axis=1)
         return ExampleSums(looked_up, *[jnp.ones(1)] * 6)
 
@@ -260,7 +266,7 @@ def test_look_ups_that_cancel_are_not_so_long_that_others_beside_them_are_rounde
     with pytest.MonkeyPatch.context() as patch:
         take("gram", patch)
         table = jnp.zeros((vocabulary, width))
-        found = jax.jit(lambda: clipped_sum(Clipping("bookkeeping", clip_norm), one_table, table, batch, 1))()
+        found = jax.jit(lambda: clipped_sum(Clipping("bookkeeping", clip_norm), one_table, table, batch, units=1))()
     assert found.norms[0] < 1
     assert 0 < found.factors[0, 0] * 2 * long <= 2**9 * clip_norm
 
@@ -270,5 +276,5 @@ def test_tokens_that_name_a_row_twice_are_one(form):
     batch = Batch(jnp.asarray([[-1, VOCABULARY - 1, -2, VOCABULARY - 2, 5]], jnp.int32), jnp.ones(1))
     with pytest.MonkeyPatch.context() as patch:
         take(form, patch)
-        found = jax.jit(lambda: clipped_sum(Clipping("bookkeeping", 1e-3), model(), parameters(), batch, 1))()
+        found = jax.jit(lambda: clipped_sum(Clipping("bookkeeping", 1e-3), model(), parameters(), batch, units=1))()
     assert 0.998e-3 < length(found.gradient) <= 1e-3 * (1 + 1e-6)

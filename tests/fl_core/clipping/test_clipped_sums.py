@@ -72,7 +72,7 @@ def assert_same(found, expected, tolerance=1e-5):
 def test_equals_vmap(method, form, units, examples, length, clip_norm, function):
     setting = Clipping(method, clip_norm, function)
     # Compiled anew, since the form is chosen while tracing.
-    clipped = jax.jit(lambda params, batch: clipped_sum(setting, model(), params, batch, units))
+    clipped = jax.jit(lambda params, batch: clipped_sum(setting, model(), params, batch, units=units))
     for seed in range(8):
         batch = random_units(np.random.default_rng(seed), units, examples, length, VOCABULARY)
         reference = compiled(Clipping("vmap", clip_norm, function), model(), parameters(seed), batch, units)
@@ -108,11 +108,11 @@ def test_equals_vmap_for_adapters_of_every_model(small):
     adapters, batch = perturbed(model.init(jax.random.key(1))), random_batch()
     if dropout:
         batch = batch._replace(dropout=jnp.arange(8, dtype=jnp.uint32).reshape(4, 2))
-    assert method_for("bookkeeping", model, adapters, batch, small.params) == ("bookkeeping", None)
+    assert method_for("bookkeeping", model, adapters, batch, frozen=small.params) == ("bookkeeping", None)
     found = {
         method: jax.jit(
             lambda frozen, method=method: clipped_sum(
-                Clipping(method, 0.01), given_frozen(model, frozen), adapters, batch, len(batch.weight)
+                Clipping(method, 0.01), given_frozen(model, frozen), adapters, batch, units=len(batch.weight)
             )
         )(small.params)
         for method in ("vmap", "bookkeeping")
@@ -230,7 +230,7 @@ def test_equals_vmap_with_logits_in_blocks(small, method, completions, small_blo
         patch.setattr(blocked_head, "MOST_LOGITS", 10**9)
         reference = compiled(Clipping("vmap", 0.5), small.model, small.params, batch, 2)
     assert method_for(method, small.model, small.params, batch) == (method, None)
-    found = jax.jit(lambda params, batch: clipped_sum(Clipping(method, 0.5), small.model, params, batch, 2))
+    found = jax.jit(lambda params, batch: clipped_sum(Clipping(method, 0.5), small.model, params, batch, units=2))
     assert_same(found(small.params, batch), reference)
 
 
@@ -238,7 +238,7 @@ def test_equals_vmap_with_logits_in_blocks(small, method, completions, small_blo
 def test_clipped_gradients_in_blocks_are_no_longer_than_the_clip_norm(small_blocks, precision):
     low = with_precision(EVERY_PART_OF_GEMMA.model, precision)
     with precision_scope(precision):
-        clipped = jax.jit(lambda params, batch: clipped_sum(Clipping("bookkeeping", 0.05), low, params, batch, 1))
+        clipped = jax.jit(lambda params, batch: clipped_sum(Clipping("bookkeeping", 0.05), low, params, batch, units=1))
         for row in range(4):
             batch = jax.tree_util.tree_map(lambda leaf, row=row: leaf[row : row + 1], random_batch())
             assert 0.05 * 0.998 <= length(clipped(EVERY_PART_OF_GEMMA.params, batch).gradient) <= 0.05 * (1 + 1e-6)
@@ -253,12 +253,12 @@ def test_norms_and_sums_are_made_of_equally_rounded_factors():
         return {"embedding": init_embedding(key, vocabulary, width), "out": {"table": out}}
 
     head = linear_head_model(
-        "head", vocabulary, init, lambda p, t: embed(p["embedding"], t), lambda p: (p["out"], None)
+        "head", vocabulary, init=init, features=lambda p, t: embed(p["embedding"], t), head=lambda p: (p["out"], None)
     )
     params = head.init(jax.random.key(0))
     with precision_scope("bfloat16"):
         low = with_precision(head, "bfloat16")
-        clipped = jax.jit(lambda params, batch: clipped_sum(Clipping("bookkeeping", 1.0), low, params, batch, 1))
+        clipped = jax.jit(lambda params, batch: clipped_sum(Clipping("bookkeeping", 1.0), low, params, batch, units=1))
         for seed in range(20):
             rng = np.random.default_rng(seed)
             large = {"table": jnp.full((vocabulary, width), rng.uniform(8, 16))}
@@ -276,8 +276,10 @@ def test_large_logits_that_are_made_twice_are_the_same(monkeypatch):
     @jax.jit
     def clipped(x, table, batch):
         features = jnp.zeros((vocabulary, width)).at[10].set(x)
-        head = linear_head_model("head", vocabulary, lambda _: None, lambda _, t: features[t], lambda p: (p, None))
-        return clipped_sum(Clipping("bookkeeping", clip_norm), head, {"table": table}, batch, units)
+        head = linear_head_model(
+            "head", vocabulary, init=lambda _: None, features=lambda _, t: features[t], head=lambda p: (p, None)
+        )
+        return clipped_sum(Clipping("bookkeeping", clip_norm), head, {"table": table}, batch, units=units)
 
     for seed in range(12):
         rng = np.random.default_rng(seed)
@@ -306,9 +308,13 @@ def test_errors_of_logits_whose_normalizer_is_lost_are_as_long_as_they_are(monke
     def clipped(rows, batch):
         params = {"table": jnp.zeros((vocabulary, width)), "bias": jnp.full(vocabulary, 1e9)}
         head = linear_head_model(
-            "head", vocabulary, lambda _: None, lambda _, t: features(rows, t), lambda p: (p, p["bias"])
+            "head",
+            vocabulary,
+            init=lambda _: None,
+            features=lambda _, t: features(rows, t),
+            head=lambda p: (p, p["bias"]),
         )
-        return clipped_sum(Clipping("bookkeeping", 1.0), head, params, batch, 1)
+        return clipped_sum(Clipping("bookkeeping", 1.0), head, params, batch, units=1)
 
     for seed in (4, 6, 7):
         rng = np.random.default_rng(seed)
@@ -325,7 +331,9 @@ def test_logits_that_are_not_finite_count_for_nothing_in_blocks(small_blocks):
     broken["embedding"]["table"][7] = np.inf
     batch = random_batch()
     tokens = np.where(np.asarray(batch.tokens) == 7, 8, batch.tokens)
-    found = jax.jit(lambda params, batch: clipped_sum(Clipping("bookkeeping", 0.5), small.model, params, batch, 4))
+    found = jax.jit(
+        lambda params, batch: clipped_sum(Clipping("bookkeeping", 0.5), small.model, params, batch, units=4)
+    )
     result = found(broken, batch._replace(tokens=jnp.asarray(tokens)))
     assert not np.isfinite(result.norms).any()
     assert all(not np.any(leaf) for leaf in jax.tree_util.tree_leaves(result.gradient))
@@ -392,8 +400,8 @@ def test_no_array_of_the_vocabularys_size_for_each_example():
     params = big.init(jax.random.key(0))
     batch = random_units(np.random.default_rng(0), examples, 1, length, vocabulary)
     for method in FAST:
-        lowered = jax.jit(clipped_sum, static_argnums=(0, 1, 4)).lower(
-            Clipping(method, 1.0), big, params, batch, examples
+        lowered = jax.jit(clipped_sum, static_argnums=(0, 1), static_argnames="units").lower(
+            Clipping(method, 1.0), big, params, batch, units=examples
         )
         text = lowered.as_text()
         assert f"{examples}x{length}x{vocabulary}" in text

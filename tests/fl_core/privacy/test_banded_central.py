@@ -26,7 +26,16 @@ STRATEGY = (0.8, 0.48, 0.36)
 
 def banded(units=1000, batch=20, steps=31, noise=1.5, truncated=None, adjacency=None, strategy=STRATEGY):
     bands = len(strategy)
-    return central_plan(units, batch, steps, noise, truncated, adjacency, bands=bands, coefficients=strategy)
+    return central_plan(
+        units,
+        batch,
+        steps,
+        noise,
+        truncated_batch_size=truncated,
+        adjacency=adjacency,
+        bands=bands,
+        coefficients=strategy,
+    )
 
 
 def epsilon_by_jax_privacy(event):

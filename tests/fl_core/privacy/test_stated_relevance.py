@@ -82,13 +82,13 @@ def test_a_target_includes_them():
     def with_noise(noise):
         return dataclasses.replace(PLAN, noise_multiplier=noise)
 
-    plan = calibrate_total(with_noise, DELTA, 3.0, None, relevance=PRIVATE)
+    plan = calibrate_total(with_noise, DELTA, epsilon=3.0, rho=None, relevance=PRIVATE)
     spent = state_plan(plan, DELTA, {RELEVANCE_FIELD: PRIVATE.as_json()}).total.epsilon
     assert 3.0 * (1 - 1e-3) < spent <= 3.0
     with pytest.raises(ConfigurationError, match="is spent already"):
-        calibrate_total(with_noise, DELTA, 0.5, None, relevance=PRIVATE)
+        calibrate_total(with_noise, DELTA, epsilon=0.5, rho=None, relevance=PRIVATE)
     with pytest.raises(ConfigurationError, match="which rho does not express"):
-        calibrate_total(with_noise, DELTA, None, 3.0, relevance=PRIVATE)
+        calibrate_total(with_noise, DELTA, epsilon=None, rho=3.0, relevance=PRIVATE)
 
 
 def ledger_of(path, origin, text="text", plan=PLAN):

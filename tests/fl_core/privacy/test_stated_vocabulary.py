@@ -85,7 +85,7 @@ def test_with_sampled_clients_too():
 
 
 def test_before_the_first_round_it_is_spent_already():
-    found = state_plan(FEDERATED, 1e-6, {"vocabulary_origin": PRIVATE.as_json()}, [])
+    found = state_plan(FEDERATED, 1e-6, {"vocabulary_origin": PRIVATE.as_json()}, generations=[])
     assert found.total.epsilon == pytest.approx(1.0, rel=1e-3)
 
 
@@ -108,16 +108,16 @@ def test_a_target_includes_the_vocabulary():
     def with_noise(noise):
         return dataclasses.replace(FEDERATED, noise_multiplier=noise)
 
-    plan = calibrate_total(with_noise, DELTA, 3.0, None, vocabulary=PRIVATE)
+    plan = calibrate_total(with_noise, DELTA, epsilon=3.0, rho=None, vocabulary=PRIVATE)
     assert stated(plan, PRIVATE).total.epsilon == pytest.approx(3.0, rel=1e-3)
     assert stated(plan, PRIVATE).total.epsilon <= 3.0
-    assert plan.noise_multiplier > calibrate_total(with_noise, DELTA, 3.0, None).noise_multiplier
+    assert plan.noise_multiplier > calibrate_total(with_noise, DELTA, epsilon=3.0, rho=None).noise_multiplier
     with pytest.raises(ConfigurationError, match="is spent already, by the vocabulary"):
-        calibrate_total(with_noise, DELTA, 0.5, None, vocabulary=PRIVATE)
+        calibrate_total(with_noise, DELTA, epsilon=0.5, rho=None, vocabulary=PRIVATE)
     with pytest.raises(ConfigurationError, match="which rho does not express"):
-        calibrate_total(with_noise, DELTA, None, 3.0, vocabulary=PRIVATE)
+        calibrate_total(with_noise, DELTA, epsilon=None, rho=3.0, vocabulary=PRIVATE)
     with pytest.raises(ConfigurationError, match="leaves nothing for the run"):
-        calibrate_total(with_noise, 1e-7, 3.0, None, vocabulary=PRIVATE)
+        calibrate_total(with_noise, 1e-7, epsilon=3.0, rho=None, vocabulary=PRIVATE)
 
 
 @pytest.mark.parametrize("plan", [FEDERATED, SAMPLED])
@@ -155,9 +155,15 @@ def test_what_is_private_for_each_client_is_not_so_for_what_holds_text_of_severa
     together = state_together({"one": ledger_of(tmp_path / "ledger", PRIVATE, "same", plan=plan)})
     assert [origin.covered for origin in together.vocabularies] == [covered]
     assert together.epsilon == pytest.approx(found.total.epsilon)
-    known = calibrate_total(lambda noise: dataclasses.replace(plan, noise_multiplier=noise), DELTA, 2.0, None)
+    known = calibrate_total(
+        lambda noise: dataclasses.replace(plan, noise_multiplier=noise), DELTA, epsilon=2.0, rho=None
+    )
     counted = calibrate_total(
-        lambda noise: dataclasses.replace(plan, noise_multiplier=noise), DELTA, 2.0, None, vocabulary=PRIVATE
+        lambda noise: dataclasses.replace(plan, noise_multiplier=noise),
+        DELTA,
+        epsilon=2.0,
+        rho=None,
+        vocabulary=PRIVATE,
     )
     assert (counted.noise_multiplier > known.noise_multiplier) == covered
 
@@ -241,7 +247,9 @@ def test_first_parameters_bring_the_release_that_they_were_trained_with(behind, 
         return dataclasses.replace(FEDERATED, noise_multiplier=noise)
 
     target = exact_epsilon(2, releases)
-    plan = calibrate_total(with_noise, DELTA, target, None, "text", found.ancestry, vocabulary=PRIVATE)
+    plan = calibrate_total(
+        with_noise, DELTA, epsilon=target, rho=None, training_data="text", ancestry=found.ancestry, vocabulary=PRIVATE
+    )
     assert plan.noise_multiplier == pytest.approx(5.0, rel=0.05)
     child = PrivacyLedger(tmp_path / "child")
     child.begin(FEDERATED, DELTA, "secret", about | {"vocabulary_origin": PRIVATE.as_json(), "vocabulary": "same"})

@@ -239,10 +239,10 @@ def test_a_target_is_the_total(epsilon, rounds):
         return PrivacyPlan("gaussian", rounds, noise, BoundedParticipation(None, 1))
 
     before = phase_of(dataclasses.replace(FEDERATED, noise_multiplier=30.0))
-    plan = calibrate_total(with_noise, DELTA, epsilon, None, "text", (before,))
+    plan = calibrate_total(with_noise, DELTA, epsilon=epsilon, rho=None, training_data="text", ancestry=(before,))
     total = stated(plan, before).total.epsilon
     assert epsilon * 0.99 <= total <= epsilon
-    assert plan.noise_multiplier > calibrate_total(with_noise, DELTA, epsilon, None).noise_multiplier
+    assert plan.noise_multiplier > calibrate_total(with_noise, DELTA, epsilon=epsilon, rho=None).noise_multiplier
 
 
 def test_a_run_that_goes_on_keeps_its_noise():
@@ -252,9 +252,11 @@ def test_a_run_that_goes_on_keeps_its_noise():
         return PrivacyPlan("gaussian", 3, noise, BoundedParticipation(None, 1))
 
     known = with_noise(1.2345)
-    assert calibrate_total(with_noise, DELTA, 3.0, None, known=known) == known
+    assert calibrate_total(with_noise, DELTA, epsilon=3.0, rho=None, known=known) == known
     other = dataclasses.replace(known, rounds=4)
-    assert calibrate_total(with_noise, DELTA, 3.0, None, known=other) == calibrate_total(with_noise, DELTA, 3.0, None)
+    assert calibrate_total(with_noise, DELTA, epsilon=3.0, rho=None, known=other) == calibrate_total(
+        with_noise, DELTA, epsilon=3.0, rho=None
+    )
 
 
 def test_a_run_among_others_is_stated_as_one_that_was_not_chosen():

@@ -95,11 +95,13 @@ def test_a_cap_without_an_effect_is_refused():
 def test_training_a_client_takes_its_steps_one_after_another():
     training = LocalTraining(batch_size=2, epochs=2)
     params, sequences = MODEL.init(jax.random.key(0)), np.asarray(a_batch(5).tokens)
-    trained, losses = train_client(MODEL, Broadcast(params), sequences, training, np.random.default_rng(3), 0.2)
+    trained, losses = train_client(
+        MODEL, Broadcast(params), sequences, training, rng=np.random.default_rng(3), learning_rate=0.2
+    )
     by_hand, tokens = params, 0.0
     for rows in batch_rows(5, training, np.random.default_rng(3)):
         batch = Batch(*map(jnp.asarray, gather_batch(sequences, rows)))
-        by_hand, step = local_step(MODEL, by_hand, batch, 0.2, None)
+        by_hand, step = local_step(MODEL, by_hand, batch, learning_rate=0.2, gradient_clip=None)
         tokens += float(step.tokens)
     for found, expected in zip(*map(jax.tree_util.tree_leaves, (trained.params, by_hand)), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -123,7 +125,7 @@ def test_gathering_fills_up_with_rows_of_weight_zero():
 def test_a_step_goes_against_the_gradient_of_the_mean_token_loss_which_is_clipped(clip):
     params, batch = MODEL.init(jax.random.key(0)), a_batch()
     loss, gradient = jax.value_and_grad(lambda p: batch_loss(MODEL, p, batch)[0])(params)
-    stepped, sums = local_step(MODEL, params, batch, 0.5, clip)
+    stepped, sums = local_step(MODEL, params, batch, learning_rate=0.5, gradient_clip=clip)
     norm = float(global_norm(gradient))
     rate = 0.5 * (1 if clip is None else min(1, clip / norm))
     for new, old, g in zip(*map(jax.tree_util.tree_leaves, (stepped, params, gradient)), strict=True):
@@ -145,7 +147,7 @@ def test_steps_are_taken_in_place():
     def steps(params, batches):
         def one(index, params):
             batch = jax.tree_util.tree_map(lambda leaf: leaf[index], batches)
-            return local_step(model, params, batch, 1.0, None)[0]
+            return local_step(model, params, batch, learning_rate=1.0, gradient_clip=None)[0]
 
         return jax.lax.fori_loop(0, 3, one, params)
 
@@ -160,7 +162,7 @@ def test_a_batch_without_examples_changes_nothing():
     params = MODEL.init(jax.random.key(0))
     empty = Batch(jnp.zeros((3, 7), jnp.int32), jnp.zeros(3))
     for clip in (None, 1.0):
-        stepped, losses = local_step(MODEL, params, empty, 1.0, clip)
+        stepped, losses = local_step(MODEL, params, empty, learning_rate=1.0, gradient_clip=clip)
         for new, old in zip(*map(jax.tree_util.tree_leaves, (stepped, params)), strict=True):
             np.testing.assert_array_equal(new, old)
         assert float(losses.loss) == float(losses.tokens) == 0

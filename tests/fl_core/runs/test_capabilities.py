@@ -1,6 +1,5 @@
 """The life of a run asks its capabilities, and knows none by name."""
 
-import ast
 import re
 from pathlib import Path
 from typing import ClassVar
@@ -84,15 +83,6 @@ class Listens(Capability):
 def test_the_life_of_a_run_knows_no_capability_by_name(module):
     lines = (REPOSITORY / module).read_text().splitlines()
     assert [line for line in lines if NAMES.search(line)] == []
-
-
-@pytest.mark.parametrize("room", ["fl_core/runs", "simulations/experiments"])
-def test_a_function_takes_four_positional_arguments_at_most(room):
-    for path in (REPOSITORY / room).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef):
-                names = [one.arg for one in node.args.posonlyargs + node.args.args]
-                assert len(names) - (names[:1] in (["self"], ["cls"])) <= 4, (path, node.name)
 
 
 def test_of_a_kind_and_a_special_form_of_it_a_run_has_the_first():

@@ -140,7 +140,9 @@ def test_noise_after_a_block_is_what_draws_say():
 
     def after(block, table, error):
         rows = NoisyRows(table[tokens][None], 32 * jnp.square(error * rarity[tokens])[None])
-        return reattention_block(block, rows, 2, mask, error**2, plain_weights)[0]
+        return reattention_block(
+            block, rows, heads=2, mask=mask, weight_variance=error**2, attention_weights=plain_weights
+        )[0]
 
     def drawn(noise, error):
         of_table, *parts = jnp.split(noise, np.cumsum([table.size, *sizes[:-1]]))
@@ -173,7 +175,9 @@ def test_no_gradient_passes_through_the_variances():
         block = block | {"query": jax.lax.stop_gradient(block["query"])}
         rows = NoisyRows(x, jnp.full((2, 5), 0.1))
         mask = jnp.tril(jnp.ones((5, 5), bool))
-        out = reattention_block(block, rows, SIZES["heads"], mask, 0.01, weights)[0]
+        out = reattention_block(
+            block, rows, heads=SIZES["heads"], mask=mask, weight_variance=0.01, attention_weights=weights
+        )[0]
         by_keys = jnp.sum(jnp.diagonal(seen[0], axis1=2, axis2=3))
         return jnp.sum(out.variance), by_keys
 

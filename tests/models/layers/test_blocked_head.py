@@ -41,7 +41,7 @@ def test_values_and_gradients_are_those_of_whole_logits(small_blocks, cap):
 
     def run(scores):
         def loss(*arrays):
-            losses, correct = scores(*arrays, targets, cap)
+            losses, correct = scores(*arrays, targets, cap=cap)
             return jnp.sum(losses * weights), (losses, correct)
 
         return jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(*arrays)
@@ -53,7 +53,7 @@ def test_values_and_gradients_are_those_of_whole_logits(small_blocks, cap):
 
 def test_of_equal_logits_the_first_is_the_prediction(small_blocks):
     x, table = jnp.ones((1, VOCABULARY, WIDTH)), jnp.ones((VOCABULARY, WIDTH))
-    _, correct = blocked_cross_entropy(x, table, None, jnp.arange(VOCABULARY)[None], None)
+    _, correct = blocked_cross_entropy(x, table, None, jnp.arange(VOCABULARY)[None], cap=None)
     np.testing.assert_array_equal(correct[0], np.arange(VOCABULARY) == 0)
 
 
@@ -70,7 +70,7 @@ def test_no_logits_of_all_tokens_are_in_memory():
     positions, vocabulary, width = 1024, 256_000, 64
 
     def loss(x, table, targets):
-        return jnp.sum(blocked_cross_entropy(x, table, None, targets, None)[0])
+        return jnp.sum(blocked_cross_entropy(x, table, None, targets, cap=None)[0])
 
     shapes = [((1, positions, width), jnp.float32), ((vocabulary, width), jnp.float32), ((1, positions), jnp.int32)]
     compiled = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(*(jax.ShapeDtypeStruct(*one) for one in shapes)).compile()

@@ -26,7 +26,7 @@ def test_agrees_with_a_loop(sequences, length, random):
     if sequences:
         rows = [random.randrange(len(sequences)) for _ in range(5)]
         np.testing.assert_array_equal(
-            padded_sequences(examples, length, np.array(rows)), naive([sequences[row] for row in rows], length)
+            padded_sequences(examples, length, rows=np.array(rows)), naive([sequences[row] for row in rows], length)
         )
 
 
@@ -47,7 +47,7 @@ def test_eos_only_where_it_fits():
 
 def test_no_rows():
     examples = ClientExamples.from_sequences([[7, 8]])
-    assert padded_sequences(examples, 4, np.array([], np.int64)).shape == (0, 5)
+    assert padded_sequences(examples, 4, rows=np.array([], np.int64)).shape == (0, 5)
 
 
 def test_mistakes():
@@ -55,6 +55,6 @@ def test_mistakes():
     with pytest.raises(ValueError, match="length is 0"):
         padded_sequences(examples, 0)
     with pytest.raises(IndexError):
-        padded_sequences(examples, 4, np.array([1]))
+        padded_sequences(examples, 4, rows=np.array([1]))
     with pytest.raises(IndexError):
         examples.example(1)

@@ -40,7 +40,14 @@ def work_of(settings):
 
 
 def engine_of(settings, devices=1, lanes=1):
-    return CohortEngine(work_of(settings), DATA, small.LENGTH, jax.devices()[:devices], lanes, steps_per_chunk=5)
+    return CohortEngine(
+        work_of(settings),
+        DATA,
+        small.LENGTH,
+        devices=jax.devices()[:devices],
+        lanes_per_device=lanes,
+        steps_per_chunk=5,
+    )
 
 
 def loop_of(settings):

@@ -300,7 +300,7 @@ def test_the_announced_cohort_is_made_ready_and_gives_the_same():
     work = ClientWork(MODEL, TRAINING, make_compressor("uniform8"), RULES)
     now, following = plan_of([0, 1, 2]), plan_of([4, 8, 10], round_number=1)
     params = MODEL.init(jax.random.key(1))
-    engine = CohortEngine(work, recorded, LENGTH, jax.devices()[:1])
+    engine = CohortEngine(work, recorded, LENGTH, devices=jax.devices()[:1])
     engine.announce(following)
     engine.run(params, now)
     engine._thread.submit(lambda: None).result()
@@ -308,5 +308,5 @@ def test_the_announced_cohort_is_made_ready_and_gives_the_same():
     fetched = len(recorded.fetched)
     ahead = engine.run(params, following)
     assert len(recorded.fetched) == fetched, "the cohort was made twice"
-    alone = CohortEngine(work, data, LENGTH, jax.devices()[:1]).run(params, following)
+    alone = CohortEngine(work, data, LENGTH, devices=jax.devices()[:1]).run(params, following)
     jax.tree_util.tree_map(np.testing.assert_array_equal, ahead.aggregate, alone.aggregate)

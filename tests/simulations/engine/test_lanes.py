@@ -104,7 +104,7 @@ def test_the_chunks_of_some_devices_are_slices_of_those_of_all(sizes, devices_of
     first = 0
     for count in devices_of_processes:
         own = range(first, first + count)
-        chunks = list(lane_chunks(data, plan, training, shape, own))
+        chunks = list(lane_chunks(data, plan, training, shape, own_devices=own))
         assert len(chunks) == len(whole)
         for found, expected in zip(chunks, whole, strict=True):
             for leaf, of_whole in zip(found, expected, strict=True):

@@ -42,8 +42,9 @@ def run(finished):
     return open_run(finished[0])
 
 
-def personalized(run, *others):
-    return personalize(run.trained, run.experiment.training.local_training(), *others)
+def personalized(run, split, rate=None, clients=None, **others):
+    training = run.experiment.training.local_training()
+    return personalize(run.trained, training, split, rate, max_clients=clients, **others)
 
 
 def test_a_run_opens_with_its_settings_and_last_parameters(finished, run, settings):
@@ -84,7 +85,7 @@ def test_some_clients_are_always_the_same(run):
 
 def test_the_second_half_is_scored_before_and_after(run):
     seen = []
-    found = personalized(run, "train", 0.1, 12, lambda done, total: seen.append((done, total)))
+    found = personalized(run, "train", 0.1, 12, observe=lambda done, total: seen.append((done, total)))
     assert seen == [(number, 12) for number in range(1, 13)]
     data, columns = run.trained.split("train"), found.columns
     for row, name in enumerate(columns["client_id"]):

@@ -74,7 +74,15 @@ def test_the_engine_does_what_clients_one_by_one_do(name, devices, lanes, dropou
     training = LocalTraining(batch_size=4, draws_dropout=dropout > 0)
     compressor = make_compressor("uniform8")
     work = ClientWork(model, training, compressor, AggregationRules())
-    engine = CohortEngine(work, clients, 6, jax.devices()[:devices], lanes, steps_per_chunk=5, frozen=small.params)
+    engine = CohortEngine(
+        work,
+        clients,
+        6,
+        devices=jax.devices()[:devices],
+        lanes_per_device=lanes,
+        steps_per_chunk=5,
+        frozen=small.params,
+    )
     frozen = jax.tree_util.tree_map(np.asarray, small.params)
     alone = ClientProgram(given_frozen(model, jax.device_put(frozen)), training, compressor)
     plan = RoundPlan(0, np.arange(6), seed=5, learning_rate=0.3)

@@ -180,7 +180,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
 def test_evaluation_takes_every_example_once_up_to_the_limit(limit, expected):
     sizes = (5, 0, 11, 7)
     data = InMemoryData([np.full((n, 4), 100 * c) + np.arange(n)[:, None] for c, n in enumerate(sizes)])
-    batches = list(evaluation_batches(data, 3, 4, limit))
+    batches = list(evaluation_batches(data, 3, 4, max_examples=limit))
     assert all(batch.tokens.shape == (4, 4) for batch in batches)
     seen = [
         int(tokens[0]) for batch in batches for tokens, weight in zip(batch.tokens, batch.weight, strict=True) if weight
@@ -189,7 +189,7 @@ def test_evaluation_takes_every_example_once_up_to_the_limit(limit, expected):
     assert evaluation_owners(data, limit).tolist() == [example // 100 for example in seen], (
         "clients in the order of rows"
     )
-    again = [batch.tokens.tolist() for batch in evaluation_batches(data, 3, 4, limit)]
+    again = [batch.tokens.tolist() for batch in evaluation_batches(data, 3, 4, max_examples=limit)]
     assert again == [batch.tokens.tolist() for batch in batches]
 
 
@@ -197,9 +197,9 @@ def test_evaluation_takes_every_example_once_up_to_the_limit(limit, expected):
 def test_own_rows_of_evaluation_batches_are_slices_of_the_whole(limit):
     sizes = (5, 0, 11, 7, 1)
     data = InMemoryData([np.full((n, 4), 100 * c) + np.arange(n)[:, None] for c, n in enumerate(sizes)])
-    whole = list(evaluation_batches(data, 3, 6, limit))
+    whole = list(evaluation_batches(data, 3, 6, max_examples=limit))
     for own in (range(2), range(2, 5), range(5, 6)):
-        parts = list(evaluation_batches(data, 3, 6, limit, own))
+        parts = list(evaluation_batches(data, 3, 6, max_examples=limit, own_rows=own))
         assert len(parts) == len(whole)
         for part, batch in zip(parts, whole, strict=True):
             np.testing.assert_array_equal(part.tokens, batch.tokens[own.start : own.stop])
@@ -277,20 +277,20 @@ class FakeGpu:
 
 
 def test_an_accelerator_has_as_many_lanes_as_memory_and_cohort_allow():
-    assert choose_lanes(19_000_000, 500, EQUAL, [FakeGpu(80e9)]) == 105
-    assert choose_lanes(19_000_000, 20, EQUAL, [FakeGpu(80e9)]) == 10
-    assert choose_lanes(19_000_000, 20, EQUAL, [FakeGpu(80e9)] * 4) == 3
-    assert choose_lanes(19_000_000, 500, EQUAL, [FakeGpu(80e9)], more_copies=6) == 52
-    assert choose_lanes(19_000_000, 500, EQUAL, [FakeGpu(1e6)]) == 1
-    assert choose_lanes(19_000_000, 500, EQUAL, [FakeGpu(None)]) == 8
+    assert choose_lanes(19_000_000, 500, EQUAL, devices=[FakeGpu(80e9)]) == 105
+    assert choose_lanes(19_000_000, 20, EQUAL, devices=[FakeGpu(80e9)]) == 10
+    assert choose_lanes(19_000_000, 20, EQUAL, devices=[FakeGpu(80e9)] * 4) == 3
+    assert choose_lanes(19_000_000, 500, EQUAL, devices=[FakeGpu(80e9)], more_copies=6) == 52
+    assert choose_lanes(19_000_000, 500, EQUAL, devices=[FakeGpu(1e6)]) == 1
+    assert choose_lanes(19_000_000, 500, EQUAL, devices=[FakeGpu(None)]) == 8
 
 
 def test_an_accelerator_has_no_more_lanes_than_the_longest_client_leaves_work_for():
     # A cohort of 100 has 20.8 steps for each client on average, and nearly always a client of 100 steps.
     uneven = np.where(np.arange(1000) < 200, 100, 1)
-    assert choose_lanes(10**6, 100, uneven, [FakeGpu(80e9)]) == 21
-    assert choose_lanes(10**6, 100, uneven, [FakeGpu(80e9)] * 2) == 11
-    assert choose_lanes(10**6, 100, np.zeros(10, int), [FakeGpu(80e9)]) == 1
+    assert choose_lanes(10**6, 100, uneven, devices=[FakeGpu(80e9)]) == 21
+    assert choose_lanes(10**6, 100, uneven, devices=[FakeGpu(80e9)] * 2) == 11
+    assert choose_lanes(10**6, 100, np.zeros(10, int), devices=[FakeGpu(80e9)]) == 1
 
 
 def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):

@@ -32,7 +32,7 @@ def build(name: str, config: TinyConfig) -> Model:
         x = dense(params["dense"], embed(params["embedding"], tokens))
         return logits_from_table(params["embedding"], params["output_bias"], x)
 
-    return language_model(name, config.vocabulary_size, init, apply, config.special_tokens)
+    return language_model(name, config.vocabulary_size, init, apply, special_tokens=config.special_tokens)
 
 
 TINY = ModelEntry(build, TinyConfig())

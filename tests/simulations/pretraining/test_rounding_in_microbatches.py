@@ -35,7 +35,7 @@ def summing(method, precision, units, form=None):
     model = with_precision(create_model("transformer_tiny", VOCABULARY), precision)
     params = model.init(jax.random.key(0))
     clipping = Clipping(method, CLIP_NORM)
-    compiled = jax.jit(lambda tokens, weight: clipped_sum(clipping, model, params, Batch(tokens, weight), units))
+    compiled = jax.jit(lambda tokens, weight: clipped_sum(clipping, model, params, Batch(tokens, weight), units=units))
 
     def total(tokens, weight):
         with precision_scope(precision), pytest.MonkeyPatch.context() as patch:

@@ -184,7 +184,7 @@ def test_parameters_come_from_any_run_that_has_them():
     ],
 )
 def test_verdicts_are_measured_by_the_pooled_standard_deviation(score, own, reference, outcome):
-    assert judge("si_cifg_tiny", "cifg_tiny", score, own, reference).outcome == outcome
+    assert judge("si_cifg_tiny", "cifg_tiny", score, own=own, reference=reference).outcome == outcome
 
 
 def test_pooled_deviation_weighs_by_degrees_of_freedom():

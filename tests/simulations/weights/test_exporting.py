@@ -144,7 +144,7 @@ def test_a_program_of_no_shape_is_refused(tmp_path, change):
 
 def test_a_rounded_type_can_be_asked_for(small_store, tmp_path):
     params = stored_run(tmp_path / "run", "cifg_tiny", small_store)
-    assert export_model(tmp_path / "run", tmp_path / "out", "safetensors", "bfloat16").dtypes == ("bfloat16",)
+    assert export_model(tmp_path / "run", tmp_path / "out", "safetensors", dtype="bfloat16").dtypes == ("bfloat16",)
     table = np.asarray(open_tensors(tmp_path / "out")["embedding.table"])
     np.testing.assert_array_equal(table, np.asarray(params["embedding"]["table"]).astype(table.dtype))
 
@@ -162,9 +162,9 @@ def test_a_type_that_cannot_hold_the_numbers_is_refused(tmp_path):
     write_tensors(tmp_path / "published", state)
     import_model(tmp_path / "published", tmp_path / "run")
     with pytest.raises(ConfigurationError, match=r"in which 1 numbers of the tensor model\.norm\.weight would be"):
-        export_model(tmp_path / "run", tmp_path / "out", "huggingface", "float16")
+        export_model(tmp_path / "run", tmp_path / "out", "huggingface", dtype="float16")
     assert not (tmp_path / "out").exists()
-    assert export_model(tmp_path / "run", tmp_path / "out", "huggingface", "bfloat16").files
+    assert export_model(tmp_path / "run", tmp_path / "out", "huggingface", dtype="bfloat16").files
 
 
 def test_a_tokenizer_that_is_gone_is_asked_for(small_store, tmp_path):

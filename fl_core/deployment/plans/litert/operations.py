@@ -256,10 +256,18 @@ def _dot_general(values: Values, operation: Any, operands: list[AnyValue]) -> An
     numbers = stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
     left, right = operands
     x, rows, x_turned = _matrices(
-        values, left, list(numbers.lhs_batching_dimensions), list(numbers.lhs_contracting_dimensions), last=True
+        values,
+        left,
+        batch=list(numbers.lhs_batching_dimensions),
+        contracted=list(numbers.lhs_contracting_dimensions),
+        last=True,
     )
     y, columns, y_turned = _matrices(
-        values, right, list(numbers.rhs_batching_dimensions), list(numbers.rhs_contracting_dimensions), last=False
+        values,
+        right,
+        batch=list(numbers.rhs_batching_dimensions),
+        contracted=list(numbers.rhs_contracting_dimensions),
+        last=False,
     )
     if x_turned:
         # XNNPACK has products with a left side as it is alone.
@@ -277,7 +285,7 @@ def _dot_general(values: Values, operation: Any, operands: list[AnyValue]) -> An
 
 
 def _matrices(
-    values: Values, value: AnyValue, batch: list[int], contracted: list[int], last: bool
+    values: Values, value: AnyValue, *, batch: list[int], contracted: list[int], last: bool
 ) -> tuple[Value, int, bool]:
     """Make a factor a matrix for each batch.
 

@@ -19,12 +19,12 @@ _ALL = (1 << _BITS) - 1
 
 def add(values: Values, left: AnyValue, right: AnyValue) -> Value:
     """Add words modulo 2^32."""
-    return _as_signed(values, "ADD", np.add, left, right)
+    return _as_signed(values, "ADD", np.add, left=left, right=right)
 
 
 def subtract(values: Values, left: AnyValue, right: AnyValue) -> Value:
     """Subtract words modulo 2^32."""
-    return _as_signed(values, "SUB", np.subtract, left, right)
+    return _as_signed(values, "SUB", np.subtract, left=left, right=right)
 
 
 def exclusive_or(values: Values, left: AnyValue, right: AnyValue) -> Value:
@@ -63,7 +63,9 @@ def shifted_right(values: Values, value: AnyValue, places: int) -> Value:
     return values.elementwise("RIGHT_SHIFT", np.right_shift, value, values.filled(places, value))
 
 
-def _as_signed(values: Values, name: str, compute: Callable[..., np.ndarray], left: AnyValue, right: AnyValue) -> Value:
+def _as_signed(
+    values: Values, name: str, compute: Callable[..., np.ndarray], *, left: AnyValue, right: AnyValue
+) -> Value:
     signed = [_with_sign(values, one, "int32") for one in (left, right)]
     return _with_sign(values, values.elementwise(name, compute, *signed), "uint32")
 

@@ -65,7 +65,7 @@ class Receiver:
     """
 
     def __init__(
-        self, like: Params, compressor: Compressor, training: LocalTraining, length: int, buffers: UploadBuffers
+        self, like: Params, compressor: Compressor, training: LocalTraining, *, length: int, buffers: UploadBuffers
     ):
         self._size, self._training, self._length = upload_bytes(compressor, like), training, length
         self._buffers, self._adding = buffers, ThreadPoolExecutor(1, "reports")

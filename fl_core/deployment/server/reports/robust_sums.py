@@ -60,6 +60,7 @@ class RobustSum(StreamingSum):
         settings: SumSettings,
         upload_key: jax.Array,
         rule: RobustRule,
+        *,
         folder: Path,
         most: int,
         clip_norm: float | None = None,
@@ -90,10 +91,10 @@ class RobustSum(StreamingSum):
             self._rules,
             self._shapes,
             jax.random.fold_in(self._key, client),
-            message,
-            jnp.float32(num_examples),
-            TrainingSums(*map(jnp.float32, training)),
-            self._clip_norm,
+            message=message,
+            num_examples=jnp.float32(num_examples),
+            training=TrainingSums(*map(jnp.float32, training)),
+            clip_norm=self._clip_norm,
         )
         if not added.dropped:
             offset = 4 * self._columns * self._rows
@@ -140,6 +141,7 @@ def _contribution(
     rules: AggregationRules,
     shapes: Any,
     key: jax.Array,
+    *,
     message: jax.Array,
     num_examples: jax.Array,
     training: TrainingSums,

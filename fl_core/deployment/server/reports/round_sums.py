@@ -24,7 +24,9 @@ class RoundSums:
         if self._rule.name == "mean":
             return StreamingSum(self._settings, plan.upload_key(), clip_norm)
         most = len(plan.clients) or self._most_reports
-        made = RobustSum(self._settings, plan.upload_key(), self._rule, self._room.folder, most, clip_norm)
+        made = RobustSum(
+            self._settings, plan.upload_key(), self._rule, folder=self._room.folder, most=most, clip_norm=clip_norm
+        )
         if self._room.left() < 0:
             raise ConfigurationError(
                 f"{self._room.folder}: with {most} updates, which the aggregation {self._rule.name} keeps until a "

@@ -88,10 +88,10 @@ class StreamingSum:
             self._rules,
             self._delta,
             jax.random.fold_in(self._key, client),
-            message,
-            jnp.float32(num_examples),
-            TrainingSums(*map(jnp.float32, training)),
-            self._clip_norm,
+            message=message,
+            num_examples=jnp.float32(num_examples),
+            training=TrainingSums(*map(jnp.float32, training)),
+            clip_norm=self._clip_norm,
         )
         jax.block_until_ready(self._delta)  # the message is not copied
         return self._count(added)
@@ -117,6 +117,7 @@ def _fold(
     rules: AggregationRules,
     total: Params,
     key: jax.Array,
+    *,
     message: jax.Array,
     num_examples: jax.Array,
     training: TrainingSums,

@@ -100,7 +100,7 @@ def _dumps_of_file(path: Path) -> Iterator[Dump]:
         except OSError as error:
             raise unreadable(path, error) from error
         site = match["site"] or Path(os.path.abspath(path)).parent.name
-        yield _dump(path, None, size, site, match["kind"])
+        yield _dump(path, None, size, site=site, kind=match["kind"])
     elif match := _ARCHIVE_NAME.fullmatch(path.name):
         if (match["table"] or "Posts").lower() not in ("posts", "comments"):
             return
@@ -109,10 +109,10 @@ def _dumps_of_file(path: Path) -> Iterator[Dump]:
         for member in list_members(path):
             name = _DUMP_NAME.fullmatch(member.name.rpartition("/")[2])
             if name:
-                yield _dump(path, member.name, member.size, name["site"] or match["site"], name["kind"])
+                yield _dump(path, member.name, member.size, site=name["site"] or match["site"], kind=name["kind"])
 
 
-def _dump(path: Path, member: str | None, size: int, site: str, kind: str) -> Dump:
+def _dump(path: Path, member: str | None, size: int, *, site: str, kind: str) -> Dump:
     if not site:
         raise DataError(f"{path}: says not of which site it is, expected {_EXPECTED}. Rename it.")
     return Dump(path, member, size, site_name(site), cast(Kind, kind.lower()))

@@ -96,7 +96,12 @@ def _archive_parts(path: Path, dumps: list[Dump], part_bytes: int) -> Iterator[P
     with closing(open_members(path, [str(dump.member) for dump in dumps])) as members:
         for name, stream, position in members:
             dump = by_name[name.rpartition("/")[2]]
-            yield from _labelled(dump, stream_parts(path / name, stream, last_row_start, True, position, part_bytes))
+            yield from _labelled(
+                dump,
+                stream_parts(
+                    path / name, stream, last_row_start, keep_data=True, position=position, part_bytes=part_bytes
+                ),
+            )
 
 
 def _labelled(dump: Dump, parts: Iterator[Part]) -> Iterator[Part]:

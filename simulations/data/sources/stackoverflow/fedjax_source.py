@@ -77,7 +77,9 @@ def read_clients(part: FedjaxPart, skipped: SkippedCounts) -> Iterator[ClientTex
                     f"{where}: found {len(values)} examples, expected {expected} as num_examples says. Fetch or make "
                     "the file again."
                 )
-            yield from client_text(name, part.split, enumerate(values, start=1), part.feature, where, skipped)
+            yield from client_text(
+                name, part.split, enumerate(values, start=1), feature=part.feature, where=where, skipped=skipped
+            )
 
 
 def _check_table(connection: sqlite3.Connection, database: Database) -> None:

@@ -72,6 +72,7 @@ def client_text(
     client_id: str,
     split: str | None,
     values: Iterable[tuple[int, bytes]],
+    *,
     feature: str,
     where: str,
     skipped: SkippedCounts,

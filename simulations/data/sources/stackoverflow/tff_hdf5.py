@@ -69,7 +69,9 @@ def read_hdf5(part: Hdf5Part, skipped: SkippedCounts) -> Iterator[ClientText]:
             where = f"{part.path}, client {client_id!r}"
             with _hdf5_errors(where):
                 values = _read_values(part, clients, client_id, where)
-            yield from client_text(client_id, part.split, enumerate(values, start=1), part.feature, where, skipped)
+            yield from client_text(
+                client_id, part.split, enumerate(values, start=1), feature=part.feature, where=where, skipped=skipped
+            )
 
 
 def _read_values(part: Hdf5Part, clients: h5py.Group, client_id: str, where: str) -> list[bytes]:

@@ -79,7 +79,7 @@ def table_parts(databases: Iterable[Database], feature: str, progress: Progress)
             if _has_index(connection):
                 parts += _client_parts(connection, database, feature, clients)
             else:
-                parts += _row_parts(connection, database, feature, clients, progress)
+                parts += _row_parts(connection, database, feature, clients, progress=progress)
     return parts
 
 
@@ -159,7 +159,7 @@ def _raise_count_differs(database: Database, key: tuple[Any, Any], found: int | 
 
 
 def _row_parts(
-    connection: sqlite3.Connection, database: Database, feature: str, clients: set[Key], progress: Progress
+    connection: sqlite3.Connection, database: Database, feature: str, clients: set[Key], *, progress: Progress
 ) -> Iterator[Part]:
     expected = {key: count for _, key, count in _metadata(connection, database, clients)}
     total = sum(expected.values())
@@ -192,7 +192,9 @@ def _read_clients(connection: sqlite3.Connection, part: TablePart, skipped: Skip
         if len(rows) != expected:
             _raise_count_differs(part.database, (split, client_id), len(rows), expected)
         values = _values(rows, part.feature, where)
-        yield from client_text(client_id, SPLITS_BY_NAME[split], values, part.feature, where, skipped)
+        yield from client_text(
+            client_id, SPLITS_BY_NAME[split], values, feature=part.feature, where=where, skipped=skipped
+        )
 
 
 def _read_rows(connection: sqlite3.Connection, part: TablePart, skipped: SkippedCounts) -> Iterator[ClientText]:
@@ -209,7 +211,9 @@ def _read_rows(connection: sqlite3.Connection, part: TablePart, skipped: Skipped
     for (split, client_id), rows in clients.items():
         where = f"{part.database.given}, client {client_id!r}"
         values = _values(rows, part.feature, where)
-        yield from client_text(client_id, SPLITS_BY_NAME[split], values, part.feature, where, skipped)
+        yield from client_text(
+            client_id, SPLITS_BY_NAME[split], values, feature=part.feature, where=where, skipped=skipped
+        )
 
 
 def _values(rows: Iterable[tuple[int, Any]], feature: str, where: str) -> Iterator[tuple[int, bytes]]:

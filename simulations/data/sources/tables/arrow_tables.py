@@ -81,7 +81,7 @@ def read_rows(settings: RowSettings, part: RowPart, skipped: SkippedCounts) -> I
     """Yield the texts of some rows; raises DataError where a value is not what it should be."""
     first = part.first_row
     for batch in pa.ipc.open_stream(part.stream):
-        yield from _batch_text(batch, settings, part.table, first, skipped)
+        yield from _batch_text(batch, settings, part.table, first_row=first, skipped=skipped)
         first += batch.num_rows
 
 
@@ -180,7 +180,7 @@ def check_schema(schema: pa.Schema, settings: RowSettings, path: Path) -> None:
 
 
 def _batch_text(
-    batch: pa.RecordBatch, settings: RowSettings, table: Table, first_row: int, skipped: SkippedCounts
+    batch: pa.RecordBatch, settings: RowSettings, table: Table, *, first_row: int, skipped: SkippedCounts
 ) -> Iterator[ClientText]:
     names = settings.fields
     columns = [_values(batch.column(name), as_order=name == settings.order) for name in names]
@@ -189,7 +189,7 @@ def _batch_text(
         if any(isinstance(value, bytes) for value in values):
             skipped.add(NOT_UTF8, place=place)
         else:
-            yield from row_text(dict(zip(names, values, strict=True)), settings, place, skipped, table.split)
+            yield from row_text(dict(zip(names, values, strict=True)), settings, place, skipped, split=table.split)
 
 
 def _values(column: pa.Array, as_order: bool) -> list[object]:

@@ -88,7 +88,9 @@ def byte_parts(path: Path, find_end: FindEnd, part_bytes: int = PART_BYTES) -> I
     decompress = DECOMPRESSORS.get(path.suffix.lower())
     try:
         with path.open("rb") as file, decompress(file) if decompress else nullcontext(file) as stream:
-            yield from stream_parts(path, stream, find_end, decompress is not None, file.tell, part_bytes)
+            yield from stream_parts(
+                path, stream, find_end, keep_data=decompress is not None, position=file.tell, part_bytes=part_bytes
+            )
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         raise unreadable(path, error) from error
 
@@ -97,6 +99,7 @@ def stream_parts(
     path: Path,
     stream: IO[bytes],
     find_end: FindEnd,
+    *,
     keep_data: bool,
     position: Callable[[], int],
     part_bytes: int = PART_BYTES,

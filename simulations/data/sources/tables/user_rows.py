@@ -154,7 +154,7 @@ def document_id(words: Sequence[str], split: str | None) -> str:
 
 
 def row_text(
-    row: Mapping[str, Any], settings: RowSettings, place: str, skipped: SkippedCounts, split: str | None = None
+    row: Mapping[str, Any], settings: RowSettings, place: str, skipped: SkippedCounts, *, split: str | None = None
 ) -> Iterator[ClientText]:
     """Yield the text of a row, or count why there is none.
 

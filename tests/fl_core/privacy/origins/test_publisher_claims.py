@@ -12,7 +12,15 @@ from fedlm.fl_core.privacy.statement import state_plan
 
 CLAIM = PublisherClaim(epsilon=2.0, delta=1.1e-10, unit="sequence of 1,024 tokens", source="https://example.org/report")
 QUOTED = 'epsilon 2.0 at delta 1.1e-10 for each "sequence of 1,024 tokens" (source: "https://example.org/report")'
-PLAN = central_plan(10_000, 100, 50, 1.0, None, "add_or_remove", "example: one example, in all steps")
+PLAN = central_plan(
+    10_000,
+    100,
+    50,
+    1.0,
+    truncated_batch_size=None,
+    adjacency="add_or_remove",
+    unit="example: one example, in all steps",
+)
 
 
 def imported(people, claim=CLAIM):

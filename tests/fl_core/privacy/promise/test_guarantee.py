@@ -147,7 +147,7 @@ def test_plans_survive_json(participation):
 
 def errors_of(name, rounds, options=None):
     """Of prefix sums, in clip norms, at equal privacy for one participation."""
-    plan = plan_noise(name, rounds, ONCE, options)(1.0)
+    plan = plan_noise(name, rounds, ONCE, options=options)(1.0)
     return np.sqrt(MECHANISMS[name].prefix_variance(plan) * sensitivity_squared(plan, [(0, rounds)]))
 
 
@@ -165,7 +165,7 @@ def test_optimized_matrices_are_better_than_a_tree():
 @pytest.mark.parametrize("adjacency", ["add_or_remove", "zero_out"])
 @pytest.mark.parametrize("truncated", [None, 40])
 def test_central_training(truncated, adjacency):
-    guarantee = account(central_plan(1000, 20, 30, 1.5, truncated, adjacency), DELTA)
+    guarantee = account(central_plan(1000, 20, 30, 1.5, truncated_batch_size=truncated, adjacency=adjacency), DELTA)
     event = dp_accounting.PoissonSampledDpEvent(0.02, dp_accounting.GaussianDpEvent(1.5))
     whole = composed(dp_accounting.SelfComposedDpEvent(event, 30))
     assert guarantee.epsilon >= whole * (1 - 1e-3)
@@ -203,7 +203,9 @@ def test_central_training_is_calibrated():
 
 @pytest.mark.parametrize("truncated", [None, 40])
 def test_a_central_plan_survives_json(truncated):
-    plan = central_plan(1000, 20, 30, 1.5, truncated, "zero_out", "user: all text of one user")
+    plan = central_plan(
+        1000, 20, 30, 1.5, truncated_batch_size=truncated, adjacency="zero_out", unit="user: all text of one user"
+    )
     assert PrivacyPlan.from_json(plan.as_json()) == plan
 
 
@@ -211,7 +213,7 @@ def test_central_training_that_makes_no_sense_is_refused():
     with pytest.raises(ConfigurationError, match="only 10 to draw from"):
         central_plan(10, 11, 1, 1.0)
     with pytest.raises(ConfigurationError, match="must not be below batch_size"):
-        central_plan(10, 5, 1, 1.0, 4)
+        central_plan(10, 5, 1, 1.0, truncated_batch_size=4)
     with pytest.raises(ConfigurationError, match="add_or_remove"):
         PrivacyPlan("tree", 8, 1.0, BoundedParticipation(2), adjacency="add_or_remove")
 
@@ -243,7 +245,7 @@ TREE = plan_of("tree", 64, 5.0, BoundedParticipation(2, 8))
 
 @pytest.mark.parametrize(
     "plan",
-    [central_plan(1000, 20, 30, 1.5), central_plan(1000, 20, 3, 1.5, 40), TREE],
+    [central_plan(1000, 20, 30, 1.5), central_plan(1000, 20, 3, 1.5, truncated_batch_size=40), TREE],
     ids=["poisson", "truncated", "tree"],
 )
 def test_the_events_of_a_plan_have_its_epsilon(plan):

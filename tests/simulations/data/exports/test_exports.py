@@ -323,7 +323,7 @@ def test_the_command_says_what_it_wrote_and_how_to_read_it(name, small_store, tm
 
 
 def test_the_command_interrupted_says_so(small_store, tmp_path, capsys, monkeypatch):
-    def interrupt(*_):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(data_export, "export_store", interrupt)

@@ -92,7 +92,7 @@ def test_federated_and_central_training_read_the_last_items_and_no_held_out_one(
 @pytest.mark.parametrize("most", [None, 11])
 def test_batches_that_are_scored_are_no_wider_than_their_sequences(store, most):
     data = StoredData(store.split("test"), 30)
-    batches = list(evaluation_batches(data, 30, 4, most))
+    batches = list(evaluation_batches(data, 30, 4, max_examples=most))
     assert {batch.tokens.shape for batch in batches} == {(4, 9), (4, 17)}
     rows = [row for batch in batches for row, weight in zip(batch.tokens, batch.weight, strict=True) if weight]
     owners = evaluation_owners(data, most)
@@ -259,7 +259,7 @@ def test_interrupted_imports_go_on(tmp_path, monkeypatch):
     source = Interactions((write_pairs(tmp_path / "pairs.txt", SEQUENCES),), format="pairs")
     settings = RecommendationSettings(min_interactions=1)
 
-    def stop(*arguments):
+    def stop(*arguments, **named):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

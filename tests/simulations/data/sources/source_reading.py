@@ -29,5 +29,5 @@ def plain(text):
 def byte_parts_of(data, find_end, part_bytes):
     """Cut bytes in memory as a file of them would be cut."""
     stream = io.BytesIO(data)
-    parts = stream_parts(Path("memory"), stream, find_end, True, stream.tell, part_bytes)
+    parts = stream_parts(Path("memory"), stream, find_end, keep_data=True, position=stream.tell, part_bytes=part_bytes)
     return [part.content for part in parts]

@@ -103,7 +103,7 @@ def test_record_batches_are_bounded_by_bytes(tmp_path, tokenizer):
 
 
 def test_header_and_parameters(tmp_path, tokenizer):
-    with StoreWriter(tmp_path / "s", "made up", tokenizer, {"seed": 3}) as writer:
+    with StoreWriter(tmp_path / "s", "made up", tokenizer, parameters={"seed": 3}) as writer:
         writer.add("heldout", "a", [[4]])
         writer.record_skipped(SkippedCounts(Counter(empty=2)))
         writer.record_skipped(SkippedCounts(Counter(empty=1)))

@@ -46,7 +46,7 @@ def test_padding_batches_and_cutting_change_no_score(model):
     assert [greedy for _, greedy in expected] == [False] * (len(expected) - 1) + [True]
     for batch_size in (None, 1):
         seen = []
-        found = score_continuations(*model, continuations, LONGEST, batch_size, seen.append)
+        found = score_continuations(*model, continuations, LONGEST, batch_size=batch_size, observe=seen.append)
         np.testing.assert_allclose([score.log_likelihood for score in found], [ll for ll, _ in expected], rtol=1e-5)
         assert [score.is_greedy for score in found] == [greedy for _, greedy in expected]
         assert sum(seen) == len(continuations)

@@ -29,7 +29,7 @@ def scored(harness, tmp_path_factory):
     import_model(folder / "model", folder / "run")
     write_tasks(folder / "tasks")
     stored = read_run(folder / "run")
-    model = HarnessModel(built(stored), stored.params, stored.tokenizer, CONFIG["max_position_embeddings"])
+    model = HarnessModel(built(stored), stored.params, stored.tokenizer, max_length=CONFIG["max_position_embeddings"])
     manager = TaskManager(include_path=str(folder / "tasks"), include_defaults=False)
     state = random.getstate(), np.random.get_state()
     found = lm_eval.simple_evaluate(model, tasks=[*TASKS], task_manager=manager)

@@ -51,10 +51,10 @@ def test_what_follows_the_prefix_does_not_change_what_is_decoded():
     model = create_model("tests.simulations.evaluation.memorization.overfit_run:SMALL", VOCABULARY)
     params = scrambled(model)
     sequences = np.random.default_rng(1).integers(4, VOCABULARY, (8, PREFIX + SUFFIX)).astype(np.int32)
-    found, steps = decode(model, params, sequences, PREFIX)
+    found, steps = decode(model, params, sequences, prefix=PREFIX)
     assert steps.tolist() == [SUFFIX] * 4
     other = np.concatenate([sequences[:, :PREFIX], sequences[::-1, PREFIX:]], axis=1)
-    np.testing.assert_array_equal(decode(model, params, other, PREFIX)[0], found)
+    np.testing.assert_array_equal(decode(model, params, other, prefix=PREFIX)[0], found)
 
 
 @pytest.mark.long
@@ -62,19 +62,19 @@ def test_sequences_that_cannot_be_near_the_truth_are_given_up():
     model = create_model("tests.simulations.evaluation.memorization.overfit_run:SMALL", VOCABULARY)
     params, rng = scrambled(model), np.random.default_rng(2)
     sequences = rng.integers(4, VOCABULARY, (64, PREFIX + SUFFIX)).astype(np.int32)
-    truth = np.array(decode(model, params, sequences, PREFIX)[0])
+    truth = np.array(decode(model, params, sequences, prefix=PREFIX)[0])
     for row in range(64):  # up to 4 edits from what is decoded: some replaced, some moved
         truth[row, rng.choice(SUFFIX, row % 5, replace=False)] = 3
         truth[row] = np.roll(truth[row], row % 3 == 0)
     sequences[:, PREFIX:] = truth
-    exact, _ = decode(model, params, sequences, PREFIX)
+    exact, _ = decode(model, params, sequences, prefix=PREFIX)
     for most in (0, 1, 2, 3):
-        found, _ = decode(model, params, sequences, PREFIX, most)
+        found, _ = decode(model, params, sequences, prefix=PREFIX, most_edits=most)
         near = edit_distances(np.asarray(exact), truth) <= most / SUFFIX
         assert 0 < near.sum() < 64
         np.testing.assert_array_equal(edit_distances(np.asarray(found), truth) <= most / SUFFIX, near)
         np.testing.assert_array_equal(np.asarray(found)[near], np.asarray(exact)[near])
-    found, steps = decode(model, params, np.full_like(sequences, 3), PREFIX, 2)
+    found, steps = decode(model, params, np.full_like(sequences, 3), prefix=PREFIX, most_edits=2)
     assert (steps <= 4).all()
     assert (np.asarray(found)[:, 4:] == PAD_ID).all()
 

@@ -44,7 +44,7 @@ def fresh_folder(store, tmp_path_factory):
 
 
 def measure(folder, tmp_path, **settings):
-    return measure_memorization(folder, None, tmp_path / "cache", MemorizationSettings(**settings))
+    return measure_memorization(folder, None, cache=tmp_path / "cache", settings=MemorizationSettings(**settings))
 
 
 @pytest.mark.long
@@ -52,7 +52,11 @@ def test_an_overfit_model_gives_every_sequence_away(overfit_folder, tmp_path):
     seen = []
     settings = MemorizationSettings(prefix=(6, 3), suffix=12, references=200)
     found = measure_memorization(
-        overfit_folder, None, tmp_path / "cache", settings, lambda *progress: seen.append(progress)
+        overfit_folder,
+        None,
+        cache=tmp_path / "cache",
+        settings=settings,
+        observe=lambda *progress: seen.append(progress),
     )
     assert [row["prefix"] for row in found["extraction"]] == [3, 6]
     for row in found["extraction"]:
@@ -126,11 +130,11 @@ def test_runs_without_clients_are_not_evaluated_on_clients(fresh_folder):
 
 def test_lengths_that_are_not_given_suit_the_sequences():
     counts = np.array([200] * 30 + [21] * 50 + [5] * 20)
-    assert choose_lengths(counts, 199, (), None, 30) == ((50,), 50)
-    assert choose_lengths(counts, 199, (), None, 40) == ((10,), 10)
-    assert choose_lengths(counts, 199, (4, 15), None, 1000) == ((4, 15), 6)
-    assert choose_lengths(counts, 199, (), 4, 1000) == ((17,), 4)
-    assert choose_lengths(np.array([2]), 1, (), None, 10) == ((1,), 1)
+    assert choose_lengths(counts, 199, prefixes=(), suffix=None, examples=30) == ((50,), 50)
+    assert choose_lengths(counts, 199, prefixes=(), suffix=None, examples=40) == ((10,), 10)
+    assert choose_lengths(counts, 199, prefixes=(4, 15), suffix=None, examples=1000) == ((4, 15), 6)
+    assert choose_lengths(counts, 199, prefixes=(), suffix=4, examples=1000) == ((17,), 4)
+    assert choose_lengths(np.array([2]), 1, prefixes=(), suffix=None, examples=10) == ((1,), 1)
 
 
 def test_candidates_are_sequences_of_the_split(store, tmp_path):

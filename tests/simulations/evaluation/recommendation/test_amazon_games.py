@@ -38,7 +38,7 @@ def test_amazon_games_have_their_size_and_popularity_its_scores(tmp_path, valida
         if negatives and not validation_item:
             continue
         ranking = RankingSettings(top_k=(10,), sampled_negatives=negatives)
-        found, _ = score_ranking(scorer, store, "test", users, 50, ranking)
+        found, _ = score_ranking(scorer, store, "test", users, length=50, settings=ranking)
         scores = found["popularity_baseline"]["scores"]
         without = "" if validation_item else f", without a validation item ({len(users):,} users)"
         hit, gain = (100 * scores[name]["value"] for name in ("hit@10", "ndcg@10"))

@@ -57,7 +57,16 @@ def test_places_are_those_of_a_loop(store, split, keep_history, rows, monkeypatc
     monkeypatch.setattr(ranking, "rows_per_device", lambda: rows)
     table, scorer = bigram_scorer(store)
     users = np.arange(store.split(split).num_clients)
-    found = rank_users(scorer, store.split(split), users, LENGTH, store.vocabulary_size, 5, None, keep_history)
+    found = rank_users(
+        scorer,
+        store.split(split),
+        users,
+        LENGTH,
+        vocabulary_size=store.vocabulary_size,
+        top_k=5,
+        sampled_negatives=None,
+        keep_history=keep_history,
+    )
     expected = list(by_hand(store, split, table, keep_history))
     assert list(zip(*found.places, strict=True)) == expected
     targets = [store.split(split).client(user).example(0)[-1] for user in users]
@@ -68,7 +77,7 @@ def test_the_best_are_never_special_nor_of_the_history(store):
     table, scorer = bigram_scorer(store, levels=10**6)
     clients = store.split("test")
     users = np.arange(clients.num_clients)
-    found = rank_users(scorer, clients, users, LENGTH, store.vocabulary_size, 5)
+    found = rank_users(scorer, clients, users, LENGTH, vocabulary_size=store.vocabulary_size, top_k=5)
     for user in users:
         history = clients.client(user).example(0)[:-1]
         scores = table[history[-1]].copy()
@@ -79,14 +88,14 @@ def test_the_best_are_never_special_nor_of_the_history(store):
 def test_sampled_negatives_are_items_that_the_user_has_not_met(store):
     known = np.array([5, 6, 9])
     size = 14  # items 4 to 13
-    drawn = [ranking._negatives(known, size, 4, 0, user) for user in range(400)]
+    drawn = [ranking._negatives(known, size, 4, seed=0, user=user) for user in range(400)]
     left = {4, 7, 8, 10, 11, 12, 13}
     assert all(len(set(one.tolist())) == 4 and set(one.tolist()) <= left for one in drawn)
     counts = np.bincount(np.concatenate(drawn), minlength=size)[sorted(left)]
     # Each of 7 items is drawn with probability 4 / 7 for each of 400 users: 229 +- 9.9. A false alarm, beyond 5
     # standard deviations of one of seven items, has a probability below 1e-5; the seed is fixed.
     assert np.abs(counts - 400 * 4 / 7).max() < 5 * (400 * 4 / 7 * 3 / 7) ** 0.5
-    assert sorted(ranking._negatives(known, size, 100, 0, 0).tolist()) == sorted(left)
+    assert sorted(ranking._negatives(known, size, 100, seed=0, user=0).tolist()) == sorted(left)
 
 
 @pytest.mark.parametrize("keep_history", [True, False])
@@ -94,14 +103,14 @@ def test_all_negatives_are_the_full_ranking(store, keep_history):
     _, scorer = bigram_scorer(store)
     clients = store.split("test")
     users = np.arange(clients.num_clients)
-    options = (LENGTH, store.vocabulary_size, 5)
-    full = rank_users(scorer, clients, users, *options, None, keep_history)
-    sampled = rank_users(scorer, clients, users, *options, 1000, keep_history)
+    options = {"vocabulary_size": store.vocabulary_size, "top_k": 5, "keep_history": keep_history}
+    full = rank_users(scorer, clients, users, LENGTH, **options, sampled_negatives=None)
+    sampled = rank_users(scorer, clients, users, LENGTH, **options, sampled_negatives=1000)
     assert list(zip(*full.places, strict=True)) == list(zip(*sampled.places, strict=True))
-    few = rank_users(scorer, clients, users, *options, 3, keep_history)
+    few = rank_users(scorer, clients, users, LENGTH, **options, sampled_negatives=3)
     assert few.places.candidates.tolist() == [4] * len(users)
     assert (few.places.better <= full.places.better).all()
-    again = rank_users(scorer, clients, users[5:], *options, 3, keep_history)
+    again = rank_users(scorer, clients, users[5:], LENGTH, **options, sampled_negatives=3)
     assert again.places.better.tolist() == few.places.better[5:].tolist(), "a user's negatives are its own"
 
 
@@ -114,7 +123,9 @@ def test_scores_that_are_not_finite_stand_last(store):
         lambda key: jnp.zeros(()),
         lambda params, tokens: jnp.full((*tokens.shape, store.vocabulary_size), jnp.nan) + params,
     )
-    found = rank_users(model_scorer(model, jnp.zeros(())), clients, users, LENGTH, store.vocabulary_size, 5)
+    found = rank_users(
+        model_scorer(model, jnp.zeros(())), clients, users, LENGTH, vocabulary_size=store.vocabulary_size, top_k=5
+    )
     assert hits(found.places, 1).max() == 0.0
     assert (found.places.better == found.places.candidates - 1).all()
     assert not found.top.any()
@@ -124,7 +135,12 @@ def test_a_constant_model_is_a_uniform_guess(store):
     clients = store.split("test")
     users = np.arange(clients.num_clients)
     found = rank_users(
-        popularity_scorer(np.zeros(store.vocabulary_size)), clients, users, LENGTH, store.vocabulary_size, 5
+        popularity_scorer(np.zeros(store.vocabulary_size)),
+        clients,
+        users,
+        LENGTH,
+        vocabulary_size=store.vocabulary_size,
+        top_k=5,
     )
     assert np.allclose(hits(found.places, 5), np.minimum(5 / found.places.candidates, 1))
     assert (gains(found.places, 5) < hits(found.places, 5)).all()
@@ -137,7 +153,16 @@ def test_a_model_ranks_by_its_logits_after_the_last_item(store, name):
     params = model.init(jax.random.key(1))
     clients = store.split("test")
     users = np.arange(12)
-    found = rank_users(model_scorer(model, params), clients, users, LENGTH, store.vocabulary_size, 5, None, True)
+    found = rank_users(
+        model_scorer(model, params),
+        clients,
+        users,
+        LENGTH,
+        vocabulary_size=store.vocabulary_size,
+        top_k=5,
+        sampled_negatives=None,
+        keep_history=True,
+    )
     examples = [clients.client(user).example(0).tolist() for user in users]
     read = [[BOS_ID, *history[-(LENGTH - 1) :]] for *history, _ in examples]
     logits = np.asarray(jax.jit(model.apply)(params, jnp.array([(row + [0] * LENGTH)[:LENGTH] for row in read])))

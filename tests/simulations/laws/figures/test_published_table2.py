@@ -41,7 +41,7 @@ def test_rows_with_the_same_training_and_noise_have_the_same_loss(one, other):
 
 
 def vault_gemma(examples):
-    plan = central_plan(int(examples), 517_989, 100_000, 0.6143481, 524_288, "zero_out")
+    plan = central_plan(int(examples), 517_989, 100_000, 0.6143481, truncated_batch_size=524_288, adjacency="zero_out")
     return account(plan, 1.1e-10)
 
 

@@ -66,7 +66,7 @@ def new_sum(folder, rule, compressor, clip_norm=None, most=8):
     settings = SumSettings(SHAPES, compressor, AggregationRules("uniform"))
     if rule is None:
         return StreamingSum(settings, KEY, clip_norm)
-    return RobustSum(settings, KEY, rule, folder, most, clip_norm)
+    return RobustSum(settings, KEY, rule, folder=folder, most=most, clip_norm=clip_norm)
 
 
 @pytest.mark.long
