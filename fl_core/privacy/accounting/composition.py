@@ -11,7 +11,7 @@ import scipy
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting import joint_convexity
 from fedlm.fl_core.privacy.accounting.delta import check_delta
-from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above
+from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above, gaussian_epsilon_below
 from fedlm.fl_core.privacy.accounting.joint_convexity import Releases
 from fedlm.fl_core.privacy.accounting.loss_pairs import (
     DIRECTIONS,
@@ -264,12 +264,13 @@ def _checked_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
 
 @functools.lru_cache(maxsize=256)
 def _epsilon_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
-    is_exact = not events or _only_gaussian(events) is not None
-    if _has_little_noise(events) and not is_exact:
+    if not events:
+        return EpsilonBounds(0.0, 0.0)
+    if (gaussian := _only_gaussian(events)) is not None:
+        return EpsilonBounds(_epsilon_above(events, delta), gaussian_epsilon_below(gaussian, delta))
+    if _has_little_noise(events):
         return not_crossed(_bounds_of_little_noise(events, delta), events, delta)
     upper = _epsilon_above(events, delta)
-    if is_exact:
-        return EpsilonBounds(upper, upper)
     lower = 0.0
     directions = _both_directions(events)
     for finer in _FINER:

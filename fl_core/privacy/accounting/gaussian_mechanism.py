@@ -1,5 +1,5 @@
 """Epsilon and noise of a single Gaussian mechanism (Balle and Wang 2018), as the dp-accounting library computes
-them; epsilon is bounded from above."""
+them; epsilon is bounded from above, and from below."""
 
 import functools
 
@@ -30,6 +30,15 @@ def gaussian_epsilon_above(noise_multiplier: float, delta: float) -> float:
     with np.errstate(divide="ignore"):
         found = float(accounting_library().get_epsilon_gaussian(noise_multiplier, delta, tol=_ROOT))
     return found * (1 + _ROUNDING * (1 + noise_multiplier))
+
+
+def gaussian_epsilon_below(noise_multiplier: float, delta: float) -> float:
+    """Bound epsilon from below; see `gaussian_epsilon_above`."""
+    if noise_multiplier < _HARDLY_ANY_NOISE:
+        # Of what is above epsilon + 1, delta has 1 - 1/e at least.
+        shift, above = 1 / noise_multiplier, delta / -np.expm1(-1)
+        return float(shift**2 / 2 - shift * scipy.special.ndtri(above) - 1) * (1 - 1e-12) if above < 1 else 0.0
+    return max(0.0, gaussian_epsilon_above(noise_multiplier, delta) * (1 - 2 * _ROUNDING * (1 + noise_multiplier)))
 
 
 @functools.lru_cache(maxsize=256)
