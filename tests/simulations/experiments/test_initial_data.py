@@ -170,7 +170,9 @@ def test_a_target_is_the_total(settings, tmp_path):
         found = summary["privacy_guarantee"][target]
         assert goal * 0.99 <= found <= goal * (1 + 1e-9)
         assert run(child, tmp_path / f"{target} alone")["noise_multiplier"] < summary["noise_multiplier"]
-        with pytest.raises(ConfigurationError, match=f"the target {target} for everything together is .* is spent already"):
+        with pytest.raises(
+            ConfigurationError, match=f"the target {target} for everything together is .* is spent already"
+        ):
             run(child | {name: goal / 5}, tmp_path / "spent", init_from=tmp_path / "first")
 
 
