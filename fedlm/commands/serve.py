@@ -65,9 +65,11 @@ class ServeCommand:
     begin with a head of the PROXY protocol, version 1 or 2, and counts as one of the address that it names. From
     anybody else such a head is refused, as it is no TLS."""
     tls_proxy: str | None = None
-    """Name in the certificate of a proxy at which the TLS of clients ends, as `fedlm keys client` makes one. It passes
-    on the certificate of each call's client, escaped PEM, in the field fedlm-client-certificate; from anybody else that
-    field is refused."""
+    """A proxy at which the TLS of clients ends: the name in its certificate, as `fedlm keys client` makes one, or on
+    the same machine unix:PATH of a socket. The server makes the socket, and only processes of its own user can open it
+    (those of the folder's group too, where the folder has the set-group-ID bit). The proxy passes on the certificate
+    of each call's client, escaped PEM, in the field fedlm-client-certificate; from anybody else that field is
+    refused."""
     max_connections: Count = 10_000
     """Most connections of clients at once, if this process may open so many files. Beyond it the server closes the
     newest connections, and beyond half of it those from one address."""
@@ -149,6 +151,7 @@ def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
     from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
     from fedlm.fl_core.deployment.transport.http_server import HttpServer
     from fedlm.fl_core.deployment.transport.listeners import ListenOptions
+    from fedlm.fl_core.deployment.transport.listening_sockets import socket_path
 
     shared = command.role == "aggregator"
     limits = ConnectionLimits(command.max_connections, max(1, command.max_connections // 2))
@@ -158,8 +161,12 @@ def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
     if command.insecure:
         if command.keys is not None:
             raise ConfigurationError(f"{setting('insecure')} does without {setting('keys')}; leave one of them out")
-        if command.tls_proxy is not None:
-            raise ConfigurationError(f"{setting('tls_proxy')} needs {setting('keys')}, and does without --insecure")
+        for name in ("balancers", "tls_proxy"):
+            if getattr(command, name):
+                raise ConfigurationError(
+                    f"{setting(name)} passes on clients of other machines, whose plain text others could read; give "
+                    f"{setting('keys')} in place of --insecure, or leave {setting(name)} out"
+                )
         loopback_only(command.address)
         return lambda handlers: HttpServer(handlers, options)
     if command.keys is None:
@@ -168,6 +175,7 @@ def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
             "speak plain text on loopback"
         )
     read_credentials(command.keys, SERVER)
+    socket_path(command.tls_proxy)
     return lambda handlers: HttpServer(handlers, options)
 
 

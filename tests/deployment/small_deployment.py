@@ -160,8 +160,8 @@ class Server:
 
     operators = None
 
-    def __init__(self, what, out, port=0, linger=0.2, keys=None, database=None, page=None):
-        self.keys, self.page = keys, page
+    def __init__(self, what, out, port=0, linger=0.2, keys=None, database=None, **options):
+        self.options = {"keys": keys, **options}
         self.what, self.out, self.port, self.linger, self.rows = what, out, port, linger, []
         self.database = database
         self.rounds = None
@@ -172,7 +172,7 @@ class Server:
 
         def listen(handlers):
             self.rounds = getattr(handlers, "inner", handlers).rounds
-            made = HttpServer(handlers, ListenOptions(f"127.0.0.1:{self.port}", self.keys, page=self.page))
+            made = HttpServer(handlers, ListenOptions(f"127.0.0.1:{self.port}", **self.options))
             start = made.start
 
             async def start_and_tell():

@@ -1,21 +1,26 @@
-"""TLS may end at a proxy that is named by its certificate; nobody else speaks for another client."""
+"""TLS may end at a proxy that is known by its certificate or socket; nobody else speaks for another client."""
 
 import asyncio
 import base64
 import contextlib
 import socket
+import stat
 from urllib.parse import quote
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from fedlm.commands.cli import main
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.credentials import client_tls, read_certificate
 from fedlm.fedlm_client.errors import RefusedError
-from fedlm.fedlm_client.protocol import CHECK_IN, CLIENT_CERTIFICATE
+from fedlm.fedlm_client.protocol import CHECK_IN, CLIENT_CERTIFICATE, CLIENT_NAME
 from fedlm.fl_core.deployment.security.certificates import certificate_pem
 from fedlm.fl_core.deployment.security.forwarded_certificates import ForwardedCertificates
 from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.transport.http_server import HttpServer
+from fedlm.fl_core.deployment.transport.listeners import ListenOptions
+from fedlm.fl_core.errors import ConfigurationError
 from tests.support.serving import Handlers, serving
 
 BODY = messages.CheckInRequest(protocol=2).SerializeToString()
@@ -37,18 +42,42 @@ def field(path):
     return f"{CLIENT_CERTIFICATE}: {quote(path.read_text(), safe='')}"
 
 
+def call(connected, *fields, host="fl.example.org"):
+    """The status of a check-in with some fields."""
+    head = [f"POST {CHECK_IN} HTTP/1.1", f"Host: {host}", f"Content-Length: {len(BODY)}", *fields, "", ""]
+    connected.sendall("\r\n".join(head).encode() + BODY)
+    return int(connected.recv(1 << 12).split()[1])
+
+
+@contextlib.contextmanager
+def dialled(folder, caller, port):
+    """A connection of a caller who has a certificate."""
+    context = client_tls(folder / "keys" / "clients" / caller)
+    with (
+        socket.create_connection(("127.0.0.1", port), 20) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as encrypted,
+    ):
+        yield encrypted
+
+
+@contextlib.contextmanager
+def opened(path):
+    """A connection to a socket."""
+    with socket.socket(socket.AF_UNIX) as connected:
+        connected.settimeout(20)
+        connected.connect(str(path))
+        yield connected
+
+
 def asked(folder, caller, *fields, tls_proxy="edge"):
-    """The status of a check-in with some fields, and whose it was; the caller has a certificate."""
+    """The status of a check-in with some fields, and whose it was.
+
+    The caller has a certificate, or is the path of a socket that it opens.
+    """
 
     def ask(port):
-        context = client_tls(folder / "keys" / "clients" / caller)
-        with (
-            socket.create_connection(("127.0.0.1", port), 20) as plain,
-            context.wrap_socket(plain, server_hostname="127.0.0.1") as encrypted,
-        ):
-            head = [f"POST {CHECK_IN} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(BODY)}", *fields, "", ""]
-            encrypted.sendall("\r\n".join(head).encode() + BODY)
-            return int(encrypted.recv(1 << 12).split()[1])
+        with opened(caller) if tls_proxy == f"unix:{caller}" else dialled(folder, caller, port) as connected:
+            return call(connected, *fields)
 
     async def go():
         handlers = Handlers()
@@ -58,8 +87,16 @@ def asked(folder, caller, *fields, tls_proxy="edge"):
     return asyncio.run(asyncio.wait_for(go(), 30))
 
 
-def test_a_proxy_calls_in_the_name_of_the_client_whose_certificate_it_passes_on(folder):
-    assert asked(folder, "edge", field(folder / "keys/clients/ann/client.pem")) == (200, ["ann"])
+@pytest.fixture(params=["certificate", "socket"])
+def passed_on(folder, tmp_path, request):
+    """Asks as a proxy that has a certificate, or a socket."""
+    path = tmp_path / "proxy"
+    caller, named = ("edge", "edge") if request.param == "certificate" else (path, f"unix:{path}")
+    return lambda *fields: asked(folder, caller, *fields, tls_proxy=named)
+
+
+def test_a_proxy_calls_in_the_name_of_the_client_whose_certificate_it_passes_on(folder, passed_on):
+    assert passed_on(field(folder / "keys/clients/ann/client.pem")) == (200, ["ann"])
 
 
 def test_clients_may_dial_without_the_proxy_too(folder):
@@ -75,15 +112,14 @@ def test_clients_may_dial_without_the_proxy_too(folder):
         ("keys/ca.pem", "no certificate of a client"),
     ],
 )
-def test_a_proxy_passes_on_no_certificate_that_tls_would_refuse(folder, caplog, path, why):
-    assert asked(folder, "edge", field(folder / path)) == (401, [])
+def test_a_proxy_passes_on_no_certificate_that_tls_would_refuse(folder, passed_on, caplog, path, why):
+    assert passed_on(field(folder / path)) == (401, [])
     assert [why in record.fields["why"] for record in caplog.records if record.message == "call_refused"] == [True]
 
 
 @pytest.mark.parametrize("sent", ["", "?", "%2D%2D", "-----BEGIN CERTIFICATE-----", "caf%C3%A9"])
-def test_what_is_no_certificate_is_refused(folder, sent):
-    status, peers = asked(folder, "edge", f"{CLIENT_CERTIFICATE}: {sent}")
-    assert (status, peers) == (401, [])
+def test_what_is_no_certificate_is_refused(passed_on, sent):
+    assert passed_on(f"{CLIENT_CERTIFICATE}: {sent}") == (401, [])
 
 
 def test_a_certificate_with_any_byte_changed_is_refused_or_says_the_same(folder):
@@ -100,15 +136,93 @@ def test_a_certificate_with_any_byte_changed_is_refused_or_says_the_same(folder)
                 assert read(quote(f"-----BEGIN CERTIFICATE-----\n{encoded}-----END CERTIFICATE-----\n")) == honest
 
 
-def test_a_proxy_that_says_nothing_of_the_client_is_refused(folder):
-    assert asked(folder, "edge") == (401, [])
+def test_a_proxy_that_says_nothing_of_the_client_is_refused(passed_on):
+    assert passed_on() == (401, [])
 
 
-def test_a_field_that_is_there_twice_is_refused(folder):
+def test_a_field_that_is_there_twice_is_refused(folder, passed_on):
     ann, ben = (field(folder / f"keys/clients/{name}/client.pem") for name in ("ann", "ben"))
-    assert asked(folder, "edge", ann, ben) == (400, [])
+    assert passed_on(ann, ben) == (400, [])
 
 
-@pytest.mark.parametrize("tls_proxy", ["edge", None])
-def test_nobody_else_speaks_for_another_client(folder, tls_proxy):
+@pytest.mark.parametrize("tls_proxy", ["edge", "unix:", None])
+def test_nobody_else_speaks_for_another_client(folder, tmp_path, tls_proxy):
+    tls_proxy = f"unix:{tmp_path / 'proxy'}" if tls_proxy == "unix:" else tls_proxy
     assert asked(folder, "ben", field(folder / "keys/clients/ann/client.pem"), tls_proxy=tls_proxy) == (401, [])
+
+
+def test_in_plain_text_nobody_speaks_for_another_client(folder):
+    def ask(port):
+        with socket.create_connection(("127.0.0.1", port), 20) as plain:
+            ann = field(folder / "keys/clients/ann/client.pem")
+            return call(plain, f"{CLIENT_NAME}: ben", ann, host="127.0.0.1")
+
+    async def go():
+        handlers = Handlers()
+        async with serving(handlers) as server:
+            return await asyncio.to_thread(ask, server.port), handlers.peers
+
+    assert asyncio.run(asyncio.wait_for(go(), 30)) == (401, [])
+
+
+def served_at(folder, path, during=lambda: None):
+    """What is found while a server listens at a socket."""
+
+    async def go():
+        async with serving(Handlers(), folder / "keys", tls_proxy=f"unix:{path}"):
+            return await asyncio.to_thread(during)
+
+    return asyncio.run(asyncio.wait_for(go(), 30))
+
+
+@pytest.mark.parametrize(("of_folder", "of_socket"), [(0o700, 0o600), (0o755, 0o600), (0o2750, 0o660)])
+def test_a_proxys_socket_is_for_its_owner_or_the_group_of_its_folder(folder, tmp_path, of_folder, of_socket):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(of_folder)
+    path = tmp_path / "run" / "proxy"
+    assert served_at(folder, path, lambda: stat.S_IMODE(path.stat().st_mode)) == of_socket
+    assert not path.exists()
+
+
+def test_a_socket_in_a_folder_where_everybody_can_write_is_refused(folder, tmp_path):
+    tmp_path.chmod(0o1777)
+    with pytest.raises(ConfigurationError, match="everybody can write there"):
+        served_at(folder, tmp_path / "proxy")
+
+
+def test_a_socket_takes_the_place_of_one_that_was_left_and_of_nothing_else(folder, tmp_path):
+    path = tmp_path / "proxy"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    served_at(folder, path)
+    path.write_text("mine")
+    with pytest.raises(ConfigurationError, match="cannot listen at the proxy's socket"):
+        served_at(folder, path)
+    assert path.read_text() == "mine"
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        with pytest.raises(ConfigurationError, match="another server listens there"):
+            served_at(folder, path)
+    assert path.is_socket()
+
+
+@pytest.mark.parametrize("path", ["absent/proxy", "x" * 200])
+def test_a_socket_that_cannot_be_had_is_a_mistake(folder, tmp_path, path):
+    with pytest.raises(ConfigurationError, match=f"cannot listen at the proxy's socket .*{path}"):
+        served_at(folder, tmp_path / path)
+
+
+@pytest.mark.parametrize("tls_proxy", ["unix:", "edge.example.org:443", "unix/run/proxy", ""])
+def test_what_is_neither_a_name_nor_a_socket_is_a_mistake(folder, tls_proxy):
+    with pytest.raises(ConfigurationError, match=r"must be unix:PATH of a socket, or the name"):
+        HttpServer(Handlers(), ListenOptions("127.0.0.1:0", folder / "keys", tls_proxy=tls_proxy))
+
+
+@pytest.mark.parametrize("option", [("balancers", "127.0.0.1"), ("tls-proxy", "edge"), ("tls-proxy", "unix:proxy")])
+def test_nobody_passes_on_clients_to_a_server_that_speaks_plain_text(capsys, option):
+    name, value = option
+    usual = ["serve", "--model", "cifg_tiny", "--vocabulary", "absent", "--out", "absent", "--insecure"]
+    assert main([*usual, f"--{name}", value]) == 2
+    assert f"--{name} passes on clients of other machines" in capsys.readouterr().err

@@ -56,7 +56,7 @@ class ServedConnection:
 
     def __init__(self, served: ServedSocket, certificate: ClientCertificate | None = None):
         """Serve on a socket, whoever has dialled with a certificate or without."""
-        self._served, self.certificate = served, certificate
+        self._served, self.certificate, self.of_proxy = served, certificate, served.of_proxy
         self.receive = served.receive
 
     async def head(self, idle_seconds: float) -> Head | None:

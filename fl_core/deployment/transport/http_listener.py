@@ -5,7 +5,6 @@ It keeps as many connections as `connection_limits` allows, one call at a time o
 
 import asyncio
 import contextlib
-import errno
 import ipaddress
 import logging
 import socket
@@ -14,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 
 from fedlm.fedlm_client.errors import RefusedError, UnknownArtifactError
-from fedlm.fedlm_client.host_and_port import AddressError, is_loopback, read_address
+from fedlm.fedlm_client.host_and_port import is_loopback
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.protocol.errors import BrokenUploadError, MalformedError, TooManyCallsError
 from fedlm.fl_core.deployment.security.callers import Refusals
@@ -28,6 +27,7 @@ from fedlm.fl_core.deployment.transport.http_connections import (
     ServedCall,
     ServedConnection,
 )
+from fedlm.fl_core.deployment.transport.listening_sockets import listen_at, listen_to_proxy, socket_path
 from fedlm.fl_core.deployment.transport.proxy_heads import ProxyHeadError, read_proxy_head
 from fedlm.fl_core.deployment.transport.served_sockets import ServedSocket, scratch_memory
 from fedlm.fl_core.errors import ConfigurationError, setting
@@ -39,7 +39,6 @@ log = logging.getLogger("fedlm.transport")
 _HANDSHAKE_SECONDS, _CLOSING_SECONDS = 10.0, 2.0
 _IDLE_SECONDS, _BODY_SECONDS, _STRANGERS_SECONDS = 900.0, 60.0, 10.0
 _RETRY_SECONDS = 0.5
-_WAITING_CONNECTIONS = 1024
 
 
 class HttpListener:
@@ -69,14 +68,16 @@ class HttpListener:
           limits: how many connections there may be.
           share_port: whether other processes may listen there too.
           balancers: addresses, or networks, of whom each connection begins with a head of the PROXY protocol.
-          tls_proxy: name in the certificate of a proxy, whose connections are those of many clients.
+          tls_proxy: a proxy, whose connections are those of many clients: the name in its certificate, or `unix:PATH`
+            of a socket at which this listens to it, in plain text.
 
         Raises:
-          ConfigurationError: a balancer is no address or network.
+          ConfigurationError: a balancer is no address or network, or the proxy is neither.
         """
         self._answer_call, self._address, self._tls = answer, address, tls
         self._limits, self._share_port = limits, share_port
-        self._balancers, self._tls_proxy = [_network(one) for one in balancers], tls_proxy
+        self._balancers, self._proxy_socket = [_network(one) for one in balancers], socket_path(tls_proxy)
+        self._proxy_name = tls_proxy if self._proxy_socket is None else None
         self._connections, self._refusals = Connections(limits), Refusals()
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task] = []
@@ -87,14 +88,9 @@ class HttpListener:
 
     async def start(self) -> None:
         self._connections = Connections(self._limits.that_fit())
-        try:
-            self._listening = await _listen(self._address, self._share_port)
-        except AddressError as error:
-            raise ConfigurationError(str(error)) from error
-        except OSError as error:
-            raise ConfigurationError(
-                f"cannot listen on {self._address} ({error}); is another server running there?"
-            ) from error
+        self._listening = await listen_at(self._address, self._share_port)
+        if self._proxy_socket is not None:
+            self._listening.append(listen_to_proxy(self._proxy_socket))
         self.port = self._listening[0].getsockname()[1]
         loop = asyncio.get_running_loop()
         self._accepting = [loop.create_task(self._accept(one)) for one in self._listening]
@@ -105,6 +101,8 @@ class HttpListener:
         await asyncio.gather(*self._accepting, return_exceptions=True)
         for one in self._listening:
             one.close()
+        if self._proxy_socket is not None and self._listening:
+            self._proxy_socket.unlink(missing_ok=True)
         for task in self._idle:
             task.cancel()
         if self._serving:
@@ -117,20 +115,24 @@ class HttpListener:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, (host, port, *_) = await loop.sock_accept(listening)
+                accepted, address = await loop.sock_accept(listening)
             except OSError as error:
                 # Too many files are open, or there is no memory for another: what waits is not lost.
                 warn("cannot_accept", why=str(error))
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
-            task = loop.create_task(self._welcome(accepted, host, port))
+            of_proxy = listening.family == socket.AF_UNIX
+            host, port = ("unix", 0) if of_proxy else address[:2]
+            whence = str(self._proxy_socket) if of_proxy else f"{host}:{port}"
+            served = ServedSocket(accepted, whence, self._scratch, of_proxy)
+            task = loop.create_task(self._welcome(served, host, port))
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
             # A flood of connections keeps nobody waiting who is let in already.
             await asyncio.sleep(0)
 
-    async def _welcome(self, accepted: socket.socket, host: str, port: int) -> None:
-        served, task = ServedSocket(accepted, f"{host}:{port}", self._scratch), asyncio.current_task()
+    async def _welcome(self, served: ServedSocket, host: str, port: int) -> None:
+        task = asyncio.current_task()
         assert task is not None
 
         def leave() -> None:
@@ -138,7 +140,7 @@ class HttpListener:
             task.cancel()
 
         try:
-            if self._passes_on(host):
+            if not served.of_proxy and self._passes_on(host):
                 with self._connections.connected(host, leave) as place:
                     passed = None if place is None else await self._passed_on(served, (host, port))
                 if passed is None:
@@ -150,7 +152,7 @@ class HttpListener:
                     with contextlib.ExitStack() as counted:
                         connection = ServedConnection(served, read_verified(served.certificate))
                         name = connection.certified_name
-                        if name in ("", self._tls_proxy) or counted.enter_context(self._connections.identified(name)):
+                        if name in ("", self._proxy_name) or counted.enter_context(self._connections.identified(name)):
                             await self._serve(connection, place)
                         await served.end(_CLOSING_SECONDS)
         except Exception:
@@ -182,7 +184,7 @@ class HttpListener:
 
     async def _encrypt(self, served: ServedSocket, host: str) -> bool:
         """Speak TLS where this listener does; returns whether that came to anything."""
-        if self._tls is None:
+        if self._tls is None or served.of_proxy:
             return True
         try:
             await served.encrypt(self._tls(), _HANDSHAKE_SECONDS)
@@ -194,8 +196,8 @@ class HttpListener:
     async def _serve(self, connection: ServedConnection, place: Place) -> None:
         try:
             # Where a handshake takes no certificate, a stranger may have made it.
-            known = self._tls is None or connection.certificate is not None
-            if connection.certified_name:
+            known = self._tls is None or connection.of_proxy or connection.certificate is not None
+            if connection.certified_name or connection.of_proxy:
                 self._connections.know(place)
             idle_seconds = _IDLE_SECONDS if known else _STRANGERS_SECONDS
             body_seconds = _BODY_SECONDS if known else _STRANGERS_SECONDS
@@ -273,27 +275,3 @@ def _network(balancer: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
             f"{setting('balancers')} has {balancer!r}, but must be addresses or networks, such as 10.0.0.5 or "
             "10.0.0.0/28"
         ) from error
-
-
-async def _listen(address: str, share_port: bool) -> list[socket.socket]:
-    """Open what listens at an address, on each that its host has; raises `OSError` where there is none."""
-    host, port = read_address(address, listens=True)
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    with contextlib.ExitStack() as opened:
-        listening = []
-        for family, where in dict.fromkeys((info[0], info[4]) for info in found):
-            try:
-                one = socket.create_server(
-                    (str(where[0]), port), family=family, backlog=_WAITING_CONNECTIONS, reuse_port=share_port
-                )
-            except OSError as error:
-                # A machine may know a name by an address of a family that it does not speak.
-                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) or len(found) == 1:
-                    raise
-                continue
-            listening.append(opened.enter_context(contextlib.closing(one)))
-            one.setblocking(False)
-        if not listening:
-            raise OSError(f"{host} is no address of this machine")
-        opened.pop_all()
-        return listening

@@ -64,14 +64,23 @@ class HttpServer(HttpListener):
         await self._route(call, call.peer)
 
     def _name_of(self, call: ServedCall) -> str:
+        field = call.head.fields.get(CLIENT_CERTIFICATE)
+        if call.connection.of_proxy:
+            return self._forwarded_name(field)
         if self._names is None:
-            return check_claimed_name(call.head.fields.get(CLIENT_NAME))
-        name, field = self._names.check(call.connection.certificate), call.head.fields.get(CLIENT_CERTIFICATE)
-        if self._forwarded is not None and name == self._tls_proxy:
-            return self._names.check(self._forwarded.read(field))
+            name = check_claimed_name(call.head.fields.get(CLIENT_NAME))
+        else:
+            name = self._names.check(call.connection.certificate)
+            if name == self._proxy_name:
+                return self._forwarded_name(field)
         if field is not None:
             raise RefusedError(f"{name} is no proxy, and passes on no certificate of anybody else")
         return name
+
+    def _forwarded_name(self, field: str | None) -> str:
+        assert self._names is not None
+        assert self._forwarded is not None
+        return self._names.check(self._forwarded.read(field))
 
     async def _route(self, call: ServedCall, peer: str) -> None:
         path, method = _target_of(call).path, call.head.method

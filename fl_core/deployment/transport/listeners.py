@@ -19,7 +19,8 @@ class ListenOptions(NamedTuple):
     limits: ConnectionLimits = ConnectionLimits()
     # addresses or networks of balancers, which say with the PROXY protocol whom they pass on
     balancers: tuple[str, ...] = ()
-    # name in the certificate of a proxy at which the TLS of clients ends, and which passes their certificates on
+    # a proxy at which the TLS of clients ends, and which passes their certificates on: the name in its certificate, or
+    # `unix:PATH` of its socket
     tls_proxy: str | None = None
     # folder of the client for browsers, which is served beside calls
     page: Path | None = None

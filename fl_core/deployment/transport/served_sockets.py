@@ -25,16 +25,21 @@ class ServedSocket:
 
     Attributes:
       address: of who has dialled, as host and port.
+      of_proxy: whether a proxy has dialled by a socket that nobody else can open.
     """
 
-    def __init__(self, accepted: socket.socket, address: str, scratch: memoryview | None = None):
+    def __init__(
+        self, accepted: socket.socket, address: str, scratch: memoryview | None = None, of_proxy: bool = False
+    ):
         """Take a socket that is connected.
 
         Args:
           accepted: the socket, which this closes.
           address: see above.
           scratch: memory in which all connections of an event loop read what they encrypt next.
+          of_proxy: see above.
         """
+        self.of_proxy = of_proxy
         self._socket, self.address, self._scratch = accepted, address, scratch or scratch_memory()
         accepted.setblocking(False)
         self._number = accepted.fileno()
