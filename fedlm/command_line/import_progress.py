@@ -17,13 +17,18 @@ from rich.text import Text
 
 
 def _amount(count: float, unit: str) -> str:
-    return decimal(int(count)) if unit == "bytes" else f"{count:,.0f} {unit}"
+    if unit == "bytes":
+        return decimal(int(count))
+    return f"{count:,.0f} {unit.removesuffix('s') if count == 1 else unit}"
 
 
 class _Done(ProgressColumn):
     def render(self, task: Task) -> Text:
-        done, unit = _amount(task.completed, task.fields["unit"]), task.fields["unit"]
-        return Text(done if task.total is None else f"{done} of {_amount(task.total, unit)}", style="green")
+        unit = task.fields["unit"]
+        if task.total is None:
+            return Text(_amount(task.completed, unit), style="green")
+        done = _amount(task.completed, unit if unit == "bytes" else "").strip()
+        return Text(f"{done} of {_amount(task.total, unit)}", style="green")
 
 
 class _Rate(ProgressColumn):

@@ -1,6 +1,10 @@
 """What sub-commands share in reading their options."""
 
+import contextlib
+import io
+import itertools
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -9,7 +13,7 @@ from typing import Any, TypeVar
 
 import tyro
 
-from fedlm.command_line.described_options import Option, documentation, option_groups
+from fedlm.command_line.described_options import Option, OptionGroup, documentation, option_groups
 from fedlm.command_line.option_help import HELP, HELP_ALL, print_help
 from fedlm.command_line.suggestions import UnknownOptionsError
 from fedlm.command_line.typed_words import checked, unread
@@ -69,8 +73,27 @@ def read_options(
         print_help(prog, documentation(command), groups, [*essentials, *_EVERYWHERE] if briefly else None)
         raise SystemExit(0)
     _refuse_unknown(argv, command)
-    flat = (tyro.conf.OmitArgPrefixes,)
-    return checked(command, tyro.cli(type(with_defaults), args=argv, prog=prog, default=with_defaults, config=flat))
+    return checked(command, _filled_in(with_defaults, argv, prog, option_groups(command, with_defaults)))
+
+
+def _filled_in(record: Any, argv: list[str], prog: str, groups: Sequence[OptionGroup]) -> Any:
+    """Let tyro fill in the options; what it complains of in a box becomes one line.
+
+    Raises:
+      ConfigurationError: options are missing, or their values do not fit.
+    """
+    box = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(box):
+            return tyro.cli(type(record), args=argv, prog=prog, default=record, config=(tyro.conf.OmitArgPrefixes,))
+    except SystemExit:
+        lines = [line.strip("╭╮│ ") for line in re.sub(r"\x1b\[[0-9;]*m", "", box.getvalue()).splitlines()]
+        said = list(itertools.takewhile(lambda line: not line.startswith(("───", "╰")), lines[1:]))
+        heads = {line.partition(" ")[0] for line in said} if "Required options" in lines[0] else set()
+        options = [one for group in groups for one in group.options if one.default is tyro.MISSING]
+        names = [one.flag for one in options if {one.flag, one.name} & heads]
+        what = f"give {' and '.join(names)}" if names else " ".join(said).removesuffix(".")
+        raise ConfigurationError(f"{what}; --help explains the options") from None
 
 
 def _of_every_command(

@@ -184,7 +184,7 @@ def read_run(directory: Path) -> RecordedRun:
     Raises:
       CheckpointError: there is no run, or its summary is damaged.
     """
-    if not _is_run(directory):
+    if not is_run(directory):
         raise CheckpointError(f"{directory}: not the folder of a run; give the {setting('out')} of one")
     summary, about = _read_json(directory / SUMMARY_FILE), {}
     for checkpoint in reversed(whole_checkpoints(directory)):
@@ -212,12 +212,13 @@ def folder_size(folder: Path) -> int:
 def _run_folders(folder: Path) -> Iterator[Path]:
     for place, names, _ in os.walk(folder):
         names[:] = sorted(name for name in names if not name.startswith("."))
-        if _is_run(Path(place)):
+        if is_run(Path(place)):
             names.clear()
             yield Path(place)
 
 
-def _is_run(directory: Path) -> bool:
+def is_run(directory: Path) -> bool:
+    """Say whether a folder is that of a run, of whatever kind."""
     return any((directory / name).exists() for name in _MARKS)
 
 

@@ -149,5 +149,9 @@ def _ledger_path(given: Path) -> Path:
     folders = [given, given / PRIVACY_FOLDER]
     path = next((folder / LEDGER_FILE for folder in folders if (folder / LEDGER_FILE).exists()), given)
     if not path.is_file():
+        from fedlm.fl_core.runs.recorded_runs import is_run
+
+        if is_run(given):
+            raise ConfigurationError(f"{given}: NOT PRIVATE: this run has no ledger, so nothing is promised of it")
         raise ConfigurationError(f"{given}: neither a ledger nor the folder of a private run; give one of these")
     return path

@@ -124,12 +124,22 @@ def test_the_last_preset_counts_and_a_command_may_have_a_default(file):
     assert read("--config", file('preset = "small"'), "--preset", "large").model == "huge"
 
 
-def test_what_nobody_gives_is_still_required(file, capsys):
-    for words in ([], ["--config", file("rate = 1.0")], ["--config", file('model = "m"')]):
-        with pytest.raises(SystemExit) as stop:
-            read(*words)
-        assert stop.value.code == 2
-    assert "--rate" in capsys.readouterr().err
+@pytest.mark.parametrize("columns", ["20", "200"])
+def test_what_nobody_gives_is_named_in_a_line(file, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    for text, missing in (("", "--model and --rate"), ("rate = 1.0", "--model"), ('model = "m"', "--rate")):
+        with pytest.raises(ConfigurationError, match=f"^give {missing}; --help explains the options$"):
+            read("--config", file(text))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [(["--model"], "'--model'"), (["--model", "m", "--sampler", "best"], "'best'"), (["x"], ": x")]
+)
+def test_what_does_not_fit_is_said_in_a_line(words, said):
+    with pytest.raises(ConfigurationError, match=r"; --help explains the options$") as stop:
+        read(*words, "--preset", "small")
+    assert said in str(stop.value)
+    assert not set(str(stop.value)) & set("╭│╯\n")
 
 
 def test_help_shows_what_file_and_preset_set(file, capsys):

@@ -192,6 +192,12 @@ def test_a_ledger_of_repeatable_noise_promises_nothing(tmp_path, capsys):
 PLOT = ["plot", "--rounds", "8", "--epsilon", "1", "--delta", "1e-6", "--out"]
 
 
+def test_a_run_without_a_ledger_is_said_not_to_be_private(tmp_path, capsys):
+    (tmp_path / "metrics.jsonl").write_text("")
+    assert main(["account", "ledger", str(tmp_path)]) == 2
+    assert f"{tmp_path}: NOT PRIVATE: this run has no ledger" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
