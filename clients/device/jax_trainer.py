@@ -67,8 +67,8 @@ class JaxTrainer:
                 self._encoders = {digest: self._read_vocabulary(content)}
             except (UserError, ValueError, RecursionError) as error:
                 raise ClientError(
-                    "the server asks for what this client cannot do: its tokenizer cannot be read, or is of another "
-                    "version of this software"
+                    "this client cannot do what the server asks for: it cannot read the server's tokenizer, which may "
+                    "come from another version of this software"
                 ) from error
         return await fetch(asked.parameters)
 
@@ -115,4 +115,4 @@ def _what_it_cannot_do() -> Iterator[None]:
     try:
         yield
     except (UnknownModelError, WireError) as error:
-        raise ClientError(f"the server asks for what this client cannot do: {error}") from error
+        raise ClientError(f"this client cannot do what the server asks for: {error}") from error

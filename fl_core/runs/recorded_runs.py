@@ -241,5 +241,5 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error}); remove it, or leave this run out") from error
     if not isinstance(found, dict):
-        raise CheckpointError(f"{path}: is no JSON object; remove it, or leave this run out")
+        raise CheckpointError(f"{path}: is not JSON object; remove it, or leave this run out")
     return found

@@ -212,8 +212,8 @@ def _export_adapters(stored: StoredModel, out: Path, dtype: Dtype) -> ExportedMo
         layout = own_layout(stored.entry)
     if layout.pack is gpt2.pack:
         raise ConfigurationError(
-            "PEFT adapts GPT-2's queries, keys and values as one matrix, and these adapters are of each; give another "
-            f"{setting('format')}, which has them added to the model"
+            "PEFT adapts GPT-2's queries, keys and values as one matrix, but each has an adapter of its own here; give "
+            f"another {setting('format')}, which adds the adapters to the model"
         )
     kind = "float32" if dtype == "auto" else dtype
     named = adapter_tensors(stored.adapters.params, layout.names)

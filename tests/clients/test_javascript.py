@@ -161,8 +161,8 @@ def _write_plans(folder):
     quick = lambda found: found["limits"].update(call_seconds=2.0)  # noqa: E731
     hostile = [
         case("unsigned", "not signed", signed=lambda content: b""),
-        case("another key", "not of a key", signed=other),
-        case("altered", "not of a key", signed=lambda content: sign(content[:-1])),
+        case("another key", "not by a key", signed=other),
+        case("altered", "not by a key", signed=lambda content: sign(content[:-1])),
         case("another model", "not the one", lambda found: found["model"].update(sha256="00" * 32)),
         case("no model", "does not run", model=b"TFL3" * 1000),
         case("half a model", "does not run", model=plan.model[: len(plan.model) // 2]),
@@ -181,7 +181,11 @@ def _write_plans(folder):
         case("state", "train takes state 0", lambda found: found["state"][0].update(shape=[1])),
         case("beginnings", "begins as a tensor", lambda found: found["state"][0].update(begins=1)),
         case("outputs", "train gives other", lambda found: found["signatures"]["train"]["outputs"].pop()),
-        case("role", "none of what", lambda found: found["signatures"]["train"]["inputs"][0].update(role="files")),
+        case(
+            "role",
+            "which this client does not have",
+            lambda found: found["signatures"]["train"]["inputs"][0].update(role="files"),
+        ),
         case("pieces", "as long as", lambda found: found["signatures"]["finish"]["outputs"][1].update(shape=[9])),
         case("header", "header of an upload", lambda found: found["upload"].update(header="00" * 8)),
         case("negative", "a count", lambda found: found["signatures"]["train"]["inputs"][0].update(shape=[-1])),

@@ -64,7 +64,7 @@ def test_a_certificate_that_ends_ends_on_an_open_connection_too(listening, tmp_p
         try:
             await check_in(channel)
             await asyncio.sleep(4.2)
-            with pytest.raises(RefusedError, match="brief is valid no more"):
+            with pytest.raises(RefusedError, match="brief is no longer valid"):
                 await check_in(channel)
         finally:
             await channel.close()

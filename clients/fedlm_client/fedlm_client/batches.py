@@ -72,7 +72,7 @@ def batch_rows(count: int, batches: Batches, most: int, of_round: RoundSeed) -> 
     steps = min(-(-per_epoch * batches.epochs // size), batches.max_batches, most)
     if steps * size > _MOST_ROWS:
         raise PlanError(
-            f"the plan wants {steps} batches of {size} rows, but this client makes {_MOST_ROWS:,} rows at most"
+            f"the plan asks for {steps} batches of {size} rows, but this client makes {_MOST_ROWS:,} rows at most"
         )
     rows = np.full((min(batches.epochs, -(-steps * size // max(per_epoch, 1))), per_epoch), -1, np.intp)
     among = kept if batches.cap_order == "cap_then_shuffle" else count

@@ -155,13 +155,13 @@ class Client:
             reply = await channel.check_in(request)
         except UnknownArtifactError as error:
             raise WrongServerError(
-                f"what answers knows of no check-in ({error}); dial the address of a server"
+                f"the program at this address does not know check-ins ({error}); dial the address of a server"
             ) from error
         # Servers of the first version did not say which one they spoke.
         if PROTOCOL not in (spoken := list(reply.protocols) or [1]):
             raise RefusedError(
                 f"it speaks version {', '.join(map(str, spoken))} of the protocol, but this client speaks {PROTOCOL}; "
-                "bring the older of the two up to date"
+                "update the older of the two"
             )
         return reply
 

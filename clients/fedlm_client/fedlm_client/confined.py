@@ -81,7 +81,7 @@ class Confined:
             ) from error
         except FrameError as error:
             self.close()
-            raise PlanError(f"the process that ran the plan answered what it was not asked ({error})") from error
+            raise PlanError(f"the process that ran the plan gave an answer to no question ({error})") from error
         if "error" in answer:
             said = "".join(one for one in str(answer["error"])[:500] if one.isprintable())
             raise PlanError(said)

@@ -168,7 +168,7 @@ class HttpChannel:
             await writer.start_tls(self._tls, server_hostname=self._host)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             writer.close()
-            raise TransportError(f"what answers at {written(host, port)} is no proxy") from error
+            raise TransportError(f"the program at {written(host, port)} is not a proxy") from error
         except BaseException:
             writer.close()
             raise

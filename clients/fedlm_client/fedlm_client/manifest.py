@@ -110,7 +110,7 @@ def read_manifest(content: bytes) -> Manifest:
         if found["format"] != FORMAT or found["version"] != VERSION:
             raise PlanError(
                 f"the plan is a {found['format']} of version {found['version']}, but this client reads {FORMAT} "
-                f"{VERSION}; bring the older of the two up to date"
+                f"{VERSION}; update the older of the two"
             )
         if found["shuffle"] != SHUFFLE:
             raise PlanError(f"the plan shuffles by {found['shuffle']}, but this client knows {SHUFFLE} alone")
@@ -169,7 +169,7 @@ def _manifest(digest: str, found: dict[str, Any]) -> Manifest:
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _number(value: Any) -> float:
@@ -277,7 +277,7 @@ def _check(manifest: Manifest) -> None:
             continue
         _count(begins)
         if begins >= len(manifest.download) or manifest.download[begins][1:3] != one[1:3]:
-            raise PlanError(f"the plan's state {one.name!r} begins as a tensor that the download has not got")
+            raise PlanError(f"the plan's state {one.name!r} begins as a tensor that the download does not have")
     if any(one.dtype != "float32" for one in manifest.download):
         raise PlanError("the plan's download has a tensor that is not float32")
 
@@ -287,10 +287,10 @@ def _check_side(
 ) -> None:
     found = [(one.role, one.index) for one in side]
     if len(set(found)) != len(found) or (whole and set(found) != set(known)):
-        raise PlanError(f"the plan's {what} other tensors than it must")
+        raise PlanError(f"the plan's {what} the wrong tensors")
     for one in side:
         if known.get((one.role, one.index)) != (one.shape, one.dtype):
             raise PlanError(
-                f"the plan's {what} {one.role} {one.index} as {one.dtype}{list(one.shape)}, which is none of what this "
-                "client has"
+                f"the plan's {what} {one.role} {one.index} as {one.dtype}{list(one.shape)}, which this client does not "
+                "have"
             )

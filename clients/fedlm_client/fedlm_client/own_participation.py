@@ -48,7 +48,7 @@ class ShownPlan(NamedTuple):
     @property
     def words(self) -> str:
         """What it promises, in words."""
-        return f"{self.rounds} rounds, {self.most} of them at most, {self.min_separation} apart at least"
+        return f"at most {self.most} of {self.rounds} rounds, at least {self.min_separation} apart"
 
 
 class OwnParticipation:
@@ -169,11 +169,11 @@ def _check_kept(found: dict[str, Any]) -> None:
     if found["plan"] is not None:
         rounds, most, apart = found["plan"]
         if any(type(one) is not int or one < 1 for one in (rounds, 1 if most is None else most, apart)):
-            raise ValueError("a plan is none")
+            raise ValueError("a plan is not three numbers")
     if not all(number.isdecimal() and type(digest) is str for number, digest in found["taken"].items()):
-        raise ValueError("its rounds are none")
+        raise ValueError("its rounds are not numbers with digests")
     if type(found["told"]) is not list:
-        raise ValueError("what was told is none")
+        raise ValueError("its told updates are not a list")
 
 
 def _of(record: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -187,11 +187,11 @@ def _why_not(plan: ShownPlan, found: Mapping[str, Any], number: int, digest: str
     if number >= plan.rounds:
         return f"the plan has {plan.rounds} rounds"
     if any(abs(number - int(other)) < plan.min_separation for other in taken):
-        return f"it took part less than {plan.min_separation} rounds apart from that"
+        return f"it took part in a round less than {plan.min_separation} rounds away"
     if len(taken) >= plan.most:
         return f"it has taken part {len(taken)} times, as often as the plan allows"
     if digest not in told and len(told) >= max(plan.most, _LEAST_TOLD):
-        return f"it has told what training came to {len(told)} times for updates that no server took"
+        return f"it has reported on {len(told)} trainings whose updates no server took"
     return ""
 
 

@@ -68,7 +68,7 @@ class PlanTrainer:
     async def fetch(self, asked: messages.RoundConfiguration, fetch: Fetch) -> Fetched:
         if not asked.HasField("plan"):
             raise ClientError(
-                "the server makes no plans, which this client needs; its operator gives it a key for them"
+                "this client needs plans, and the server makes none; its operator must give it a key for plans"
             )
         plan = await self._fetch_plan(asked.plan, fetch)
         tokenizer = await self._fetch_tokenizer(asked.vocabulary, plan.manifest, fetch)

@@ -38,7 +38,7 @@ def read_public_keys(path: Path) -> list[Ed25519PublicKey]:
 def check_signature(content: bytes, signature: bytes, keys: list[Ed25519PublicKey]) -> None:
     """Refuse, with `PlanError`, a manifest that none of the keys has signed."""
     if not signature:
-        raise PlanError("the plan is not signed; this client runs none of that kind")
+        raise PlanError("the plan is not signed, and this client runs only signed plans")
     for key in keys:
         try:
             key.verify(signature, PLAN + content)
@@ -46,5 +46,5 @@ def check_signature(content: bytes, signature: bytes, keys: list[Ed25519PublicKe
         except InvalidSignature:
             continue
     raise PlanError(
-        "the plan's signature is not of a key that this client believes; its owner may have been given another"
+        "the plan's signature is not by a key that this client trusts; the device's owner may have another key"
     )

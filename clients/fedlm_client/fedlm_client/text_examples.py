@@ -94,17 +94,17 @@ def _line(number: int, line: str) -> Line:
     except (ValueError, RecursionError):
         # What the parser says may hold the text itself, and this may go to a log.
         begins = line.startswith("\ufeff")
-        why = "begins with a byte-order mark, which only a file may" if begins else "is no JSON"
+        why = "begins with a byte-order mark, which only a file may" if begins else "is not JSON"
         raise LineError(f"line {number} {why}") from None
     if not isinstance(found, dict) or not isinstance(found.get("text"), str):
-        raise LineError(f"line {number} is no object with a text")
+        raise LineError(f"line {number} is not an object with a text")
     if "added" in found and not is_time(found["added"]):
-        raise LineError(f'line {number} has a time "added" that is no number of seconds since 1970')
+        raise LineError(f'line {number} has a time "added" that is not a number of seconds since 1970')
     return Line(found["text"], found.get("added"), line.strip(" \t"))
 
 
 def _refuse(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _is_abbreviation(before: str) -> bool:

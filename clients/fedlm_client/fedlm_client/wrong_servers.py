@@ -14,9 +14,11 @@ def wrong_server(server: str, error: ssl.SSLError) -> str | None:
             return None
         if error.verify_code in _WRONG_NAME:
             return f"the server at {server} has a certificate for other names ({said}); dial one that it has"
-        return f"the server at {server} has a certificate of another authority than this client believes ({said})"
+        return f"the server at {server} has a certificate of an authority that this client does not trust ({said})"
     if "UNKNOWN_CA" in reason or "CERTIFICATE_REQUIRED" in reason or "BAD_CERTIFICATE" in reason:
-        return f"the server at {server} does not believe this client's certificate ({reason}); enrol with its authority"
+        return f"the server at {server} does not trust this client's certificate ({reason}); enrol with its authority"
     if reason in _NOT_TLS:
-        return f"what answers at {server} speaks no TLS ({reason}); dial the address at which the server has clients"
+        return (
+            f"the program at {server} does not speak TLS ({reason}); dial the address that the server has for clients"
+        )
     return None

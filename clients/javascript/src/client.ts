@@ -119,7 +119,7 @@ export class Client {
     try {
       const request = create(CheckInRequestSchema, { protocol: PROTOCOL, clientVersion: `fedlm-js-client ${VERSION}`, needsPlan: true });
       const reply = await this.channel.checkIn(request).catch((error: unknown) => {
-        throw error instanceof GoneError ? new WrongServerError(`what answers knows of no check-in (${error.message}); dial the address of a server`) : error;
+        throw error instanceof GoneError ? new WrongServerError(`the program at this address does not know check-ins (${error.message}); dial the address of a server`) : error;
       });
       const spoken = reply.protocols.length ? reply.protocols : [1];
       if (!spoken.includes(PROTOCOL)) throw new ClientError(`the server speaks version ${spoken.join(", ")} of the protocol, and not ${PROTOCOL}; update one of the two`);
@@ -155,7 +155,7 @@ export class Client {
 
   private async takePart(asked: RoundConfiguration): Promise<number> {
     const deadline = performance.now() + 1000 * bounded(asked.seconds);
-    if (!asked.plan) throw new ClientError("the server makes no plans, which this client needs; its operator gives it a key for them");
+    if (!asked.plan) throw new ClientError("this client needs plans, and the server makes none; its operator must give it a key for plans");
     const header = create(UploadHeaderSchema, { attempt: asked.attempt, uploadId: crypto.getRandomValues(new Uint8Array(16)) });
     const examples = await this.settings.text.version();
     let upload = new Uint8Array();

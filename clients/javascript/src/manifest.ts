@@ -44,7 +44,7 @@ export async function readManifest(content: Uint8Array): Promise<Manifest> {
     throw new PlanError(`the plan's manifest cannot be read (${(error as Error).message.slice(0, 200)})`);
   }
   if (found["format"] !== FORMAT || found["version"] !== VERSION)
-    throw new PlanError(`the plan is a ${shown(found["format"])} of version ${shown(found["version"])}, but this client reads ${FORMAT} ${VERSION}; bring the older of the two up to date`);
+    throw new PlanError(`the plan is a ${shown(found["format"])} of version ${shown(found["version"])}, but this client reads ${FORMAT} ${VERSION}; update the older of the two`);
   const shuffle = record(found["shuffle"]);
   if (shuffle["name"] !== SHUFFLE || shuffle["version"] !== SHUFFLE_VERSION || Object.keys(shuffle).length !== 2)
     throw new PlanError(`the plan shuffles by ${shown(shuffle)}, but this client knows ${SHUFFLE} ${SHUFFLE_VERSION} alone`);
@@ -207,15 +207,15 @@ function check(manifest: Manifest): void {
     throw new PlanError("the plan's upload is not as long as what its signature finish gives");
   for (const one of manifest.state)
     if (one.begins !== null && !sameType(manifest.download[one.begins], one))
-      throw new PlanError(`the plan's state ${shown(one.name)} begins as a tensor that the download has not got`);
+      throw new PlanError(`the plan's state ${shown(one.name)} begins as a tensor that the download does not have`);
   if (manifest.download.some((one) => one.dtype !== "float32")) throw new PlanError("the plan's download has a tensor that is not float32");
 }
 
 function checkSide(what: string, side: Argument[], expected: [string, Type][], every = false): void {
   const known = new Map(expected), found = new Set(side.map((one) => key(one.role, one.index)));
   if (found.size !== side.length || (every && (found.size !== known.size || [...known.keys()].some((one) => !found.has(one)))))
-    throw new PlanError(`the plan's ${what} other tensors than it must`);
+    throw new PlanError(`the plan's ${what} the wrong tensors`);
   for (const one of side)
     if (!sameType(known.get(key(one.role, one.index)), one))
-      throw new PlanError(`the plan's ${what} ${one.role.slice(0, 40)} ${one.index} as ${one.dtype}[${one.shape}], which is none of what this client has`);
+      throw new PlanError(`the plan's ${what} ${one.role.slice(0, 40)} ${one.index} as ${one.dtype}[${one.shape}], which this client does not have`);
 }

@@ -84,10 +84,10 @@ function of(record: Map<string, Kept>, name: string): Kept {
 function checked({ plan, taken, told }: Kept): Kept {
   const positive = (one: unknown): boolean => Number.isSafeInteger(one) && (one as number) >= 1;
   if (plan !== null && !(Array.isArray(plan) && plan.length === 3 && plan.every((one, place) => positive(one) || (place === 1 && one === null))))
-    throw new TypeError("a plan is none");
+    throw new TypeError("a plan is not three numbers");
   if (typeof taken !== "object" || taken === null || Object.entries(taken).some(([number, digest]) => !/^\d+$/.test(number) || typeof digest !== "string"))
-    throw new TypeError("its rounds are none");
-  if (told !== undefined && !Array.isArray(told)) throw new TypeError("what was told is none");
+    throw new TypeError("its rounds are not numbers with digests");
+  if (told !== undefined && !Array.isArray(told)) throw new TypeError("its told updates are not a list");
   return { plan, taken, told: told ?? [] };
 }
 
@@ -108,9 +108,9 @@ function whyNot(promise: Promised, { taken, told }: Kept, round: number, digest:
   const numbers = Object.keys(taken).map(Number), most = mostOf(promise);
   if (taken[String(round)] === digest) return "";
   if (round >= promise[0]) return `the plan has ${promise[0]} rounds`;
-  if (numbers.some((other) => Math.abs(round - other) < promise[2])) return `it took part less than ${promise[2]} rounds apart from that`;
+  if (numbers.some((other) => Math.abs(round - other) < promise[2])) return `it took part in a round less than ${promise[2]} rounds away`;
   if (numbers.length >= most) return `it has taken part ${numbers.length} times, as often as the plan allows`;
-  if (!told.includes(digest) && told.length >= Math.max(most, LEAST_TOLD)) return `it has told what training came to ${told.length} times for updates that no server took`;
+  if (!told.includes(digest) && told.length >= Math.max(most, LEAST_TOLD)) return `it has reported on ${told.length} trainings whose updates no server took`;
   return "";
 }
 

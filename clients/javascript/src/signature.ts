@@ -15,7 +15,7 @@ export async function readPublicKeys(text: string, name: string): Promise<Crypto
     return await Promise.all(bytes.map((one) => crypto.subtle.importKey("spki", one, "Ed25519", false, ["verify"])));
   } catch (error) {
     if (error instanceof DOMException && error.name === "NotSupportedError")
-      throw new ClientError("this browser knows no signatures by Ed25519, so that it cannot tell whose plans it is offered; bring it up to date");
+      throw new ClientError("this browser does not know Ed25519 signatures, so it cannot tell who made a plan; update it");
     throw new ClientError(`${name}: holds no Ed25519 public key in PEM, or others too; ask the server's operator for plan.pub`);
   }
 }
@@ -23,10 +23,10 @@ export async function readPublicKeys(text: string, name: string): Promise<Crypto
 /** Refuse, with PlanError, a manifest that none of the keys has signed. */
 export async function checkSignature(content: Uint8Array, signature: Uint8Array, keys: CryptoKey[]): Promise<void> {
   const before = new TextEncoder().encode(PLAN);
-  if (!signature.length) throw new PlanError("the plan is not signed; this client runs none of that kind");
+  if (!signature.length) throw new PlanError("the plan is not signed, and this client runs only signed plans");
   const signed = new Uint8Array(before.length + content.length);
   signed.set(before);
   signed.set(content, before.length);
   for (const key of keys) if (await crypto.subtle.verify("Ed25519", key, signature as Uint8Array<ArrayBuffer>, signed)) return;
-  throw new PlanError("the plan's signature is not of a key that this client believes; its owner may have been given another");
+  throw new PlanError("the plan's signature is not by a key that this client trusts; the device's owner may have another key");
 }

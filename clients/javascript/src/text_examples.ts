@@ -62,11 +62,11 @@ export function readLines(content: Uint8Array, name: string): string[] {
       found = JSON.parse(line);
     } catch {
       // What the parser says may hold the text itself, and this may go to a log.
-      wrong(`line ${place + 1} ${line.startsWith("\ufeff") ? "begins with a byte-order mark, which only a file may" : "is no JSON"}`);
+      wrong(`line ${place + 1} ${line.startsWith("\ufeff") ? "begins with a byte-order mark, which only a file may" : "is not JSON"}`);
     }
     const { text, added = 0 } = (found ?? {}) as { text?: unknown; added?: unknown };
-    if (typeof text !== "string") return wrong(`line ${place + 1} is no object with a text`);
-    if (!(typeof added === "number" && added >= 0 && added < LATEST)) return wrong(`line ${place + 1} has a time "added" that is no number of seconds since 1970`);
+    if (typeof text !== "string") return wrong(`line ${place + 1} is not an object with a text`);
+    if (!(typeof added === "number" && added >= 0 && added < LATEST)) return wrong(`line ${place + 1} has a time "added" that is not a number of seconds since 1970`);
     return [text];
   });
 }

@@ -57,7 +57,7 @@ export class WordPiece {
 }
 
 function whole(found: unknown, below = 2 ** 31): number {
-  if (!Number.isSafeInteger(found) || (found as number) < 0 || (found as number) >= below) throw new TypeError("a number is missing, or is no count");
+  if (!Number.isSafeInteger(found) || (found as number) < 0 || (found as number) >= below) throw new TypeError("a number is missing, or is not a count");
   return found as number;
 }
 

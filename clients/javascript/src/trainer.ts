@@ -13,7 +13,7 @@ export interface Thread {
 export type StartThread = () => Thread | Promise<Thread>;
 
 const LONGEST_TIMER = 2 ** 31 - 1;
-const UNASKED = "the thread that ran the plan answered what it was not asked";
+const UNASKED = "the thread that ran the plan gave an answer to no question";
 
 export class Trainer {
   private gone: string | null = null;

@@ -127,17 +127,17 @@ test("another plan is another training", async () => {
     assert.equal(await record.may(asked(`plan ${number}`), "1"), "");
     await record.tell(asked(`plan ${number}`), "1");
   }
-  assert.match(await record.may(asked("plan 4"), "1"), /has told what training came to 4 times/);
+  assert.match(await record.may(asked("plan 4"), "1"), /has reported on 4 trainings/);
   await record.take(asked("plan 0"), "1");
   assert.equal(await record.may(asked("plan 0"), "1"), "");
-  assert.match(await record.may(asked("plan 1"), "1"), /less than 1 rounds apart|has taken part 1 times/);
+  assert.match(await record.may(asked("plan 1"), "1"), /less than 1 rounds away|has taken part 1 times/);
 });
 
 test("a thread that answers what is no answer is ended", async () => {
   let ended = 0;
   const thread: Thread = { post: () => queueMicrotask(() => taken(5 as unknown as Answer)), answers: (given) => void (taken = given), end: () => void ended++ };
   let taken: (answer: Answer) => void = () => {};
-  await assert.rejects(Trainer.load(() => thread, { loadSeconds: 60, callSeconds: 60 } as Manifest, new Uint8Array(), new Uint8Array()), /answered what it was not asked/);
+  await assert.rejects(Trainer.load(() => thread, { loadSeconds: 60, callSeconds: 60 } as Manifest, new Uint8Array(), new Uint8Array()), /gave an answer to no question/);
   assert.equal(ended, 1);
 });
 
@@ -172,7 +172,7 @@ test("failures wait longer and longer, after a check-in too, and a server that i
   await run(faults(new MemoryServer(offer(honest), 0), "checkIn", 46, new TransportError("down")), undefined, undefined, { limits: LIMITS });
   assert.deepEqual([Math.max(...waits.slice(0, 40)), waits[45]], [3, 60]);
   await assert.rejects(run(faults(new MemoryServer(offer(honest)), "checkIn", 1, new WrongServerError("another authority"))), /another authority/);
-  await assert.rejects(run(faults(new MemoryServer(offer(honest)), "checkIn", 1, new GoneError("404"))), (error) => error instanceof WrongServerError && /knows of no check-in \(404\)/.test(error.message));
+  await assert.rejects(run(faults(new MemoryServer(offer(honest)), "checkIn", 1, new GoneError("404"))), (error) => error instanceof WrongServerError && /does not know check-ins \(404\)/.test(error.message));
 });
 
 for (const one of hostile) {

@@ -198,8 +198,8 @@ class Aggregator:
             return
         if found.agreement != self._agreement:
             raise ConfigurationError(
-                "the coordinator runs with other settings than this aggregator, or does not speak version "
-                f"{PROTOCOL} of the protocol as it does: give all of them the same configuration and software"
+                "the coordinator has other settings than this aggregator, or does not speak version "
+                f"{PROTOCOL} of the protocol: give all of them the same configuration and software"
             )
         plan = RoundPlan(found.round_number, np.zeros(0, np.int64), found.seed, found.learning_rate)
         try:

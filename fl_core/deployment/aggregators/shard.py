@@ -14,7 +14,7 @@ from fedlm.fl_core.deployment.state.state import StateError
 
 _Reply = messages.UploadReply
 _NOT_CLAIMED = {
-    "elsewhere": (_Reply.DAMAGED, "it is not known yet whether this counts; send it again later"),
+    "elsewhere": (_Reply.DAMAGED, "the server does not know yet whether this report counts; send it again later"),
     "answered": (_Reply.INVALID, "this client has answered in this round already"),
     "late": (_Reply.LATE, "the round is over"),
 }

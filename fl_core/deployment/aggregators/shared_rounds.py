@@ -60,7 +60,7 @@ class SharedRounds:
         with self._database.reading() as connection:
             content = b"".join(connection.scalars(query))
         if hashlib.sha256(content).hexdigest() != digest:
-            raise StateError(f"{self._database.name}: what has the digest {digest} is missing there, or damaged")
+            raise StateError(f"{self._database.name}: the content with the digest {digest} is missing or damaged")
         return content
 
     # The coordinator's side.
@@ -343,8 +343,8 @@ class SharedRounds:
             claimed = set(connection.scalars(claims))
             if not claimed.issuperset(clients) or partial.reports != len(set(clients)):
                 raise StateError(
-                    f"{self._database.name}: a sum holds other reports than the aggregator {partial.aggregator} had "
-                    "the right to add; it is not used"
+                    f"{self._database.name}: the aggregator {partial.aggregator} had no right to add some reports in "
+                    "its sum; the sum is not used"
                 )
             for client in claimed.difference(clients):
                 _set_state(connection, partial.token, client, True, state="lost")

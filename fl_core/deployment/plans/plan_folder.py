@@ -55,7 +55,7 @@ def read_plan(folder: Path) -> FoundPlan:
         content = path.read_bytes()
         manifest = json.loads(content)
         if (manifest["format"], manifest["version"]) != (FORMAT, VERSION):
-            raise DataError(f"{path}: is no {FORMAT} of version {VERSION}; export the plan again")
+            raise DataError(f"{path}: is not a {FORMAT} of version {VERSION}; export the plan again")
         _read_named(folder / TOKENIZER_FILE, manifest["tokenizer"])
         model = _read_named(folder / MODEL_FILE, manifest["model"])
         return FoundPlan(Plan(content, model), manifest, signed.read_bytes() if signed.exists() else None)
@@ -79,7 +79,7 @@ def _read_named(path: Path, described: dict[str, Any]) -> bytes:
     fits = path.stat().st_size == described["bytes"]
     content = path.read_bytes() if fits else b""
     if not fits or hashlib.sha256(content).hexdigest() != described["sha256"]:
-        raise DataError(f"{path}: is not what the manifest names; export the plan again")
+        raise DataError(f"{path}: does not match the manifest; export the plan again")
     return content
 
 
@@ -93,7 +93,7 @@ def signed_by(manifest: bytes, signature: bytes | None, path: Path) -> bool:
         raise ConfigurationError(f"{path}: no public key can be read ({error}); `fedlm keys plan` makes one") from error
     for key in keys:
         if not isinstance(key, Ed25519PublicKey):
-            raise ConfigurationError(f"{path}: is no key for plans, which are Ed25519; `fedlm keys plan` makes one")
+            raise ConfigurationError(f"{path}: is not an Ed25519 key for plans; `fedlm keys plan` makes one")
         with suppress(InvalidSignature):
             key.verify(signature or b"", PURPOSE + manifest)
             return True

@@ -203,8 +203,8 @@ def _beginnings(algorithm: ClientAlgorithm, server: Broadcast) -> list[int | Non
     made = jax.tree_util.tree_leaves(algorithm.init(ones))
     if any(place is None and bool(jnp.any(leaf)) for place, leaf in zip(found, made, strict=True)):
         raise ConfigurationError(
-            f"the client algorithm {type(algorithm).__name__} begins with other tensors than what the server sends and "
-            "zeros, for which a plan has no place; take another client algorithm, or clients that have it"
+            f"the client algorithm {type(algorithm).__name__} begins with tensors that are neither sent by the server "
+            "nor zero, and a plan has no place for these; take another client algorithm, or clients that have it"
         )
     return found
 

@@ -134,7 +134,7 @@ def _host(host: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not re.fullmatch(r"(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", host):
-        raise KeysError(f"{host!r} is no host: give a name such as fl.example.org, or an address, without a port")
+        raise KeysError(f"{host!r} is not a host: give a name such as fl.example.org, or an address, without a port")
     return x509.DNSName(host)
 
 

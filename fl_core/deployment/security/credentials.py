@@ -125,16 +125,16 @@ class CertifiedNames:
                 said_time(datetime.datetime.fromtimestamp(at, datetime.UTC)) for at in (certificate.ends, now)
             )
             raise RefusedError(
-                f"the certificate of {identity} is valid no more: it ended at {ended}, and the server's clock says "
+                f"the certificate of {identity} is no longer valid: it ended at {ended}, and the server's clock says "
                 f"{today}; enrol again"
             )
         try:
             revoked = self._revocations.entries()
         except KeysError as error:
             warn("revocations_not_read", why=str(error))
-            raise RefusedError("the list of revoked clients cannot be read, so that nobody is let in") from error
+            raise RefusedError("the list of revoked clients cannot be read, so nobody is let in") from error
         if identity in revoked:
             raise RefusedError(f"the certificate of {identity} was revoked")
         if serial_entry(certificate.serial) in revoked:
-            raise RefusedError(f"the certificate of {identity} counts no more, since there is a newer one")
+            raise RefusedError(f"the certificate of {identity} no longer counts, because there is a newer one")
         return identity

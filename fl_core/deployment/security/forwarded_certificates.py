@@ -29,11 +29,11 @@ class ForwardedCertificates:
             names = tuple(str(one.value) for one in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME))
         except Exception as error:
             # The parser raises whatever it likes.
-            raise RefusedError("what the proxy passes on is no certificate of a client") from error
+            raise RefusedError("the proxy passes on something that is not a client's certificate") from error
         if ExtendedKeyUsageOID.CLIENT_AUTH not in uses or not any(
             signed_by(found, authority) for authority in self._authorities()
         ):
-            raise RefusedError("what the proxy passes on is no certificate that the authority made for a client")
+            raise RefusedError("the authority did not make the certificate that the proxy passes on")
         if found.not_valid_before_utc > datetime.datetime.now(datetime.UTC):
             raise RefusedError("the certificate that the proxy passes on is not valid yet")
         return ClientCertificate(names, found.not_valid_after_utc.timestamp(), found.serial_number)

@@ -147,11 +147,11 @@ class Authority:
             raise RefusedError("the token is not known") from error
         name = facts["name"]
         if time.time() > facts["ends"]:
-            raise RefusedError(f"the token of {name} has ended")
+            raise RefusedError(f"the token of {name} has expired")
         if self.is_revoked(name):
             raise RefusedError(f"{name} was revoked")
         if not self._is_latest(name, token):
-            raise RefusedError(f"the token of {name} counts no more, since there is a newer one")
+            raise RefusedError(f"the token of {name} no longer counts, because there is a newer one")
         try:
             key = requested_key(request)
         except KeysError as error:

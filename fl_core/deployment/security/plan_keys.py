@@ -38,7 +38,7 @@ class PlanSigner:
         plans."""
         key = read_private_key(path)
         if not isinstance(key, Ed25519PrivateKey):
-            raise KeysError(f"{path}: is no key for plans, which are Ed25519; `fedlm keys plan` makes one")
+            raise KeysError(f"{path}: is not an Ed25519 key for plans; `fedlm keys plan` makes one")
         self._key = key
 
     def sign(self, content: bytes, purpose: bytes = PURPOSE) -> bytes:

@@ -100,7 +100,7 @@ def _parsed(text: str, path: Path) -> dict[str, datetime.date]:
             found[entry] = datetime.date.fromisoformat(day)
         except ValueError:
             raise KeysError(
-                f"{path}, line {number}: {line[:100]!r} is no name or serial number with a day, such as "
+                f"{path}, line {number}: {line[:100]!r} must be a name or serial number and a day, such as "
                 "'alice 2027-01-31'; copy the list of the authority again"
             ) from None
     return found

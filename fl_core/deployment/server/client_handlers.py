@@ -119,7 +119,7 @@ class ClientHandlers:
             return reply
         if checked_in.selected_for is None:
             if checked_in.seconds is not None:
-                return self._come_back("it is not drawn yet whom the round needs", seconds=checked_in.seconds)
+                return self._come_back("the round has not chosen its clients yet", seconds=checked_in.seconds)
             if checked_in.rest:
                 reply = self._come_back("it is resting", checked_in.rest)
             else:
@@ -157,7 +157,7 @@ class ClientHandlers:
         if not request.needs_plan:
             return None
         if self._offer.plan is None:
-            return "the server makes no plans, which need a key (`fedlm keys plan`)"
+            return "the server has no key for plans (`fedlm keys plan`), so it makes none"
         return self._offer.plan.offer()
 
     def _has_algorithm(self, request: messages.CheckInRequest) -> bool:

@@ -109,8 +109,8 @@ class DeployedTraining:
         if finished < first:
             raise StateError(
                 f"{self._run.folder.directory}: the run has released {first} rounds, but its database knows of "
-                f"{finished}: it is an older copy, and who took part is lost with it; put back the one that belongs to "
-                "the run"
+                f"{finished}: it is an older copy, which lacks the record of who took part; put back the one that "
+                "belongs to the run"
             )
         last = self.ledger.last_release if self.ledger else None
         known, released = last.rounds if last else 0, self._state.last_release()

@@ -255,7 +255,7 @@ def _check_host(head: Head) -> None:
         name, _, port = host.rpartition(":")
         if not is_loopback((name if port.isdigit() else host).strip("[]").lower()):
             raise BadRequestError(
-                HTTPStatus.FORBIDDEN, f"{host[:100]} is no name of this machine's loopback, such as 127.0.0.1:8470"
+                HTTPStatus.FORBIDDEN, f"{host[:100]} does not name this machine's loopback, such as 127.0.0.1:8470"
             )
 
 

@@ -74,7 +74,7 @@ class HttpServer(HttpListener):
             if name == self._proxy_name:
                 return self._forwarded_name(field)
         if field is not None:
-            raise RefusedError(f"{name} is no proxy, and passes on no certificate of anybody else")
+            raise RefusedError(f"{name} is not a proxy, so it may not pass on a certificate")
         return name
 
     def _forwarded_name(self, field: str | None) -> str:
@@ -118,7 +118,7 @@ def _target_of(call: ServedCall) -> SplitResult:
     try:
         return urlsplit(call.head.target)
     except ValueError as error:
-        raise BadRequestError(HTTPStatus.BAD_REQUEST, f"{call.head.target[:100]} is no address: {error}") from error
+        raise BadRequestError(HTTPStatus.BAD_REQUEST, f"{call.head.target[:100]} is not an address: {error}") from error
 
 
 def _request_of(call: ServedCall) -> messages.DownloadRequest:

@@ -47,7 +47,7 @@ async def _listen_at(host: str, port: int, share_port: bool) -> list[socket.sock
             listening.append(opened.enter_context(contextlib.closing(one)))
             one.setblocking(False)
         if not listening:
-            raise OSError(f"{host} is no address of this machine")
+            raise OSError(f"{host} is not an address of this machine")
         opened.pop_all()
         return listening
 

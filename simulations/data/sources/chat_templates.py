@@ -38,9 +38,9 @@ class ChatTemplate(NamedTuple):
         prompt, whole = self._render(messages[:-1], place, True), self._render(messages, place, False)
         if not whole.startswith(prompt):
             raise DataError(
-                f"{place}: the chat template {self.path} does not write the last message behind those before it, so "
-                f"that it is not known where the answer begins. Give another template, or fields {setting('prompt')} "
-                f"and {setting('completion')}."
+                f"{place}: the chat template {self.path} does not write the last message after the earlier ones, so "
+                f"nothing shows where the answer begins. Give another template, or fields {setting('prompt')} and "
+                f"{setting('completion')}."
             )
         completion, bos, eos = whole[len(prompt) :], self.special_tokens.get("bos_token"), self._eos
         if eos and completion.rstrip().endswith(eos):
@@ -93,7 +93,7 @@ def load_template(path: Path) -> ChatTemplate:
     config = next((_read_config(one) for one in files if one.name == CONFIG_FILE), {})
     source = _in_config(file) if file.suffix == ".json" else _read(file)
     if source is None:
-        raise DataError(f"{file}: has no chat_template, expected one. Give the file of a template.")
+        raise DataError(f"{file}: has no chat_template. Give the file of a template.")
     special = {name: _content(files[-1], name, config[name]) for name in _SPECIAL if config.get(name) is not None}
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
@@ -103,7 +103,7 @@ def load_template(path: Path) -> ChatTemplate:
     try:
         return ChatTemplate(file, environment.from_string(source), special)
     except Exception as error:  # Python compiles what Jinja2 makes of it, and refuses loops within too many others
-        raise DataError(f"{file}: is no chat template that can be read ({_in_a_line(error)}). Give another.") from error
+        raise DataError(f"{file}: is not a chat template ({_in_a_line(error)}). Give another.") from error
 
 
 def _read(path: Path) -> str:

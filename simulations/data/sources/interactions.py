@@ -115,8 +115,8 @@ def _refuse_header(line: str, place: str) -> None:
     fields = re.split("::|[\t,;|]", line.strip())
     if len(fields) >= _FIELDS_OF_MOVIELENS and not any(re.search(r"\d", one) for one in fields):
         raise DataError(
-            f"{place}: found a header, {line.strip()[:60]!r}, expected a rating: of files of MovieLens only "
-            "ratings.csv has a header, and is known by .csv in its name. Delete the line, or read a table: "
+            f"{place}: found a header, {line.strip()[:60]!r}, expected a rating. Among files of MovieLens only "
+            "ratings.csv has a header, and its name must contain .csv. Delete the line, or read a table: "
             f"{setting('format')} csv, with {setting('user')}, {setting('item')}, {setting('time')} and "
             f"{setting('delimiter')}."
         )

@@ -138,7 +138,7 @@ def test_a_server_that_refuses_the_client_ends_it(tmp_path):
 def test_what_answers_that_it_knows_no_check_in_is_another_server(tmp_path):
     server = FakeServer()
     server.faults["check_in"] = [UnknownArtifactError("404 Not Found: a page")] * 3
-    with pytest.raises(ClientError, match=r"knows of no check-in \(404 Not Found: a page\)"):
+    with pytest.raises(ClientError, match=r"does not know check-ins \(404 Not Found: a page\)"):
         run(server, tmp_path)
 
 
@@ -157,7 +157,7 @@ def test_a_tokenizer_that_is_none_ends_the_client_with_one_sentence(tmp_path, co
     server = FakeServer()
     server.vocabulary = ServedArtifact([content], "tokenizer", 4096)
     client = client_of(server, small.store_of(tmp_path, 3), _read_vocabulary)
-    with pytest.raises(ClientError, match="its tokenizer cannot be read"):
+    with pytest.raises(ClientError, match="cannot read the server's tokenizer"):
         client.run()
     assert not server.headers
 

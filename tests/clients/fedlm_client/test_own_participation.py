@@ -121,7 +121,7 @@ def test_a_server_gets_no_more_than_the_first_plan_however_it_asks(tmp_path):
     assert again.outcomes == ["NOT_ALLOWED", "TRAINED", "TRAINED", "NOT_ALLOWED", "NOT_ALLOWED", "NOT_ALLOWED"]
     assert len(again.updates) == 2
     assert any("taken part 4 times, as often as the plan allows" in words for words in heard)
-    assert any("less than 3 rounds apart" in words for words in heard)
+    assert any("less than 3 rounds away" in words for words in heard)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_server_that_wants_no_update_is_not_told_for_ever_what_training_came_t
     curious = Late(*(asked(0, shown, seed=seed) for seed in (1, 2, 2, 3, 4, 5)))
     heard = meet(curious, tmp_path)
     assert curious.outcomes == ["TRAINED"] * 5 + ["NOT_ALLOWED"]
-    assert any("told what training came to" in words for words in heard)
+    assert any("whose updates no server took" in words for words in heard)
     # Nor of another round, in another life of the device. What was told may be asked again, and be sent.
     again = Hostile(asked(9, shown), asked(0, shown, seed=2), asked(9, shown))
     meet(again, tmp_path)
@@ -217,7 +217,7 @@ def test_the_owner_agrees_once(tmp_path):
     with pytest.raises(ClientError, match="--accept-plan"):
         agreeing.may(asked(2, plan(rounds=99)), text)
     # What was taken stays counted.
-    assert "apart" in OwnParticipation(record).may(asked(0, looser, learning_rate=0.5), text)
+    assert "rounds away" in OwnParticipation(record).may(asked(0, looser, learning_rate=0.5), text)
     agreeing = OwnParticipation(record, accept_plan=True)
     assert agreeing.may(asked(1, population="others"), text) == ""
     assert agreeing.may(asked(1, looser), text) == ""

@@ -45,10 +45,10 @@ def test_a_plan_must_be_signed_by_a_key_that_its_owner_was_given(made, tmp_path)
     check_signature(plan.manifest, signature, keys)
     with pytest.raises(PlanError, match="not signed"):
         check_signature(plan.manifest, b"", keys)
-    with pytest.raises(PlanError, match="not of a key"):
+    with pytest.raises(PlanError, match="not by a key"):
         check_signature(plan.manifest + b" ", signature, keys)
     others = read_public_keys(create_plan_key(tmp_path / "others"))
-    with pytest.raises(PlanError, match="not of a key"):
+    with pytest.raises(PlanError, match="not by a key"):
         check_signature(plan.manifest, signature, others)
     check_signature(plan.manifest, signature, others + keys)
     with pytest.raises(ClientError, match=r"plan\.key: holds no Ed25519"):
@@ -57,7 +57,7 @@ def test_a_plan_must_be_signed_by_a_key_that_its_owner_was_given(made, tmp_path)
 
 def test_a_signature_of_something_else_is_none_of_a_plan(made):
     key = Ed25519PrivateKey.generate()
-    with pytest.raises(PlanError, match="not of a key"):
+    with pytest.raises(PlanError, match="not by a key"):
         check_signature(made[0].manifest, key.sign(made[0].manifest), [key.public_key()])
 
 
@@ -77,8 +77,11 @@ def test_another_model_than_the_manifest_names_is_refused(made):
         (lambda found: found["batches"].update(batch_size=5), "train takes tokens 0"),
         (lambda found: found["state"][0].update(shape=[1]), "train takes state 0"),
         (lambda found: found["state"][0].update(begins=1), "begins as a tensor"),
-        (lambda found: found["signatures"]["train"]["outputs"].pop(), "train gives other tensors"),
-        (lambda found: found["signatures"]["train"]["inputs"][0].update(role="files"), "none of what this client has"),
+        (lambda found: found["signatures"]["train"]["outputs"].pop(), "train gives the wrong tensors"),
+        (
+            lambda found: found["signatures"]["train"]["inputs"][0].update(role="files"),
+            "which this client does not have",
+        ),
         (lambda found: found["signatures"]["finish"]["outputs"][1].update(shape=[9]), "not as long as"),
         (lambda found: found["upload"].update(header="00" * 8), "header of an upload"),
         (lambda found: found["signatures"]["train"]["inputs"][0].update(shape=[-1]), "where a count"),
@@ -86,7 +89,7 @@ def test_another_model_than_the_manifest_names_is_refused(made):
         (lambda found: found["signatures"]["train"]["inputs"][0].update(name="tokens"), "two of one name"),
         (lambda found: found.pop("limits"), "cannot be read"),
         (lambda found: found["limits"].update(call_seconds=10**400), "cannot be read"),
-        (lambda found: found["limits"].update(call_seconds=float("nan")), "no number of JSON"),
+        (lambda found: found["limits"].update(call_seconds=float("nan")), "is not a number in JSON"),
         (lambda found: found["limits"].update(call_seconds="1"), "where a number"),
         (lambda found: found["batches"].update(pad=1 << 31), "where a count"),
         (lambda found: found["batches"].update(batch_size=1 << 40), "batches of at most"),

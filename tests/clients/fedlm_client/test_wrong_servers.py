@@ -49,9 +49,9 @@ async def check_in(server, credentials=None, proxy=None):
 
 
 WRONG = {
-    "a foreign authority": (0, 1, "127.0.0.1", "another authority|not believe"),
+    "a foreign authority": (0, 1, "127.0.0.1", "does not trust"),
     "another name": (0, 0, "127.0.0.2", "certificate for other names"),
-    "plain text": (None, 0, "127.0.0.1", "speaks no TLS"),
+    "plain text": (None, 0, "127.0.0.1", "does not speak TLS"),
 }
 
 

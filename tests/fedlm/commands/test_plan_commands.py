@@ -61,7 +61,7 @@ def test_a_plan_is_exported_signed_and_looked_into(run, small_store, tmp_path, f
 
     (tmp_path / "plan/model.tflite").write_bytes(b"x")
     changed = fedlm_here("plan", "inspect", tmp_path / "plan")
-    assert (changed.returncode, "is not what the manifest names" in changed.stderr) == (2, True)
+    assert (changed.returncode, "does not match the manifest" in changed.stderr) == (2, True)
 
 
 @needs_litert
@@ -99,7 +99,7 @@ def test_a_folder_that_was_changed_by_hand_is_noticed(tmp_path, fedlm_here):
     assert inspected("--plan-key", tmp_path / "both.pub")[0] == 0
     assert "is not signed with" in inspected("--plan-key", tmp_path / "other.pub")[1]
     (folder / "tokenizer.json").write_bytes(b"{ }")
-    assert "tokenizer.json: is not what the manifest names" in inspected()[1]
+    assert "tokenizer.json: does not match the manifest" in inspected()[1]
     (folder / "tokenizer.json").write_bytes(tokenizer)
     found = json.loads(manifest.read_bytes())
     found["state"][0], found["upload"] = found["upload"], found["state"][0]

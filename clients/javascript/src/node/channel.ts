@@ -47,7 +47,7 @@ export class NodeChannel implements Channel {
     if (folder === undefined && !(name && isLoopback(this.host)))
       throw new ClientError("without --credentials a client needs a --name, and speaks to a server on loopback alone (127.0.0.1)");
     const credentials = folder === undefined ? undefined : readCredentials(folder);
-    if (!credentials && !CLAIMED.test(name!)) throw new ClientError(`--name ${name} is no name of 1 to 128 printable characters of ASCII`);
+    if (!credentials && !CLAIMED.test(name!)) throw new ClientError(`--name ${name} is not a name of 1 to 128 printable characters of ASCII`);
     this.claimed = credentials ? {} : { "fedlm-client": name! };
     this.name = credentials ? nameIn(credentials.cert, folder!) : name!;
     const kept = { keepAlive: true, maxSockets: 1 };
@@ -144,9 +144,9 @@ function isOurs(error: unknown): boolean {
 /** Why a connection fails where it will fail again; null where trying again may help. */
 function wrongServer(server: string, { code = "", rawPacket }: { code?: string; rawPacket?: Buffer }): string | null {
   if (code === "ERR_TLS_CERT_ALTNAME_INVALID") return `the server at ${server} has a certificate for other names; dial one that it has`;
-  if (FOREIGN.test(code)) return `the server at ${server} has a certificate of another authority than this client believes (${code})`;
-  if (/UNKNOWN_CA|CERTIFICATE_REQUIRED|BAD_CERTIFICATE/.test(code)) return `the server at ${server} does not believe this client's certificate (${code}); enrol with its authority`;
-  if (/WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|PACKET_LENGTH_TOO_LONG/.test(code)) return `what answers at ${server} speaks no TLS (${code}); dial the address at which the server has clients`;
+  if (FOREIGN.test(code)) return `the server at ${server} has a certificate of an authority that this client does not trust (${code})`;
+  if (/UNKNOWN_CA|CERTIFICATE_REQUIRED|BAD_CERTIFICATE/.test(code)) return `the server at ${server} does not trust this client's certificate (${code}); enrol with its authority`;
+  if (/WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|PACKET_LENGTH_TOO_LONG/.test(code)) return `the program at ${server} does not speak TLS (${code}); dial the address at which the server has clients`;
   return rawPacket && rawPacket[0] === 0x15 && rawPacket[1] === 3 ? "the server speaks TLS at this port, and this client plain text; give --credentials" : null;
 }
 

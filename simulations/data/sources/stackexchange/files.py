@@ -114,5 +114,5 @@ def _dumps_of_file(path: Path) -> Iterator[Dump]:
 
 def _dump(path: Path, member: str | None, size: int, *, site: str, kind: str) -> Dump:
     if not site:
-        raise DataError(f"{path}: says not of which site it is, expected {_EXPECTED}. Rename it.")
+        raise DataError(f"{path}: does not name its site, expected {_EXPECTED}. Rename it.")
     return Dump(path, member, size, site_name(site), cast(Kind, kind.lower()))

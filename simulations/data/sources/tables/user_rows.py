@@ -126,7 +126,7 @@ def existing_files(paths: Sequence[Path]) -> list[Path]:
         try:
             if path.is_file():
                 continue
-            found = "a folder" if path.is_dir() else "no regular file" if path.exists() else "nothing"
+            found = "a folder" if path.is_dir() else "not a regular file" if path.exists() else "nothing"
         except OSError as error:  # a folder above may not be entered
             raise unreadable(path, error) from error
         raise DataError(f"{path}: found {found}, expected a file to import.")

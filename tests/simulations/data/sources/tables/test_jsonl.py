@@ -130,7 +130,7 @@ def test_a_wrong_split_is_named(tmp_path, split):
 
 
 def test_a_path_that_is_no_file_is_named(tmp_path):
-    for path, found in [(tmp_path / "gone", "nothing"), (tmp_path, "a folder"), ("/dev/null", "no regular file")]:
+    for path, found in [(tmp_path / "gone", "nothing"), (tmp_path, "a folder"), ("/dev/null", "not a regular file")]:
         with pytest.raises(DataError, match=f"found {found}, expected a file to import"):
             JsonLines((type(tmp_path)(path),)).files()
     with pytest.raises(DataError, match="no file is named"):
