@@ -1,10 +1,10 @@
-"""Every page is written in short sentences, and all pages together are short."""
+"""Pages, errors, help and docstrings are written in short sentences, and all pages together are short."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.support.prose import pages, read_prose, sentences
+from tests.support.prose import pages, read_code, read_prose, sentences
 
 LONGEST_MEAN, LARGEST_SHARE = 15, 0.05
 MOST_WORDS, MOST_WORDS_OF_A_PAGE = 30_000, 1_200
@@ -14,9 +14,19 @@ REFERENCE = {Path("docs/protocol.md")}
 
 @pytest.mark.parametrize("page", pages(), ids=str)
 def test_sentences_are_short(page):
-    prose = read_prose(page)
+    _check(page, read_prose(page))
+
+
+@pytest.mark.long
+def test_code_speaks_in_short_sentences():
+    for kind, prose in read_code().items():
+        assert prose.words > 5_000, f"these are not all {kind}"
+        _check(kind, prose)
+
+
+def _check(what, prose):
     short = prose.mean <= LONGEST_MEAN and prose.long_share <= LARGEST_SHARE
-    assert short, f"{page}: {prose.mean:.1f} words a sentence, {prose.long_share:.1%} of more than 30"
+    assert short, f"{what}: {prose.mean:.1f} words a sentence, {prose.long_share:.1%} of more than 30"
 
 
 def test_pages_are_short():
