@@ -29,7 +29,7 @@ class ClientCommand:
     """Folder of this client's certificate and key, from `fedlm keys enrol` or `fedlm keys client`; the certificate's
     name is the client's identity."""
     insecure: bool = False
-    """Speak plain text; to a server on loopback alone."""
+    """Speak plain text. Works only with a server on loopback."""
     name: str | None = None
     """Name of this client with --insecure. Keep the same name, because the server counts by it how often a client takes
     part."""
@@ -50,9 +50,9 @@ class ClientCommand:
     """File in which this device counts the rounds that it took part in. If not given, it lies beside the text."""
     accept_plan: bool = False
     """Accept the population and the plan of participation that the server shows now, in place of those that it showed
-    first: the device's owner agrees to more."""
+    first. So the device's owner agrees to take part more often."""
     require_plan: bool = False
-    """Take part only if the server promises how often a client takes part, as a server with privacy does."""
+    """Take part only if the server promises a limit on how often a client takes part. A server with privacy does."""
 
 
 def main(argv: list[str]) -> int:

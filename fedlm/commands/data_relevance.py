@@ -19,11 +19,11 @@ from fedlm.simulations.data.store.token_store import TokenStore
 class RelevanceCommand:
     """Count how often each token occurs in the units that training clips, for models with re-attention.
 
-    What was counted tells of the people whose text it is, as every model does that is trained with it. So there are
-    three kinds, and `fedlm pretrain` and `fedlm simulate` state which was used: counts with noise (--epsilon, --delta),
-    whose spending is composed with that of the run; counts in public text (--origin public); and counts without noise,
-    with which a run is NOT PRIVATE. The noise of private counts is fresh each time, and a second count spends as much
-    again: use one file in all runs.
+    The counts, and every model that is trained with them, tell something of the people whose text was counted. So
+    there are three kinds, and `fedlm pretrain` and `fedlm simulate` state which one they used. Counts with noise
+    (--epsilon, --delta): the statement of a run composes what they spent with what the run spends. Counts in public
+    text (--origin public). Counts without noise: a run with them is NOT PRIVATE. The noise of private counts is fresh
+    each time, and a second count spends as much again: use one file in all runs.
     """
 
     directory: tyro.conf.Positional[Path]

@@ -18,22 +18,22 @@ from fedlm.simulations.generation.generating import GenerationSettings
 class GenerateCommand:
     """Let the model of a run of any kind, federated, central or imported, continue texts.
 
-    It takes the most likely token each time unless --temperature is given, as transformers does: the same command gives
-    the same text. Of a private run the newest released checkpoint is used. What the run states of its privacy is said
-    once; a model that is NOT PRIVATE may repeat what people wrote.
+    It takes the most likely token each time, so the same command gives the same text, unless you give --temperature. It
+    uses the last checkpoint, and of a private run the newest released one. It prints the run's privacy statement once.
+    A model that is NOT PRIVATE may repeat what people wrote.
     """
 
     settings: GenerationSettings
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
     prompt: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Text to continue; several by several --prompt. An empty one begins a text."""
+    """Text to continue. Give --prompt several times for several texts. An empty one begins a text."""
     prompts: Path | None = None
-    """File of prompts, one a line; where it ends in .jsonl, the field prompt of each line."""
+    """File of prompts, one a line. If it ends in .jsonl, the field prompt of each line."""
     json: bool = False
     """Print JSON Lines: first a line of the run and its privacy, then a line for each prompt. It has the completion,
-    its tokens (ids) and why it ends: eos, the model ended the text; max_tokens; max_length, the model reads no longer
-    texts."""
+    its tokens (ids) and why it ends. eos: the model ended the text. max_tokens: it has as many as asked for.
+    max_length: the model cannot read longer texts."""
     vocabulary: Path | None = None
     """Tokenizer: its JSON file, or the folder of a data set. If not given, that of the run's data set."""
 

@@ -48,7 +48,7 @@ class AuthorityCommand(_InFolder):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerCommand(_InFolder):
-    """Make the server's certificate and key, in place of earlier ones; a server that runs takes them up by itself."""
+    """Make the server's certificate and key, in place of earlier ones; a running server takes them up by itself."""
 
     host: tuple[str, ...] = ()
     """Names or addresses that clients dial, beside those of loopback. If none is given, those of the existing
@@ -148,7 +148,7 @@ class EnrolCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class RevokeCommand(_InFolder):
-    """Let a client in no more, from its next call on; the server need not be started again."""
+    """Refuse a client, from its next call on; you need not restart the server."""
 
     name: tyro.conf.Positional[str]
     """The client's name. No other client ever gets it."""

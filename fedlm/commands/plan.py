@@ -1,4 +1,4 @@
-"""`fedlm plan`: what clients train that have none of our code."""
+"""`fedlm plan`: plans, which clients without fedlm's models train by."""
 
 import json
 import math
@@ -24,8 +24,8 @@ class ExportCommand:
     """Write the plan of a federated run: a model of LiteRT (TensorFlow Lite) that trains, makes uploads and predicts,
     and a manifest that says how a client runs it.
 
-    A server with a key for plans makes the same plan itself, for clients that check in; an export is to look into, and
-    for applications that come with it. The package ai-edge-litert writes it.
+    A server with a key for plans makes the same plan itself, for clients that check in. Export one to look into it, or
+    to ship it with an application. The package ai-edge-litert writes it.
     """
 
     run: tyro.conf.Positional[Path]

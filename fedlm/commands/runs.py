@@ -63,8 +63,8 @@ class CompareCommand:
 class CleanCommand:
     """Remove what runs do not need: checkpoints but the last, and what an interruption left half-written.
 
-    Only says what would be removed, unless --yes is given. A run whose checkpoints but the last are gone goes on as
-    before; should its last one be damaged, it has to begin anew. Nothing of a running run is removed, and no ledger or
+    The command only says what it would remove, unless you give --yes. A run can go on from its last checkpoint alone.
+    If that one is damaged, the run has to begin anew. The command removes nothing of a running run, and no ledger or
     secret of a private run that might go on.
     """
 

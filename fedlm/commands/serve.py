@@ -61,9 +61,9 @@ class ServeCommand:
     page: Path | None = None
     """Folder of the browser client, `build/page` of clients/javascript. The server shows it at its address."""
     balancers: tuple[str, ...] = ()
-    """Addresses, or networks such as 10.0.0.0/28, of balancers that pass TLS through: each connection of theirs must
-    begin with a head of the PROXY protocol, version 1 or 2, and counts as one of the address that it names. From
-    anybody else such a head is refused, as it is no TLS."""
+    """Addresses, or networks such as 10.0.0.0/28, of balancers that pass TLS through. Each of their connections must
+    begin with a head of the PROXY protocol, version 1 or 2, and counts for the address that the head names. The server
+    refuses such a head from anybody else, because it is not TLS."""
     tls_proxy: str | None = None
     """A proxy at which the TLS of clients ends: the name in its certificate, as `fedlm keys client` makes one, or on
     the same machine unix:PATH of a socket. The server makes the socket, and only processes of its own user can open it

@@ -75,8 +75,8 @@ class _ClippingSettings:
     """Standard deviation of the noise on the count of clipped updates, in clients. If not given, report-goal / 20, but
     at least the noise multiplier."""
     noise_seed: Literal["entropy", "experiment"] = "entropy"
-    """entropy: nobody can compute the noise again; the ledger's folder keeps its secret. experiment: the noise follows
-    from the seed, for runs that must be repeatable; such a run is NOT PRIVATE, and says so."""
+    """Where the noise comes from. entropy: nobody can compute it again; the ledger's folder keeps its secret.
+    experiment: it follows from the seed, so the run is repeatable, is NOT PRIVATE, and says so."""
 
 
 @dataclass(frozen=True, kw_only=True)

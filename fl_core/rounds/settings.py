@@ -34,9 +34,9 @@ class TrainingSettings:
     client_max_examples: Count | None = None
     """Most examples (sentences) that a client trains on in an epoch; it counts for no more in the weighted mean."""
     client_cap_order: CapOrder = "shuffle_then_cap"
-    """Which examples client-max-examples keeps. shuffle_then_cap: the first after all were shuffled, so others in every
-    epoch and round (FedJAX's shuffle_repeat_batch shuffles all like this). cap_then_shuffle: the first as they are
-    stored, the same in every round (as the Stack Overflow code of google-research/federated)."""
+    """Which examples client-max-examples keeps. shuffle_then_cap: shuffles all, then keeps the first, so others in
+    every epoch and round (as FedJAX's shuffle_repeat_batch shuffles). cap_then_shuffle: keeps the first as they are
+    stored, the same in every round (as google-research/federated does for Stack Overflow)."""
     client_batches_across_epochs: bool = False
     """Cut a client's epochs, laid end to end, into batches, so that only the very last may be partly filled (as
     google-research/federated; FedJAX fills that one up too). Else each epoch ends with its own partly filled batch."""
@@ -66,8 +66,8 @@ class TrainingSettings:
     """Scale an update down to this L2 norm on the server. This alone gives no privacy guarantee."""
     update_norm_bound: Literal["auto", "adaptive", "none"] = "auto"
     """What bounds the norms of updates if update-clip-norm is not given. adaptive: four times the median norm of the
-    latest cohorts. In a run's first round every update then counts by its direction alone, so that a few clients cannot
-    move the model at will. none: nothing. auto: adaptive in a deployment without privacy, none in a simulation, whose
+    latest cohorts. In a run's first round only the direction of an update then counts, so a few clients cannot move the
+    model at will. none: nothing. auto: adaptive in a deployment without privacy, none in a simulation, because its
     clients are honest. With privacy update-clip-norm bounds them."""
 
     compression: CompressionName | None = None

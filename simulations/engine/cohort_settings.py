@@ -24,11 +24,11 @@ class CohortSettings:
     cohort_size: Count = 50
     """Clients that take part in a round, drawn without replacement."""
     cohort_sampler: CohortSamplerName = "uniform"
-    """How a round's clients are drawn. uniform: all alike. weighted: one after another, with probability proportional
-    to weight among those that are left. availability: uniformly among those that are available when the round begins,
-    or all of them if they are fewer than cohort-size. Privacy can be accounted for the others. poisson: each client
-    independently, cohort-size of them on average. min_separation: uniformly among those that may take part again.
-    shuffled_epochs: all clients in a random order, then in another."""
+    """How a round's clients are drawn. Without privacy: uniform, all with the same probability; weighted, one after
+    another with probability proportional to weight; availability, uniformly among available clients, or all of these
+    if they are fewer than cohort-size. With or without privacy: poisson, each client independently, cohort-size on
+    average; min_separation, uniformly among clients that may take part again; shuffled_epochs, all clients in a random
+    order, then in another."""
     min_separation: Count = 1
     """For the min_separation sampler: least difference between the numbers of two rounds of a client; 1 allows adjacent
     rounds."""

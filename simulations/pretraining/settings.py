@@ -95,8 +95,8 @@ class _Privacy:
     """constant: longer gradients are scaled down to the clip norm. automatic: all are scaled to about the clip norm.
     per_layer: each parameter array is clipped alone."""
     noise_seed: Literal["entropy", "experiment"] = "entropy"
-    """entropy: nobody can draw the noise and batches again; the ledger's folder keeps their secret. experiment: they
-    follow from the seed, for runs that must be repeatable; such a run is NOT PRIVATE, and says so."""
+    """Where noise and batches come from. entropy: nobody can draw them again; the ledger's folder keeps their secret.
+    experiment: they follow from the seed, so the run is repeatable, is NOT PRIVATE, and says so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +108,8 @@ class _Optimization:
     learning_rate: Positive = 1e-3
     """Highest learning rate."""
     schedule: ScheduleName = "constant"
-    """How the learning rate falls after the warm-up, to final-learning-rate at the end: linear by the same amount in
-    every step, exponential by the same factor, cosine along half a wave. constant: it does not fall."""
+    """How the learning rate falls after the warm-up, to final-learning-rate at the end. linear: by the same amount in
+    every step. exponential: by the same factor. cosine: along half a wave. constant: it does not fall."""
     final_learning_rate: NotNegative = 0.0
     """Learning rate at the end of the run; above 0 for exponential."""
     warmup_steps: CountOrZero = 0

@@ -26,9 +26,9 @@ class FiguresCommand:
     laws: tyro.conf.Positional[Path | None] = None
     """File of laws, as `fedlm laws fit` makes it."""
     figure: str
-    """Which figure: figure1, figure3, figure4, figure5, figure6, figure13, figure15, figure16, figure17, figure18 or
-    figure19 of McKenna et al. 2025, kaplan for the power laws of Kaplan et al. 2020, vaultgemma for the parabolas of
-    the learning rate, or all."""
+    """Which figure, or all. Figures of McKenna et al. 2025: figure1, figure3, figure4, figure5, figure6, figure13,
+    figure15, figure16, figure17, figure18 and figure19. kaplan: the power laws of Kaplan et al. 2020. vaultgemma: the
+    parabolas of the learning rate."""
     out: Path
     """File of the picture, a PNG; with --figure all, a folder."""
     measurements: Path | None = None

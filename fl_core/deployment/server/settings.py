@@ -75,12 +75,12 @@ class _Selection:
     """Name of the people whose devices take part. With privacy a device counts its rounds for each population, and
     refuses more than the first plan that it was shown allows."""
     aggregation: RobustName = "mean"
-    """How the updates of a round become one. mean: they are added as they come and forgotten. median and trimmed_mean
-    go parameter by parameter and stay within the range of the honest clients (Yin et al. 2018): the median where fewer
-    than half are dishonest, the trimmed mean where no more are than it leaves out at an end. All clients count the
-    same. The server keeps every update until the round's end: 4 bytes a parameter of each, and room for twice as many
-    as it selects, in a file in the run's folder, besides 8 bytes a parameter of memory. Not with privacy, whose noise
-    is made for sums. There, and with the mean, update-clip-norm bounds what one client can do."""
+    """How the updates of a round become one. mean: the server adds each update and forgets it; update-clip-norm bounds
+    what one client can do. median, trimmed_mean: each parameter stays within the range of the honest clients (Yin et
+    al. 2018), if fewer than half are dishonest (median), or no more than are left out at each end (trimmed_mean). Both
+    count all clients the same. They keep every update until the round ends, in a file in the run's
+    folder, with 4 bytes for each parameter and room for twice the selected clients. They also need 8 bytes of memory
+    for each parameter. Neither works with privacy, because its noise is made for sums."""
     trimmed_part: Annotated[float, Range(above=0, below=0.5)] = 0.1
     """Share of the updates that trimmed_mean leaves out at each end."""
 

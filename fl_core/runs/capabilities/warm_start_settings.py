@@ -16,10 +16,10 @@ class WarmStartSettings(PartSettings):
     """Folder of a run to begin with. This run takes that run's last parameters instead of random ones, and states what
     that run has spent of its people's privacy, too. Both have the same model and vocabulary."""
     initial_data: InitialData = "same"
-    """Whose text made the parameters of init-from, and of all runs that they come from. same: text of this run's
-    people, or unknown; a run that was not private then makes this one NOT PRIVATE, and what a private one spent is
-    composed with what this one spends. public: public text. disjoint: other people's text. The statement repeats public
-    and disjoint as assumptions. In a deployment everybody who may take part is one of its people."""
+    """Whose text made the parameters of init-from, and of all runs behind them. same: text of this run's people, or
+    unknown text. The statement then composes what a private run spent with what this run spends. A run without privacy
+    makes this one NOT PRIVATE. public: public text. disjoint: other people's text. The statement repeats public and
+    disjoint as assumptions. In a deployment everybody who may take part is one of its people."""
 
     def check_run(self, run: Any) -> None:
         check_initial_data(self.init_from, self.initial_data)

@@ -25,9 +25,9 @@ class ExportSettings:
     """What an example is."""
 
     content: Literal["text", "ids"] = "text"
-    """What an example has: the feature `tokens` with its text; or `x` and `y`, token ids that a model reads and
-    predicts, with the store's own numbers (PAD 0, BOS 1, EOS 2, OOV 3; with a vocabulary of Gemma BOS 2, EOS 1). A
-    Parquet file always has text and all token ids."""
+    """What an example has. text: the feature `tokens` with its text. ids: the features `x` and `y`, token ids that a
+    model reads and predicts. The numbers are the store's: PAD 0, BOS 1, EOS 2, OOV 3 (with a vocabulary of Gemma BOS 2,
+    EOS 1). A Parquet file always has text and all token ids."""
     length: Count = 20
     """Number of token ids of `x` and of `y`. Longer examples are cut, shorter ones padded."""
 

@@ -76,10 +76,10 @@ class RecommendationSettings(VocabularyPrivacySettings):
     min_interactions: Count = 5
     """Leave out users and items with fewer interactions; 1 keeps all."""
     filter: Literal["iterated", "once", "users"] | None = None
-    """iterated: go on until all users and items that are left have min_interactions among themselves. once: count both
-    before anything is left out, as SASRec's published preprocessing does, so that some that are left have fewer. users:
-    leave out users alone, by their own interactions with items of the catalogue. If not given, users if a catalogue is
-    given or private, which leaves no choice, else iterated."""
+    """How to leave out users and items. iterated: repeat until all that remain have min_interactions among themselves.
+    once: count once, before anything is left out; some that remain then have fewer (SASRec's published preprocessing).
+    users: leave out only users, by their own interactions with items of the catalogue. If not given, iterated. A
+    catalogue that is given or private allows only users."""
     catalogue: Path | None = None
     """File of all items, one a line; or another store of items, or its tokenizer.json. Interactions with other items
     are left out. Without it the interactions make the catalogue, held-out ones included."""

@@ -33,9 +33,10 @@ class Interactions:
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """The files. With parquet a folder stands for the files in it whose names end in .parquet."""
     format: Form = field(kw_only=True)
-    """pairs: lines `user item` in the order of time. movielens: ratings.dat, ratings.csv or u.data as GroupLens
-    publishes them. csv, jsonl, parquet: tables with the fields that --user, --item and --time name; reviews of Amazon
-    are jsonl with reviewerID, asin and unixReviewTime, and since 2023 with user_id, parent_asin and timestamp."""
+    """Form of the files. pairs: lines `user item` in the order of time. movielens: ratings.dat, ratings.csv or u.data
+    as GroupLens publishes them. csv, jsonl, parquet: tables with the fields that --user, --item and --time name.
+    Reviews of Amazon are jsonl with reviewerID, asin and unixReviewTime, since 2023 with user_id, parent_asin and
+    timestamp."""
     user: str | None = field(default=None, kw_only=True)
     """Name of a table's field with the user, a string or a whole number. If not given, user."""
     item: str | None = field(default=None, kw_only=True)

@@ -41,13 +41,13 @@ class StackExchange:
     """
 
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Archives as they are published, SITE.stackexchange.com.7z, which are read without being extracted; or files
-    SITE.Posts.xml and SITE.Comments.xml, which several workers read at once and which may be compressed: .gz, .bz2 or
-    .xz; or folders of these, or of folders named after sites that hold Posts.xml and Comments.xml."""
+    """Published archives, SITE.stackexchange.com.7z. Or files SITE.Posts.xml and SITE.Comments.xml, also compressed
+    (.gz, .bz2 or .xz); several workers read these at once. Or folders of these. Or a folder with a folder for each
+    site, which holds Posts.xml and Comments.xml."""
     split: Literal["user", "stackoverflow"] = "user"
-    """user: users are split 80/10/10. stackoverflow: as the published Stack Overflow data is split: heldout has the
-    users whose id is a multiple of 10, train what all others wrote before --split-date, and test what they wrote
-    since; rows without a date are left out, and counted."""
+    """How text is split. user: 80/10/10 by users. stackoverflow: as the published Stack Overflow data. Its heldout
+    split has the users whose id is a multiple of 10. Others' text is in train before --split-date, and in test from
+    then on. Rows without a date are left out and counted."""
     split_date: str = "2018-01-01"
     """First day (UTC) of the test split, where the split is stackoverflow."""
     comments: bool = True
