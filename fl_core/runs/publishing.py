@@ -5,7 +5,7 @@ before the first round. Numbers that were counted or measured on the way stay in
 """
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 from zipfile import BadZipFile
@@ -20,60 +20,28 @@ from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_down, rounded_up
 from fedlm.fl_core.privacy.origins.ancestry import (
     NOT_PRIVATE,
-    Phase,
-    as_records,
     recorded_ancestry,
     settings_in,
-    why_not_private,
 )
-from fedlm.fl_core.privacy.origins.publisher_claims import claims_as_json, not_private_with_claims
 from fedlm.fl_core.privacy.origins.vocabulary_origin import (
     ORIGIN_FIELD,
-    TEXT_FIELD,
     TOKENIZER_FILE,
     VocabularyOrigin,
     tokenizer_file,
 )
-from fedlm.fl_core.privacy.promise.spending import law_of, least_covered, vocabularies_of
-from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
-from fedlm.fl_core.privacy.statement import state_plan
+from fedlm.fl_core.privacy.promise.spending import least_covered, vocabularies_of
 from fedlm.fl_core.runs.capabilities.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.capabilities.reattention import ERRORS_FACT, ERRORS_FILE, errors_as_text, read_errors
 from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.outcome import fit_parameters, ledger_in, refuse_not_finite, stored_parameters
 from fedlm.fl_core.runs.places import place_in
+from fedlm.fl_core.runs.published_statement import state_release, whole_record
 from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import Params
 
 MODEL_FILE, SETTINGS_FILE = "model.npz", "settings.json"
 STATEMENT_FILE, PAGE_FILE = "statement.json", "statement.html"
 
-WITHHELD = (
-    "how many clients and examples took part in each round, and who; how often, and how close together, one did",
-    "bytes and tokens that were sent and trained on",
-    "updates that were dropped because they were not finite, and whether and when the run counted as diverged",
-    "training losses, norms of updates and gradients, and how many were clipped",
-    "scores on held-out and test clients, of whom nothing is promised",
-    "times, interruptions and restarts",
-    "the state of the noise and of the optimizer, and the secret of the noise",
-)
-"""What stays in the folder of the run, in words."""
-OPERATOR = (
-    "everything that is withheld here, as it was counted, without noise",
-    "in a simulation or in central training, all text; in a deployment, each client's update before it is added",
-    "the secret of the noise, with which the noise can be taken away",
-)
-"""What whoever ran the training has seen, in words."""
-ACCOUNTANT = (
-    "all releases are composed by one accountant: those of bounded participation as one Gaussian mechanism (Balle and "
-    "Wang 2018), sampled ones by their privacy loss distributions, a private selection by Renyi divergences (Papernot "
-    "and Steinke 2022); epsilon is an upper bound"
-)
-PLANNED = (
-    "epsilon is that of all planned rounds, at least what was spent, since how many ran may depend on the models that "
-    "were released",
-    "what was fixed beforehand is public: the settings, and with them the order of magnitude of how many take part",
-)
 _PATHS = ("data", "cache", "init_from", "availability_trace", "cohort_weights", "relevance")
 
 
@@ -116,25 +84,16 @@ def publish(
         about, params, _ = released(run)
         params = whole_parameters(run, about, params)
         ledger = ledger_in(run)
-        stated = _stated(run, about, ledger)
+        stated = state_release(about, ledger)
     corrected = about.get(ERRORS_FACT)
     errors = None if corrected is None else read_errors(run, corrected)
     found, origin = _tokenizer(about, "" if ledger is None else ledger.plan.unit, tokenizer, fingerprint_of)
     why_tokenizer = _about_tokenizer(found, origin, uncovered_tokenizer)
     with_tokenizer = found is not None and (origin.covered or uncovered_tokenizer)
-    record = {
-        "private": stated["privacy_guarantee"] is not None,
-        "model": settings_in(about).get("model"),
-        "parameters_sha256": parameters_digest(params),
-        **stated,
-        "accountant": ACCOUNTANT,
-        "stated": list(PLANNED),
-        "vocabulary": origin.as_json() | {"tokenizer": why_tokenizer},
-        "seen_by_the_operator": list(OPERATOR),
-        "withheld": list(WITHHELD),
-    }
+    of_model = {"model": settings_in(about).get("model"), "parameters_sha256": parameters_digest(params)}
+    record = whole_record(stated, of_model, origin.as_json() | {"tokenizer": why_tokenizer})
     with whole_folder(out) as made:
-        _write(made, _without_text(record), params, about)
+        _write(made, record, params, about)
         if errors is not None:
             (made / ERRORS_FILE).write_text(errors_as_text(errors), encoding="utf-8")
         if with_tokenizer and found is not None:
@@ -203,48 +162,6 @@ def released(run: Path) -> Released:
             "somewhere else, so that nothing is known of it"
         )
     return Released(ledger.about, params, steps)
-
-
-def _stated(run: Path, about: dict[str, Any], ledger: PrivacyLedger | None) -> dict[str, Any]:
-    """State what all planned rounds spend, without the names of folders, and without what was computed of text: whoever
-    knows all but one client's text could find that one's out by a fingerprint."""
-    nameless = [
-        _as_planned(phase)._replace(folder=f"run {number} of its history")
-        for number, phase in enumerate(recorded_ancestry(about), start=1)
-    ]
-    if ledger is None:
-        said = not_private_with_claims(NOT_PRIVATE, nameless)
-        promise = {"privacy": said, "privacy_guarantee": None, **claims_as_json(nameless, private=False)}
-        return promise | {"ancestry": _without_fingerprints(nameless), "not_private_because": [why_not_private(about)]}
-    statement = state_plan(ledger.plan, ledger.delta, about | {"ancestry": as_records(nameless)})
-    # The epsilon of a run that nobody had chosen is no property of one that was.
-    alone = statement.total is not None and law_of(statement.tuning) is None
-    own = statement.own.as_json() if alone else None
-    ancestry = _without_fingerprints(statement.ancestry)
-    return statement.as_json() | {"ancestry": ancestry, "guarantee_of_this_run_alone": own}
-
-
-def _as_planned(phase: Phase) -> Phase:
-    """Take a training for as long as it was planned: how long it went on may depend on its text. Without a plan nothing
-    fixed its length beforehand, and none is told."""
-    if phase.plan is None:
-        return phase._replace(steps=0)
-    return phase._replace(steps=phase.plan["rounds"], generations=[[0, phase.plan["rounds"]]])
-
-
-def _without_fingerprints(ancestry: Sequence[Phase]) -> list[dict[str, Any]]:
-    # A ledger's hashes are made of the text's fingerprint too.
-    made_of_text = ("training_data_sha256", "parameters_sha256", "ledger")
-    return [
-        {name: value for name, value in record.items() if name not in made_of_text} for record in as_records(ancestry)
-    ]
-
-
-def _without_text(record: Any) -> Any:
-    """Leave out whose text vocabularies and relevances were made of, by whichever fingerprint, at any depth."""
-    if isinstance(record, dict):
-        return {name: _without_text(value) for name, value in record.items() if name != TEXT_FIELD}
-    return [_without_text(value) for value in record] if isinstance(record, list | tuple) else record
 
 
 def _tokenizer(

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from fedlm.command_line.command import Command, Group
 from fedlm.command_line.options import read_options
 from fedlm.commands.account.central import DpSgdCommand, state_central
+from fedlm.commands.account.check import CheckCommand, check
 from fedlm.commands.account.federated import command_of, state_federated
 from fedlm.commands.account.plot import PlotCommand, draw
 from fedlm.commands.account.printing import print_statement
@@ -65,6 +66,7 @@ _KINDS = {
         BudgetCommand,
         partial(_stated, state_budget),
     ),
+    "check": _Kind("whether a release's statement follows from its plan, without the run", CheckCommand, check),
     "published": _Kind("what others have published, and what we find for the same plans", PublishedCommand, compare),
     "plot": _Kind(
         "epsilon against rounds, and the noise of the mechanisms side by side, as a picture", PlotCommand, draw

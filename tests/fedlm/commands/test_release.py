@@ -20,6 +20,7 @@ from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.publishing import PAGE_FILE, load_published
+from fedlm.fl_core.runs.statement_check import check_statement, read_statement
 from fedlm.models.registry import create_model
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.evaluation.trained_models import open_model
@@ -46,6 +47,13 @@ def release(fedlm_here, *words):
     return result.returncode, result.stdout + result.stderr
 
 
+def statement_in(out):
+    """Read the statement of a release, which fits its schema and follows from its plan."""
+    record = read_statement(out / "statement.json")
+    assert check_statement(record).findings == ()
+    return record
+
+
 @pytest.mark.long
 def test_model_settings_and_statement_are_published(runs, fedlm_here, tmp_path, small_store):
     status, said = release(fedlm_here, runs / "second", "--out", tmp_path / "out")
@@ -54,7 +62,7 @@ def test_model_settings_and_statement_are_published(runs, fedlm_here, tmp_path, 
     files = {path.name for path in (tmp_path / "out").iterdir()}
     assert files == {"model.npz", "settings.json", "statement.json", "statement.html"}
     summary = json.loads((runs / "second" / "summary.json").read_text())
-    record = json.loads((tmp_path / "out" / "statement.json").read_text())
+    record = statement_in(tmp_path / "out")
     assert record["private"]
     assert record["privacy_guarantee"] == summary["privacy_guarantee"]
     assert record["guarantee_of_this_run_alone"]["epsilon"] < record["privacy_guarantee"]["epsilon"]
@@ -98,7 +106,7 @@ def test_how_long_a_training_before_went_on_is_not_published(runs, fedlm_here, t
     ledger.intend(before.releases[-1])
     status, said = release(fedlm_here, tmp_path / "run", "--out", tmp_path / "out")
     assert status == 0, said
-    record = json.loads((tmp_path / "out" / "statement.json").read_text())
+    record = statement_in(tmp_path / "out")
     assert (record["ancestry"][0]["steps"], record["ancestry"][0]["generations"]) == (9, [[0, 9]])
     assert record["privacy_guarantee"]["epsilon"] == pytest.approx(gaussian_epsilon(4.0, math.sqrt(10), 1e-5))
     assert "composed with 9 releases" in record["privacy"]
@@ -121,7 +129,7 @@ def test_a_vocabulary_that_is_private_for_each_client_is_withheld_where_units_ho
         out = tmp_path / f"out{number}"
         status, said = release(fedlm_here, tmp_path / "run", "--out", out)
         assert status == 0, said
-        record = json.loads((out / "statement.json").read_text())
+        record = statement_in(out)
         assert record["vocabulary"]["covered"] == (out / "tokenizer.json").exists() == published
         assert ("VOCABULARY NOT COVERED" in record["privacy"]) == (not published)
 
@@ -132,7 +140,7 @@ def test_a_run_that_is_not_private_says_so_in_the_biggest_letters(runs, fedlm_he
     assert "NOT PRIVATE" in said
     assert (tmp_path / "out" / "tokenizer.json").is_file()
     assert '<p class="huge">NOT PRIVATE</p>' in (tmp_path / "out" / PAGE_FILE).read_text()
-    record = json.loads((tmp_path / "out" / "statement.json").read_text())
+    record = statement_in(tmp_path / "out")
     assert (record["private"], record["privacy_guarantee"]) == (False, None)
     assert "operator's word" in record["vocabulary"]["tokenizer"]
 

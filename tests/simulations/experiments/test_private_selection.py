@@ -19,6 +19,7 @@ from fedlm.fl_core.privacy.promise.private_selection import SelectionEvent, comp
 from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release
 from fedlm.fl_core.runs.publishing import publish
 from fedlm.fl_core.runs.recorded_runs import find_runs
+from fedlm.fl_core.runs.statement_check import check_statement, read_statement
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.in_memory import InMemoryText
@@ -123,7 +124,9 @@ def test_nothing_gives_the_best_of_several_the_epsilon_of_one(selected, tmp_path
         assert all_in in text, name
         assert f"epsilon = {one}" not in text, name
         assert f"epsilon {one}" not in text, name
-    assert json.loads((tmp_path / "public" / "statement.json").read_text())["guarantee_of_this_run_alone"] is None
+    record = read_statement(tmp_path / "public" / "statement.json")
+    assert record["guarantee_of_this_run_alone"] is None
+    assert check_statement(record).findings == ()
     for path in trials_in(out):
         if path != (out / "chosen").resolve():
             assert not publish(path, tmp_path / path.name, lambda path: "", None).private

@@ -14,6 +14,7 @@ from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.statement import state
 from fedlm.fl_core.runs.publishing import publish
+from fedlm.fl_core.runs.statement_check import check_statement, read_statement
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from fedlm.simulations.experiments.configuration import Experiment
@@ -56,7 +57,8 @@ def test_ledger_summary_and_release_say_it(small_store, tmp_path, origin):
     assert state(ledger).vocabulary == origin
     published = publish(tmp_path / "run", tmp_path / "out", lambda path: Tokenizer.load(path).fingerprint)
     assert ("tokenizer.json" in published.files) == origin.covered
-    stated = json.loads((tmp_path / "out" / "statement.json").read_text())
+    stated = read_statement(tmp_path / "out" / "statement.json")
+    assert check_statement(stated).findings == ()
     assert stated["vocabulary"]["covered"] == origin.covered
     assert stated["privacy_guarantee"] == summary["privacy_guarantee"]
 
@@ -78,7 +80,8 @@ def test_a_release_tells_nobodys_fingerprint_and_keeps_their_words(small_store, 
     assert made_of in (tmp_path / "run" / "privacy" / "ledger.jsonl").read_text()
     for path in (tmp_path / "out").iterdir():
         assert made_of.encode() not in path.read_bytes(), path
-    stated = json.loads((tmp_path / "out" / "statement.json").read_text())
+    stated = read_statement(tmp_path / "out" / "statement.json")
+    assert check_statement(stated).findings == ()
     assert stated["vocabulary"]["covered"] == stated["vocabulary_origin"]["covered"] == (kind == "private")
 
 

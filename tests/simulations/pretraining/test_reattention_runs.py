@@ -14,6 +14,7 @@ from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.fl_core.runs.capabilities.reattention import ERRORS_FACT, ERRORS_FILE, read_errors, refuse_reattention
 from fedlm.fl_core.runs.data_budget import DataBudget
 from fedlm.fl_core.runs.publishing import publish
+from fedlm.fl_core.runs.statement_check import check_statement, read_statement
 from fedlm.models.families.reattention import ReattentionConfig, reattention_transformer
 from fedlm.models.registry import ModelEntry, create_model
 from fedlm.simulations.data.relevance import count_relevance
@@ -162,7 +163,9 @@ def test_the_constants_are_published_with_the_model(trained, tmp_path):
     out = tmp_path / "published"
     assert ERRORS_FILE in publish(trained[1], out, lambda path: Tokenizer.load(path).fingerprint).files
     assert read_errors(out) == read_errors(trained[1])
-    assert json.loads((out / "statement.json").read_text())["relevance_origin"]["kind"] == "private"
+    record = read_statement(out / "statement.json")
+    assert record["relevance_origin"]["kind"] == "private"
+    assert check_statement(record).findings == ()
 
 
 def test_a_control_permutes_them(settings_of, files):

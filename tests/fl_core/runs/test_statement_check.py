@@ -1,0 +1,244 @@
+"""A release's statement fits its schema, and whoever changes it is found out."""
+
+import copy
+import dataclasses
+import json
+import math
+from fnmatch import fnmatch
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from fedlm.commands.cli import main
+from fedlm.fl_core.json_text import json_text
+from fedlm.fl_core.privacy.origins.ancestry import OF_A_PUBLISHER, Phase, as_records
+from fedlm.fl_core.privacy.origins.publisher_claims import PublisherClaim
+from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, PrivateVocabulary, VocabularyOrigin
+from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.promise.central_plan import central_plan
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.statement import state_plan
+from fedlm.fl_core.runs.published_statement import describe, statement_schema, whole_record
+from fedlm.fl_core.runs.statement_check import UNCHECKED
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "statement.md"
+DELTA, TEXT = 1e-5, "f" * 64
+PRIVATE_WORDS = VocabularyOrigin("private", PrivateVocabulary(2.0, 5e-9, 3.0, 50.0, 1e-9, 100), release="one")
+GAUSSIAN = PrivacyPlan("gaussian", 3, 5.0, BoundedParticipation(2))
+BEFORE = Phase(
+    *("simulate", "run 1 of its history", 8, "0" * 64, TEXT, "same"),
+    plan=PrivacyPlan("tree", 8, 6.0, BoundedParticipation(2, 2)).as_json(),
+    generations=[[0, 8]],
+    vocabulary=PRIVATE_WORDS.as_json(),
+)
+IMPORTED = Phase(
+    *("model import", "run 1 of its history", 0, "0" * 64, None, "public"),
+    not_private=OF_A_PUBLISHER,
+    claim=PublisherClaim(epsilon=2.0, delta=1.1e-10, unit="sequence", source="a report").as_json(),
+)
+SELECTED = {
+    "selection": {"distribution": "truncated_negative_binomial", "expected_trials": 5.0, "eta": 1.0},
+    "chosen": True,
+}
+PLANS = {
+    "bounded": (GAUSSIAN, {}),
+    "tree": (PrivacyPlan("tree", 9, 3.0, BoundedParticipation(2, 3), 5, True), {}),
+    "sampled": (PrivacyPlan("gaussian", 20, 2.0, PoissonParticipation(0.05)), {}),
+    "central": (central_plan(1000, 20, 30, 1.5, truncated_batch_size=60, adjacency="zero_out"), {}),
+    "composed": (GAUSSIAN, {"ancestry": as_records([BEFORE]), ORIGIN_FIELD: PRIVATE_WORDS.as_json()}),
+    "claimed": (GAUSSIAN, {"ancestry": as_records([IMPORTED])}),
+    "compared": (GAUSSIAN, {"tuning": {"runs": 4}}),
+    "selected": (GAUSSIAN, {"tuning": SELECTED}),
+}
+
+
+def tables():
+    """The part of the page that lists all fields."""
+    schema, lines = statement_schema(), []
+    of_guarantee = schema["$defs"]["guarantee"]["properties"]
+    for heading, fields in (("Fields", schema["properties"]), ("Fields of a guarantee", of_guarantee)):
+        lines += [f"## {heading}", "", "| field | what it is | SP 800-226 |", "| --- | --- | --- |"]
+        for name, field in fields.items():
+            lines.append(f"| `{name}` | {field['description']} | {field.get('x-nist-sp-800-226', '')} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def test_the_page_has_every_field_of_the_schema():
+    assert PAGE.read_text("utf-8").rstrip().endswith(tables().rstrip())
+
+
+def statement(plan, factor=1.0, **about):
+    """Make the statement of a release, its epsilons multiplied by a factor."""
+    found = state_plan(plan, DELTA, {"training_data_sha256": TEXT} | about)
+    if found.total is not None:
+        own, total = (dataclasses.replace(one, epsilon=one.epsilon * factor) for one in (found.own, found.total))
+        found = found._replace(own=own, total=total)
+    of_model = {"model": "cifg_tiny", "parameters_sha256": "0" * 64}
+    vocabulary = found.vocabulary.as_json() | {"tokenizer": "published"}
+    return json.loads(json_text(whole_record(describe(found, plan, DELTA, TEXT), of_model, vocabulary)))
+
+
+@pytest.fixture
+def check(tmp_path, capsys):
+    """Check a record as a user does: the exit status, and what is said."""
+
+    def checked(record):
+        path = tmp_path / "statement.json"
+        path.write_text(record if isinstance(record, str) else json.dumps(record))
+        status = main(["account", "check", str(path)])
+        said = capsys.readouterr()
+        return status, said.out + said.err
+
+    return checked
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_statement_fits_its_schema_and_follows_from_its_plan(name, check):
+    plan, about = PLANS[name]
+    record = statement(plan, **about)
+    jsonschema.Draft202012Validator.check_schema(statement_schema())
+    jsonschema.validate(record, statement_schema(), jsonschema.Draft202012Validator)
+    assert record["private"]
+    assert TEXT not in json.dumps(record)
+    status, said = check(record)
+    assert status == 0, said
+    assert f"epsilon = {record['privacy'].split('epsilon = ')[1].split(',')[0]} at delta = 1e-05 follows" in said
+    assert all(one in said for one in UNCHECKED)
+
+
+def leaves(record, *place):
+    """All places of a record that hold a text, a number, a truth or nothing, or an empty list."""
+    inner = record.items() if isinstance(record, dict) else enumerate(record) if isinstance(record, list) else ()
+    if not inner:
+        yield place
+    for name, value in inner:
+        yield from leaves(value, *place, name)
+
+
+def others(value):
+    """What somebody may put in place of a value."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int | float):
+        return [value * 0.9 - 1e-6, value * 2 + 1, value - 1e-6]
+    if isinstance(value, str):
+        return [value + "!", ""]
+    return [1, "text"]
+
+
+def changed(record, place, value):
+    record = copy.deepcopy(record)
+    at = record
+    for one in place[:-1]:
+        at = at[one]
+    at[place[-1]] = value
+    return record
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["tree", "sampled", "composed", "claimed", "compared"])
+def test_whoever_changes_any_field_is_found_out(name, check):
+    plan, about = PLANS[name]
+    record = statement(plan, **about)
+    tried = 0
+    for place in leaves(record):
+        if any(fnmatch(".".join(map(str, place)), one) for one in UNCHECKED):
+            continue
+        at = record
+        for one in place:
+            at = at[one]
+        for value in others(at):
+            status, said = check(changed(record, place, value))
+            # Numbers for comparison alone may be those of another accountant.
+            free = place[-1] in ("epsilon_lower", "epsilon_by_rdp") and isinstance(value, float) and value > 0.99 * at
+            assert (status in (1, 2) and "Traceback" not in said) or (free and value < at), (place, value, said)
+            tried += 1
+    assert tried > 100
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["bounded", "composed"])
+def test_whoever_takes_a_field_or_a_line_away_is_found_out(name, check):
+    plan, about = PLANS[name]
+    record = statement(plan, **about)
+    for place in {one[:end] for one in leaves(record) for end in range(1, len(one) + 1)}:
+        less = copy.deepcopy(record)
+        at = less
+        for one in place[:-1]:
+            at = at[one]
+        del at[place[-1]]
+        assert check(less)[0] in (1, 2), place
+    for field in ("privacy_guarantee", "guarantee_of_this_run_alone"):
+        lines = record[field]["assumptions"]
+        assert "lacks" in check(changed(record, (field, "assumptions"), lines[1:]))[1]
+        assert "or one of them twice" in check(changed(record, (field, "assumptions"), [*lines, lines[0]]))[1]
+
+
+def test_what_is_claimed_falsely_is_named(check):
+    record = statement(GAUSSIAN)
+    epsilon = record["privacy_guarantee"]["epsilon"]
+    for place, value, words in (
+        (("privacy_guarantee", "epsilon"), epsilon / 2, f"but the plan spends {epsilon!r}: the statement claims less"),
+        (("privacy_guarantee", "epsilon"), epsilon * 2, "it is the number of another plan"),
+        (("plan", "noise_multiplier"), 2.0, "the statement claims less than that"),
+        (("plan", "noise_multiplier"), 9.0, "it is the number of another plan"),
+        (("plan", "rounds"), 4, "privacy_guarantee.rounds is 3, but from the plan follows 4"),
+        (("plan", "participation", "max_participations"), 3, "the statement claims less than that"),
+        (("delta",), 1e-6, "the statement claims less than that"),
+        (("plan", "unit"), "user: somebody", "privacy_guarantee.unit is 'client"),
+        (("privacy_guarantee", "adjacency"), "add-or-remove", "privacy_guarantee.adjacency is 'add-or-remove'"),
+    ):
+        status, said = check(changed(record, place, value))
+        assert (status, words in said, "DOES NOT HOLD" in said) == (1, True, True), said
+    sampled = statement(PrivacyPlan("gaussian", 20, 2.0, PoissonParticipation(0.05)))
+    status, said = check(changed(sampled, ("plan", "participation", "sampling_probability"), 0.1))
+    assert (status, "the statement claims less" in said) == (1, True)
+    status, said = check(changed(sampled, ("plan", "adjacency"), "zero_out"))
+    assert status == 1
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1 + 1e-12, 0), (1.005, 0), (1.02, 1), (1 - 1e-6, 1), (0.5, 1)])
+def test_an_accountant_may_be_a_little_looser_but_no_tighter(factor, expected, check):
+    record = statement(central_plan(1000, 20, 30, 1.5), factor)
+    status, said = check(record)
+    assert status == expected, said
+    assert ("the statement claims less" in said) == (factor < 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot be read as JSON"),
+        ("", "cannot be read as JSON"),
+        ("[" * 100_000, "cannot be read as JSON"),
+        ('{"epsilon": NaN}', "NaN is no number of JSON"),
+        ('{"kind": 1, "kind": 2}', "'kind' is there twice"),
+        ("[]", "the file: [] is not of type 'object'"),
+        ('{"kind": "other"}', "no statement of a release"),
+    ],
+)
+def test_what_is_no_statement_is_one_line_and_status_2(content, words, check, tmp_path, capsys):
+    if content is None:
+        assert main(["account", "check", str(tmp_path / "none.json")]) == 2
+        said = capsys.readouterr().err
+    else:
+        status, said = check(content)
+        assert status == 2
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def test_a_plan_that_there_cannot_be_is_no_statement(check):
+    record = statement(GAUSSIAN)
+    for place, value in ((("plan", "mechanism"), "magic"), (("plan", "participation", "kind"), "epochs")):
+        assert check(changed(record, place, value))[0] == 2
+
+
+def test_who_promises_nothing_may_say_so(check):
+    repeatable = statement(GAUSSIAN, experiment={"noise_seed": "experiment"})
+    assert not repeatable["private"]
+    assert check(repeatable)[0] == 0
+    assert check(changed(repeatable, ("private",), True))[0] in (1, 2)
+    assert math.isfinite(statement(GAUSSIAN)["privacy_guarantee"]["epsilon"])
