@@ -1,8 +1,8 @@
 """A model of people's devices: when they are there, whether they go away, how fast they and their links are, and how
 much text is on them. Everything is a function of the seed, the client's number and the time, and of nothing else.
 
-The defaults follow what is published of a large deployment (Bonawitz et al. 2019, "Towards federated learning at scale:
-system design", sections 2.3 and 9): four times as many devices at night as by day, and a tenth at most dropping out.
+The defaults follow published numbers of a large deployment: four times as many devices at night as by day, and at most
+a tenth that drop out (Bonawitz et al. 2019, "Towards federated learning at scale: system design", sections 2.3 and 9).
 """
 
 import math

@@ -36,14 +36,14 @@ class EvaluateCommand:
     model trains on the first as in a round, and is scored on the second before and after. The files are then named
     personalization_SPLIT.
 
-    With --tasks the model is scored on tasks of lm-evaluation-harness instead, a library that `pip install
-    'fedlm[evaluation]'` brings: multiple choice by log-likelihood, and answers that the model generates. It scores the
-    last checkpoint of any run, and of a private run only one that its ledger says was released.
+    With --tasks the command scores the model on tasks of lm-evaluation-harness instead, a library that `pip install
+    'fedlm[evaluation]'` brings. There it scores multiple choice by log-likelihood, and answers that the model
+    generates. It takes the last checkpoint of any run, and of a private run only one that its ledger names as released.
 
-    A run of any kind on data of recommendation is scored by where its model ranks each user's held-out item: HIT@k,
-    NDCG@k, the share of the catalogue that is recommended, and these by the popularity of the items. The scores of
-    recommending what is popular stand beside them. Rankings with --sampled-negatives or --keep-history have files of
-    their own, such as evaluation_SPLIT_100_negatives.
+    On data of recommendation it scores the rank that a model of any kind gives to each user's held-out item: HIT@k,
+    NDCG@k, the share of the catalogue that is recommended, and these by the popularity of the items. Beside them it
+    prints the scores of recommending the most popular items. Rankings with --sampled-negatives or --keep-history have
+    files of their own, such as evaluation_SPLIT_100_negatives.
     """
 
     run: tyro.conf.Positional[Path]

@@ -47,10 +47,10 @@ class ImportCommand:
 class ExportCommand:
     """Write the model of a run, of any kind, for other programs.
 
-    huggingface: as transformers reads it; for BERT and the decoders that are imported. safetensors: any model, in a
-    layout that docs/models.md describes. stablehlo: the same, and a program that computes logits without fedlm. Of a
-    run with --lora-rank these write the model with its adapters added. peft: the adapters alone, as Hugging Face's PEFT
-    reads them.
+    The form huggingface is for transformers; it works for BERT and the decoders that fedlm imports. The form
+    safetensors is for any model, in a layout that docs/models.md describes. The form stablehlo adds a program that
+    computes logits without fedlm. All three add the adapters of a run with --lora-rank to its model. The form peft
+    holds the adapters alone, for Hugging Face's PEFT.
     """
 
     run: tyro.conf.Positional[Path]

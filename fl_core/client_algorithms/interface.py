@@ -154,8 +154,8 @@ def check_comparable(algorithm: ClientAlgorithm) -> None:
         object.__setattr__(other, name, object())
         if other == algorithm and not isinstance(getattr(type(algorithm), name, None), functools.cached_property):
             raise ConfigurationError(
-                f"{setting('client_algorithm')} is a {kind} whose {name} is not a field, so that one with another "
-                f"{name} would count as the same; {remedy}, with @dataclass(frozen=True) above it too"
+                f"{setting('client_algorithm')} is a {kind} whose {name} is not a field, so one with another {name} "
+                f"would count as equal; {remedy}, with @dataclass(frozen=True) above it too"
             )
 
 
@@ -200,8 +200,8 @@ def check_private(algorithm: ClientAlgorithm, params: Params) -> None:
     if _kinds(sent_by_client(algorithm, params)) != _kinds(params):
         raise ConfigurationError(
             f"with the client algorithm {type(algorithm).__name__} a client sends more than its update, or something "
-            "else, and the clipping and noise of privacy are made for the update alone; take another client "
-            f"algorithm, or leave {setting('privacy')} out"
+            "else. The clipping and noise of privacy are made for the update alone. Take another client algorithm, or "
+            f"leave {setting('privacy')} out"
         )
 
 

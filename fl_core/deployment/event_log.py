@@ -1,7 +1,7 @@
 """What the server says of itself while it runs: one line an event, in JSON, without any client's data.
 
-What libraries say is in the same form. Warnings of one cause come once a second at most for each client, however many a
-crowd provokes, and how many there were of each client is not forgotten when lines are held back or files put aside.
+Libraries' messages have the same form. For each client and cause there is at most one warning a second, however many
+a crowd provokes. Held-back lines are counted for each client, and the counts outlast files that are put aside.
 """
 
 import contextlib

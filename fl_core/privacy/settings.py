@@ -200,8 +200,8 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
             self._refuse_without_effect(of_noise, "where epsilons is inf alone, since no run has noise")
         if self.clip_quantile is not None and math.inf in epsilons:
             raise ConfigurationError(
-                f"{setting('clip_quantile')} is {self.clip_quantile}, but epsilons has inf, and the clip norm of "
-                "runs without noise does not move, so that they could not be compared; leave one of the two out"
+                f"{setting('clip_quantile')} is {self.clip_quantile}, but epsilons has inf. The clip norm of runs "
+                "without noise does not move, so the runs could not be compared. Leave one of the two out"
             )
 
     def _refuse_settings_of_others(self, mechanisms: Sequence[PrivacyName], why: str) -> None:

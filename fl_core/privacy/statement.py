@@ -1,9 +1,10 @@
 """What a run may say of its privacy: the only place that an epsilon of a run comes from.
 
-A run's releases are made from its first parameters too. So what it spends of the people whose text these were made from
-is composed with what it spends itself, and where that is unknown, or not private, nothing is promised. The vocabulary
-goes out with every model: what a private one has spent is composed too, and one that is not covered is named. So do the
-relevances of tokens that a model's attention is corrected by, and of those without privacy nothing is promised at all.
+A run's releases are made from its first parameters too. So the statement composes what these spent with what the run
+spends itself. If that is unknown, or they were not private, the run promises nothing. The vocabulary goes out with
+every model: the statement composes what a private one spent, and names one that it does not cover. The relevances of
+tokens, which correct a model's attention, go out too. With relevances that were counted without privacy a run promises
+nothing.
 """
 
 import dataclasses

@@ -74,8 +74,8 @@ class RunIdentity:
                 )
         if self.origins.vocabulary.release not in (None, Origins.of_record(found).vocabulary.release):
             raise CheckpointError(
-                f"{directory}: holds a run with the vocabulary of another import, whose noise was drawn apart, though "
-                f"its words are equal; give the data set that it was begun with, or another {setting('out')}"
+                f"{directory}: holds a run with the vocabulary of another import. The words are equal, but the noise "
+                f"was drawn twice. Give the data set that the run was begun with, or another {setting('out')}"
             )
 
     def finished_summary(self, directory: Path, length: str) -> dict[str, Any] | None:

@@ -158,8 +158,8 @@ def released(run: Path) -> Released:
     named = [one.parameters for one in ledger.releases if one.rounds == steps]
     if not named or named[-1] != parameters_digest(params):
         raise CheckpointError(
-            f"{run}: the checkpoint of {steps} rounds is none that the ledger names; it is damaged, or comes from "
-            "somewhere else, so that nothing is known of it"
+            f"{run}: the ledger does not name the checkpoint of {steps} rounds; it is damaged, or comes from another "
+            "run"
         )
     return Released(ledger.about, params, steps)
 

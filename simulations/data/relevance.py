@@ -70,8 +70,8 @@ def count_relevance(
         )
     if private is not None and unit == "example" and packing == "packed":
         raise ConfigurationError(
-            "a private count protects each client, but one packed sequence may hold data of several, and a run on such "
-            f"sequences would be NOT PRIVATE; give {setting('packing', 'none')}, here and to the run, or "
+            "a private count protects each client, but one packed sequence may hold data of several clients. A run on "
+            f"such sequences would be NOT PRIVATE. Give {setting('packing', 'none')}, here and to the run, or "
             f"{setting('unit', 'client')} here and {setting('unit', 'user')} to the run"
         )
     split, size = store.split("train"), store.vocabulary_size

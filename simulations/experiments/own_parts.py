@@ -131,8 +131,9 @@ class OwnParts(Capability):
         nameless = [name for name, label in self.labels.items() if label == _ANONYMOUS and name != "data"]
         if nameless and any((out / begun).exists() for begun in ("checkpoints", "metrics.jsonl", "summary.json")):
             raise CheckpointError(
-                f"{out}: holds a run already, and whether its {', '.join(nameless)} was this object cannot be told; "
-                "give the object a name, as in fedlm.named('mine', ...), in every run that is to go on, or another out"
+                f"{out}: holds a run already, and nothing shows whether its {', '.join(nameless)} was this object. "
+                "Give another out; or, in every run that is to go on, give the object a name, as in "
+                "fedlm.named('mine', ...)"
             )
 
     def check_private(self) -> None:

@@ -1,9 +1,9 @@
 """How the weights of a model lie in a folder: what config.json says, and which tensor is which parameter.
 
-Hugging Face's, for the model types of `MODEL_TYPES`, and our own, for every architecture of
-`fedlm.models.model_files.ARCHITECTURES`: config.json has `"format": "fedlm-model"`, the description of the model and
-the ids of its special tokens, and each tensor is named by its place among the parameters, `blocks.0.query.kernel`, a
-kernel being [inputs, outputs].
+There are two layouts: Hugging Face's, for the model types of `MODEL_TYPES`, and our own, for every architecture of
+`fedlm.models.model_files.ARCHITECTURES`. In ours config.json has `"format": "fedlm-model"`, the description of the
+model and the ids of its special tokens. Each tensor is named by its place among the parameters, such as
+`blocks.0.query.kernel`; a kernel is [inputs, outputs].
 """
 
 import dataclasses

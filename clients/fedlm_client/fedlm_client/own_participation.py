@@ -1,17 +1,15 @@
-"""A device's own count of the rounds that it took part in, by which it holds a server to the plan that it showed first.
+"""A device's own count of the rounds that it took part in. By it the device holds a server to the first plan it saw.
 
-What a server promises of participation (how many rounds there are, how often a client takes part, how many rounds
-apart) follows from its own database, which a device cannot see. So a device remembers the first plan that it was shown
-for a population, and each round that an update of its text went to, and refuses what would be more: whatever a server
-shows later, whichever rounds it repeats, and however often it begins a population again. Only the device's owner
-changes that.
+A server promises how many rounds there are, how often a client takes part, and how many rounds apart. These promises
+follow from its own database, which a device cannot see. So a device remembers the first plan that it was shown for a
+population, and each round that got an update of its text. It refuses more, whatever plan a server shows later,
+whichever rounds it repeats, and however often it begins a population again. Only the device's owner changes that.
 
-An abandoned attempt at a round may be made again: the very same request comes to the very same update, bit for bit.
+An abandoned attempt at a round may be made again: the same request gives the same update, bit for bit.
 
-What training came to (a loss, or that it came to no number) precedes an update, and a server need not want the update
-then. A loss of a model that a server makes up says what the text is. So that is counted too: beside the updates it goes
-to the server for as many other requests as the plan has participations, or four, which leaves room for rounds that were
-full.
+The result of training (a loss, or no number) goes to the server before an update, and the server need not take the
+update. A server could make up a model whose loss tells the text. So the device counts results too: beside the updates
+it tells as many others as the plan has participations, or four. That leaves room for rounds that were full.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
-"""Which of a person's text is trained on: the lines of a file, and the examples that a text is cut into.
+"""Which parts of a person's text training reads: the lines of a file, and the examples that a text is cut into.
 
-An import, data in memory, `fedlm client` and fleets follow these rules, and so do the clients of plans, which share
-this file by a link: it imports nothing but the standard library. docs/protocol.md has them for other languages.
+An import, data in memory, `fedlm client`, fleets and clients of plans follow these rules. The clients of plans share
+this file by a link, so it imports only the standard library. docs/protocol.md has the rules for other languages.
 """
 
 import json

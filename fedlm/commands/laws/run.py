@@ -23,20 +23,20 @@ class LawsRunCommand:
     """Train every model with every learning rate, noise-batch ratio, batch size, number of steps and seed, and measure
     the training loss in blocks of steps.
 
-    The noise-batch ratio is the standard deviation of the noise on a step's mean gradient, in clip norms. What it costs
-    in privacy is worked out afterwards, for any number of people and any batch size (McKenna et al. 2025, "Scaling laws
-    for differentially private language models"): the trainings themselves are NOT PRIVATE.
+    The noise-batch ratio is the standard deviation of the noise on a step's mean gradient, in clip norms. The trainings
+    are NOT PRIVATE. Later commands compute what a ratio costs in privacy, for any number of people and any batch size
+    (McKenna et al. 2025, "Scaling laws for differentially private language models").
 
-    Writes grid.json, a file of measurements for each training, and measurements.parquet with those of all, a row a
-    block: loss, its standard error, and the gradient noise scale. Stopped at any time, the same command goes on where
-    it was; with more models, rates, ratios, batch sizes, steps or seeds it adds to what is there. grid.json and
-    measurements.parquet are enough to go on from.
+    Writes grid.json, a file of measurements for each training, and measurements.parquet with all of them. A row is a
+    block: loss, its standard error, and the gradient noise scale. If you stop the command, the same command goes on
+    where it was. With more models, rates, ratios, batch sizes, steps or seeds it adds to its results. It can go on from
+    grid.json and measurements.parquet alone.
 
-    The presets: small, 180 trainings of 0.1 to 3.3 M parameters, about 7 hours of one CPU core. For accelerators:
-    mckenna2025, the published grid, BERTs from Tiny to Mega; vaultgemma, seven learning rates and five numbers of steps
-    of each configuration, as its report has it; kaplan2020, kaplan2020-data and kaplan2020-batches, decoders without
-    clipping and noise by size, by data and by batch size (Kaplan et al. 2020, "Scaling laws for neural language
-    models").
+    The preset small has 180 trainings of 0.1 to 3.3 M parameters, about 7 hours of one CPU core. The others are for
+    accelerators. mckenna2025 is the published grid, BERTs from Tiny to Mega. vaultgemma has seven learning rates and
+    five numbers of steps for each configuration, as its report has them. kaplan2020, kaplan2020-data and
+    kaplan2020-batches vary size, data and batch size of decoders, without clipping and noise (Kaplan et al. 2020,
+    "Scaling laws for neural language models").
     """
 
     grid: Grid

@@ -1,10 +1,10 @@
 """Rounds that several processes share: aggregators receive reports and add up those that they received, and the
 coordinator merges their sums.
 
-The database is all that they share. Who may add which report is decided in one transaction that nobody writes beside,
-before the report is added; an aggregator's sum, and the list of the reports in it, arrive in one transaction, before
-or after which it can be declared lost. So a client's report is in one sum at most, and a sum is merged whole or not at
-all, whichever process stops and whenever it does.
+They share only the database. One exclusive transaction decides which aggregator may add a report, before it does. An
+aggregator's sum, with the list of its reports, arrives in one transaction; the aggregator can be declared lost before
+it or after it. So a client's report is in at most one sum, and a sum is merged whole or not at all, whichever process
+stops, and whenever.
 """
 
 import hashlib

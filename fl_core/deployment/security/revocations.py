@@ -1,7 +1,7 @@
-"""The list of certificates that count no more, in one file that a server reads and the authority writes.
+"""The list of certificates that no longer count, in one file that a server reads and the authority writes.
 
-A line is the name of a client that was revoked, or `_` and the serial number, in hex, of a certificate that its client
-has another for; then the day after which no certificate of it is valid. What is over is left out.
+A line begins with the name of a revoked client, or with `_` and the serial number, in hex, of a replaced certificate.
+Then comes the day after which no certificate of it is valid. Lines whose day is over are left out.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Pace steering: when a client that is not needed now should check in again (Bonawitz et al. 2019, section 2.3).
 
-Who checks in stands by until the next draw, and is asked back soon. After a draw, or after the round that it was drawn
-for, everybody rests alike: where clients are few, as short, so that all of them meet in the next draw; where they are
-many, longer, so that about twice as many as a round selects check in while one round lasts. So nobody is a candidate
+A client that checks in stands by until the next draw, and is asked back soon. After a draw, or after the round that it
+was drawn for, all clients rest alike. Few clients rest for a short time, so that all of them meet in the next draw.
+Many rest longer: while one round lasts, about twice as many check in as a round selects. So no client is a candidate
 more often than others, whenever and however often it calls. A client that may not take part for some rounds is asked
 back after about so many.
 """

@@ -117,7 +117,7 @@ class DeployedTraining:
         if self.ledger and released > known:
             raise StateError(
                 f"{self._run.folder.directory}: its ledger ends with a model of {known} rounds, but its database knows "
-                f"that one of {released} was released: the folder is an older copy, and noise would be used twice; put "
+                f"that one of {released} was released. The folder is an older copy, and noise would be used twice. Put "
                 "back the newest one"
             )
         self._state.forget_rounds(first)

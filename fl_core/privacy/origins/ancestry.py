@@ -1,7 +1,7 @@
 """Where the parameters that a run begins with come from: every training that they went through, the oldest first.
 
-A run writes this down when it begins, and never reads the folders of those runs again: whoever moves, deletes or
-changes them afterwards changes nothing of what is accounted. This module needs none of the libraries of privacy.
+A run writes this down when it begins, and never reads the folders of those runs again. Nobody changes the accounting
+by moving, deleting or changing them later. This module needs none of the libraries of privacy.
 """
 
 import json
@@ -57,7 +57,7 @@ class Phase(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Name it in a sentence, of which the folder's name cannot be read as other words."""
+        """Name it in a sentence; quote a folder's name that could be read as other words."""
         plain = all(character.isalnum() or character in "/._-+~@%" for character in self.folder)
         return f"`fedlm {self.command}` in {self.folder if plain else json.dumps(self.folder)}"
 
@@ -124,8 +124,10 @@ def _seen_by(phase: Phase, people: set[str]) -> Phase:
 
 
 def on_other_data(phases: Sequence[Phase], training_data: str | None) -> list[Phase]:
-    """List trainings on a run's people, of which it is not known that they were on the run's very training clients:
-    whom its data set holds out may be among theirs, as where one source is split in two ways."""
+    """List trainings on a run's people that may have had other training clients than the run.
+
+    Its held-out clients may be among theirs, for instance if one source was split in two ways.
+    """
     return [
         phase
         for phase in phases

@@ -1,4 +1,4 @@
-"""Where a vocabulary comes from, and what it tells of the people of whose text it was made.
+"""Where a vocabulary comes from, and what it tells of the people whose text made it.
 
 A vocabulary is published with every model: clients get it, and nobody can use the model without it. So its origin is
 part of what is promised of a model.

@@ -1,4 +1,4 @@
-"""The plan of central training, whose batches are drawn by Poisson sampling: DP-SGD, or banded noise with cyclic
+"""The plan of central training. Poisson sampling draws its batches: DP-SGD, or banded noise with cyclic
 sampling (Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization: A unified approach to private training",
 algorithm 2), where units are in as many parts as the noise has bands, and parts take turns."""
 

@@ -1,8 +1,8 @@
 """From a plan, and the rounds that ran, to what can be promised.
 
-Every mechanism but Poisson-sampled Gaussian noise is one Gaussian mechanism on the vector of all releases: its noise
-has standard deviation sigma in units of the clip norm, and one client changes the vector that the noise is added to by
-at most `sensitivity` clip norms, however later updates depend on earlier releases (Denisov et al. 2022, "Improved
+Every mechanism but Poisson-sampled Gaussian noise is one Gaussian mechanism on the vector of all releases. Its noise
+has standard deviation sigma in units of the clip norm. One client changes the vector, before the noise, by at most
+`sensitivity` clip norms, however later updates depend on earlier releases (Denisov et al. 2022, "Improved
 differential privacy for SGD via optimal private linear operators on adaptive streams"). So `rho = sensitivity^2 /
 (2 sigma^2)`, and epsilon is that of the Gaussian mechanism itself, which is tighter than by way of rho. Of sampled
 rounds those that one client may be drawn in are composed by `composition`, whose epsilon is an upper bound at any

@@ -1,7 +1,7 @@
 """How much noise makes the relevances of tokens private, and what they add to all that is released about their people.
 
-The release is one Gaussian mechanism: what a client adds to all counts has L2 norm 1, in units of `COUNT_NORM`, at
-most, so that a client more, or one whose contribution is nothing, moves their sum by 1 at most.
+The release is one Gaussian mechanism. A client's contribution to all counts has an L2 norm of at most 1, in units of
+`COUNT_NORM`. So one more client, or one that contributes nothing, moves their sum by at most 1.
 """
 
 import math

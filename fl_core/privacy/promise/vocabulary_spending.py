@@ -1,12 +1,12 @@
 """How much noise makes a vocabulary private, and what it adds to all that is released later about the same people.
 
-The release is a Gaussian mechanism on the counts of all words that others have, and with a probability of at most
-`threshold_delta` more than that: a word that nobody else has (Gopi et al. 2020, "Differentially private set union";
+The release is a Gaussian mechanism on the counts of all words that others have. With a probability of at most
+`threshold_delta` it releases more: a word that nobody else has (Gopi et al. 2020, "Differentially private set union";
 Wilson et al. 2020, "Differentially private SQL with bounded user contribution"). Let E be that such a word reaches the
-threshold. E is independent of the noise of the other counts, so for any outputs T, with R the release of the other
-words' counts alone, P[M(with) in T] <= P[E] + (1 - P[E]) P[R(with) in T] and P[M(without) in T] <= P[E] + (1 - P[E])
-(delta + e^epsilon P[R(with) in T]): both are those of the Gaussian mechanism composed with one that is (0, P[E])-
-differentially private.
+threshold. E is independent of the noise of the other counts. Let T be any outputs, and R the release of the other
+words' counts alone. Then P[M(with) in T] <= P[E] + (1 - P[E]) P[R(with) in T], and P[M(without) in T] <= P[E] +
+(1 - P[E]) (delta + e^epsilon P[R(with) in T]). Both are the bounds of the Gaussian mechanism composed with one that is
+(0, P[E])-differentially private.
 """
 
 import math

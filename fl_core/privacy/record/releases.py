@@ -138,8 +138,8 @@ class Releases:
         if begun.rounds != plan.rounds and (begun.mechanism, self.ledger.delta) == (plan.mechanism, delta):
             raise LedgerError(
                 f"{self._directory / LEDGER_FILE}: the run was begun with another privacy plan (rounds was "
-                f"{begun.rounds} and is now {plan.rounds}), and what it promised is for those rounds. Give rounds "
-                f"{begun.rounds}; or for more rounds begin another run with the parameters of this one, by "
+                f"{begun.rounds} and is now {plan.rounds}), and its promise is for those rounds. Give rounds "
+                f"{begun.rounds}. For more rounds begin another run with the parameters of this one, by "
                 f"{setting('init_from')} {self._directory.parent} and another {setting('out')}: it has a plan of its "
                 "own, and its statement composes both"
             )

@@ -110,8 +110,8 @@ def _relevance_of(settings: ReattentionSettings, opening: Opening) -> Relevance 
     if opening.own_model is not None:
         if path is not None or hasattr(getattr(opening.own_model, "config", None), "parameter_errors"):
             raise ConfigurationError(
-                "a model with re-attention, which needs relevance, must be given by its name, or as a file, so that "
-                "the constants of the run are set; an object's are its own"
+                "a model with re-attention needs relevance, and an object brings constants of its own; give the model "
+                "by its name, or as a file"
             )
         return None
     model = opening.settings.model
@@ -147,14 +147,14 @@ def _check_text(path: Path, found: Relevance, opening: Opening, data: Path) -> N
     training_data = opening.training_data
     if found.origin.private is not None and found.training_data != training_data:
         raise ConfigurationError(
-            f"{path}: was counted privately in another data set than {data}, so that what it spends does not add up "
-            "with what this run spends; count in this one"
+            f"{path}: was counted privately in another data set than {data}, so the count and this run spend the "
+            "privacy of different people; count in this data set"
         )
     if found.origin.kind == "public" and training_data is not None and found.training_data == training_data:
         raise ConfigurationError(
-            f"{path}: is said to be public, but was counted in the very text of {data}, of whose people this run makes "
-            f"a promise; count with {setting('epsilon')} and {setting('delta')}, or in public text with the same "
-            "tokenizer"
+            f"{path}: is said to be public, but was counted in the text of {data}, and this run makes a promise to the "
+            f"people of that text. Count with {setting('epsilon')} and {setting('delta')}, or in public text with the "
+            "same tokenizer"
         )
     if found.origin.kind != "public" and (data / BUDGET_FILE).exists():
         raise ConfigurationError(

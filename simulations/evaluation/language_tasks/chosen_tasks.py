@@ -128,9 +128,9 @@ def _build(manager: Any, name: str) -> list[Any]:
     except Exception as error:  # a task is made by whatever its YAML names, of which anything may be raised
         lines = str(error).strip().splitlines()
         raise DataError(
-            f"task {name!r}: cannot be read ({type(error).__name__}: {lines[0] if lines else 'it does not say why'}); "
-            "its data set is downloaded from huggingface.co where it is not in the folder HF_HOME, and a task of your "
-            "own needs the files and fields that its YAML names"
+            f"task {name!r}: cannot be read ({type(error).__name__}: {lines[0] if lines else 'it does not say why'}). "
+            "If its data set is not in the folder HF_HOME, it is downloaded from huggingface.co. A task of your own "
+            "needs the files and fields that its YAML names"
         ) from error
     groups = loaded.get("groups") or {}
     return [groups[name]] if name in groups else [*loaded["tasks"].values()]

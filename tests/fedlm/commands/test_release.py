@@ -151,14 +151,14 @@ def test_what_was_not_released_is_not_published(runs, fedlm_here, tmp_path, smal
     shutil.rmtree(mixed / "checkpoints")
     shutil.copytree(runs / "public" / "checkpoints" / "1", mixed / "checkpoints" / "1")
     for words, message in {
-        (mixed,): "none that the ledger names",
+        (mixed,): "the ledger does not name the checkpoint",
         (small_store,): "not the folder of a run",
         (runs / "private", "--vocabulary", runs): "not the tokenizer of the run",
     }.items():
         status, said = release(fedlm_here, *words, "--out", tmp_path / "out")
         assert (status, message in said) == (2, True), said
         assert not (tmp_path / "out").exists()
-    with pytest.raises(CheckpointError, match="none that the ledger names"):
+    with pytest.raises(CheckpointError, match="the ledger does not name the checkpoint"):
         open_model(mixed)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("")

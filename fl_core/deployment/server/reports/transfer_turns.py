@@ -1,8 +1,8 @@
 """Takes turns at the transfers that are fast enough to keep the server busy, and lets slow ones go at their own pace.
 
-A hundred clients that send at once as fast as the server can read would each fill buffers of its own, and whoever
-checks in would wait behind all of them; a few at a time are as fast together. A client whose network is slower than
-the server costs it next to nothing, and never keeps a turn from others: a turn lasts only while bytes come fast.
+If a hundred clients send at once as fast as the server can read, each fills buffers of its own, and clients that check
+in wait behind all of them. A few at a time are as fast together. A client whose network is slower than the server
+costs it next to nothing, and never keeps a turn from others: a turn lasts only while bytes come fast.
 """
 
 import asyncio
