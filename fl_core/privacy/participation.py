@@ -186,7 +186,8 @@ def participation_in_words(participation: dict[str, Any]) -> str:
     said = f"{most} (the plan allows {planned['max_participations']})"
     if realised["min_separation"] is None:
         return said
-    return f"{said}, at least {realised['min_separation']} apart (the plan asks for {planned['min_separation']})"
+    differing = f"in rounds whose numbers differ by at least {realised['min_separation']}"
+    return f"{said}, {differing} (the plan asks for {planned['min_separation']})"
 
 
 def _rounds(count: int) -> str:

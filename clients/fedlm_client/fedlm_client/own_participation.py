@@ -46,7 +46,8 @@ class ShownPlan(NamedTuple):
     @property
     def words(self) -> str:
         """What it promises, in words."""
-        return f"at most {self.most} of {self.rounds} rounds, at least {self.min_separation} apart"
+        often = f"at most {self.most} of {self.rounds} rounds"
+        return f"{often}, whose numbers differ by at least {self.min_separation}"
 
 
 class OwnParticipation:

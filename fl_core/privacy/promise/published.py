@@ -212,7 +212,8 @@ PUBLISHED_STATEMENTS: dict[str, PublishedStatement] = {
         within=0.01,
         why=(
             "the plan is incomplete. Their rho needs a squared sensitivity of 103, which no participation in one tree "
-            "has: 6 times, 410 to 511 apart, has 102, and 7 times, 499 apart, has 104. Ours is the first of these"
+            "has. 6 times, in rounds whose numbers differ by 410 to 511, has 102; 7 times, by 499, has 104. Ours is "
+            "the first of these"
         ),
         seconds=1,
     ),

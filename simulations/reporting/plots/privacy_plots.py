@@ -56,7 +56,7 @@ def plot_mechanisms(
     error, spent = figure.subplots(2, 1, sharex=True)
     often = "any number of times" if max_participations is None else f"at most {max_participations} times"
     figure.suptitle(
-        f"{rounds:,} rounds; a client takes part {often}, {min_separation} or more rounds apart",
+        f"{rounds:,} rounds; a client takes part {often}, in rounds whose numbers differ by {min_separation} or more",
         fontsize=9,
         color=MUTED,
         x=0.01,
