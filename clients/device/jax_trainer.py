@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from fedlm.clients.device.kept_state import KeptState
 from fedlm.clients.device.local_training import ClientProgram, ClientReport, train_locally
 from fedlm.clients.device.server_instructions import (
     ANYTHING,
@@ -22,7 +23,7 @@ from fedlm.fedlm_client.client import VERSION
 from fedlm.fedlm_client.errors import ClientError
 from fedlm.fedlm_client.example_store import Examples
 from fedlm.fedlm_client.training import EndedError, Fetch, Round, Update
-from fedlm.fl_core.client_algorithms.interface import sent_by_server
+from fedlm.fl_core.client_algorithms.interface import kept_by_client, sent_by_server
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
 from fedlm.fl_core.deployment.protocol.training_program import read_cut
 from fedlm.fl_core.errors import UserError
@@ -47,9 +48,17 @@ class _Warm(NamedTuple):
 class JaxTrainer:
     """A `fedlm.fedlm_client.training.Trainer` that has the server's model."""
 
-    def __init__(self, text: Examples, read_vocabulary: ReadVocabulary, allowed: AllowedPrograms = ANYTHING):
-        """Prepare to train on a text, which what the server sends makes tokens of."""
+    def __init__(
+        self,
+        text: Examples,
+        read_vocabulary: ReadVocabulary,
+        allowed: AllowedPrograms = ANYTHING,
+        kept: KeptState | None = None,
+    ):
+        """Prepare to train on a text, which what the server sends makes tokens of. What a client algorithm keeps on the
+        device lies in `kept`; it lasts as long as the trainer where None."""
         self.text, self._read_vocabulary, self._allowed = text, read_vocabulary, allowed
+        self._kept = KeptState() if kept is None else kept
         self._encoders: dict[bytes, Encode] = {}
         self._warm: _Warm | None = None
 
@@ -91,14 +100,23 @@ class JaxTrainer:
                 of_round.tell()
             raise EndedError(_Outcome.NO_EXAMPLES)
         model, algorithm = work.runs.model, work.runs.training.algorithm
-        like = sent_by_server(algorithm, jax.eval_shape(model.init, jax.random.key(0)))
-        server = unpack_parameters(content, asked.parameters.encoding, like)
+        params = jax.eval_shape(model.init, jax.random.key(0))
+        own = self._kept.read(asked, kept_by_client(algorithm, params))
+        server = unpack_parameters(content, asked.parameters.encoding, sent_by_server(algorithm, params))
         precision = resolve_precision(asked.program.precision, jax.default_backend())  # type: ignore[arg-type]
         with precision_scope(precision):
-            client = asked.client_index
-            return train_locally(
-                work.runs, server, work.sequences, plan_of(asked), client=client, before_step=of_round.before_step
+            report = train_locally(
+                work.runs,
+                server,
+                work.sequences,
+                plan_of(asked),
+                client=asked.client_index,
+                before_step=of_round.before_step,
+                kept=own,
             )
+        if report is not None:
+            self._kept.write(asked, report.kept)
+        return report
 
     def _prepare(self, of_round: Round) -> _Warm:
         program, vocabulary = of_round.asked.program, of_round.asked.vocabulary.digest

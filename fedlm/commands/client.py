@@ -60,6 +60,7 @@ def main(argv: list[str]) -> int:
     command = read_options(ClientCommand, argv, "fedlm client")
     from fedlm.clients.device.dialling import dialling
     from fedlm.clients.device.jax_trainer import JaxTrainer
+    from fedlm.clients.device.kept_state import KeptState
     from fedlm.clients.device.server_instructions import AllowedPrograms
     from fedlm.fedlm_client.client import Client
     from fedlm.fedlm_client.example_store import ExampleStore, Retention
@@ -75,9 +76,11 @@ def main(argv: list[str]) -> int:
     store = ExampleStore(command.data, Retention(command.max_examples, command.max_age_days))
     store.forget()
     record = command.record or command.data.with_name(command.data.name + ".participation.json")
+    kept = KeptState(command.data.with_name(command.data.name + ".layers"))
+    allowed = AllowedPrograms(command.models, command.client_algorithms)
     client = Client(
         lambda: dial(name),
-        JaxTrainer(store, _read_vocabulary, AllowedPrograms(command.models, command.client_algorithms)),
+        JaxTrainer(store, _read_vocabulary, allowed, kept),
         limits=Limits(largest_download=command.largest_download),
         notice=lambda words: print(f"fedlm client {name}: {words}", file=sys.stderr, flush=True),
         participation=OwnParticipation(record, command.accept_plan, command.require_plan),

@@ -96,10 +96,11 @@ def make_client_app(
     @app.train()
     def train(message: Message, context: Context) -> Message:
         params = jax.tree_util.tree_map(jnp.asarray, params_from_arrays(message.content[ARRAYS]))
-        if jax.tree_util.tree_leaves(training.algorithm.init_server(params)):
-            kind = type(training.algorithm).__name__
+        algorithm = training.algorithm
+        if jax.tree_util.tree_leaves((algorithm.init_server(params), algorithm.init_client(params))):
             raise ConfigurationError(
-                f"{setting('client_algorithm')} is {kind}, whose server remembers what does not travel here"
+                f"{setting('client_algorithm')} is {type(algorithm).__name__}, whose server or clients remember what "
+                "does not travel here"
             )
         node = int(context.node_config.get("partition-id", context.node_id))
         plan = RoundPlan(int(message.content[CONFIG]["server-round"]) - 1, np.array([node]), seed, learning_rate)

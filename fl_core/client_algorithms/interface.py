@@ -1,8 +1,8 @@
 """What a client algorithm is: pure functions that a client calls at its beginning, at each local step and at its end.
 
-All are traced by JAX. A simulation calls them within its compiled lanes, a deployment on the clients' devices. A client
-keeps nothing from round to round; what an algorithm remembers lies on the server, and travels to clients with the
-parameters.
+All are traced by JAX. A simulation calls them within its compiled lanes, a deployment on the clients' devices. What an
+algorithm remembers lies on the server, and travels to clients with the parameters; or a client keeps it to itself from
+round to round, and it travels nowhere.
 """
 
 import copy
@@ -87,6 +87,19 @@ class ClientAlgorithm(ABC):
         """Make a client's state before its first step."""
         return LocalState(server.params)
 
+    def init_client(self, params: Params) -> Any:
+        """Make what a client keeps to itself before it first takes part, of the server's parameters then: a pytree of
+        float32 arrays."""
+        return ()
+
+    def begin(self, server: Broadcast, kept: Any) -> LocalState:
+        """Make the state before its first step of a client that has kept something."""
+        return self.init(server)
+
+    def keep(self, local: LocalState) -> Any:
+        """Make what a client keeps after its last step, of the structure of what `init_client` made."""
+        return ()
+
     @abstractmethod
     def step(
         self, server: Broadcast, local: LocalState, gradient: LocalGradient, learning_rate: jax.typing.ArrayLike
@@ -118,6 +131,7 @@ class ClientAlgorithm(ABC):
 
         Returns:
           The pseudo-gradient that the server optimizer steps with, and what the server remembers from now on.
+          Parameters that have None in place of a gradient stay as they are.
         """
         return mean, memory
 
@@ -133,6 +147,17 @@ def sent_by_client(algorithm: ClientAlgorithm, params: Params) -> Any:
     ConfigurationError where the algorithm fails."""
     server = sent_by_server(algorithm, params)
     return _shapes(algorithm, "finish", server, _shapes(algorithm, "init", server))
+
+
+def kept_by_client(algorithm: ClientAlgorithm, params: Params) -> Any:
+    """Say of which shapes is what a client keeps to itself; `params` are arrays or shapes, the result is shapes. Raises
+    ConfigurationError where the algorithm fails."""
+    return _shapes(algorithm, "init_client", params)
+
+
+def all_finite(tree: Any) -> jax.Array:
+    """Say whether each number of a tree is finite, a bool scalar."""
+    return jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(tree)]))
 
 
 def check_comparable(algorithm: ClientAlgorithm) -> None:
@@ -166,7 +191,14 @@ def check_usable(algorithm: ClientAlgorithm, params: Params) -> None:
       ConfigurationError: the algorithm fails, or makes something of other structure, shapes or dtypes than it must.
     """
     kind, scalar = type(algorithm).__name__, jax.ShapeDtypeStruct((), jnp.float32)
+
+    def whole(pseudo_gradient: Any) -> Any:
+        # One of another structure is refused below.
+        missing = None in jax.tree_util.tree_leaves(pseudo_gradient, is_leaf=lambda node: node is None)
+        return filled(pseudo_gradient, params) if missing else pseudo_gradient
+
     server = sent_by_server(algorithm, params)
+    kept = kept_by_client(algorithm, params)
     local = _shapes(algorithm, "init", server)
     stepped = _shapes(algorithm, "step", server, local, params, scalar)
     sent = _shapes(algorithm, "finish", server, stepped)
@@ -178,26 +210,51 @@ def check_usable(algorithm: ClientAlgorithm, params: Params) -> None:
         )
     if not isinstance(made, tuple) or len(made) != 2:
         raise ConfigurationError(f"{kind}.update_server must make a pair, of pseudo-gradient and memory")
-    for name, tree in (("init_server", server.memory), ("finish", sent)):
+    for name, tree in (("init_server", server.memory), ("init_client", kept), ("finish", sent)):
         if {leaf.dtype for leaf in jax.tree_util.tree_leaves(tree)} - {jnp.dtype(jnp.float32)}:
             raise ConfigurationError(f"{kind}.{name} must make float32 arrays, but makes {_described(tree)}")
-    for what, found, expected in (
-        ("pseudo-gradient like the parameters", made[0], params),
-        ("memory like that of init_server", made[1], server.memory),
+    for name, what, found, expected in (
+        ("update_server", "a pseudo-gradient like the parameters", whole(made[0]), params),
+        ("update_server", "a memory like that of init_server", made[1], server.memory),
+        ("begin", "what init does", _shapes(algorithm, "begin", server, kept), local),
+        ("keep", "what init_client does", _shapes(algorithm, "keep", stepped), kept),
     ):
         if _kinds(found) != _kinds(expected):
             raise ConfigurationError(
-                f"{kind}.update_server must make a {what}, {_described(expected)}, but makes {_described(found)}"
+                f"{kind}.{name} must make {what}, {_described(expected)}, but makes {_described(found)}"
             )
 
 
+def gradient_of_all(pseudo_gradient: Params, like: Params) -> Params:
+    """Put zeros, like the parameters, in the place of what a pseudo-gradient has not."""
+    return filled(pseudo_gradient, jax.tree_util.tree_map(jnp.zeros_like, like))
+
+
+def changed_params(pseudo_gradient: Params, after: Params, before: Params) -> Params:
+    """Take the parameters after a step, but those before it where there was no pseudo-gradient."""
+    changed = jax.tree_util.tree_map(lambda new, gradient: None if gradient is None else new, after, pseudo_gradient)
+    return filled(changed, before)
+
+
+def filled(partial: Any, others: Any) -> Any:
+    """Put leaves of a whole tree in the place of each None in one that has only some of them."""
+    return jax.tree_util.tree_map(
+        lambda one, other: other if one is None else one, partial, others, is_leaf=lambda node: node is None
+    )
+
+
 def check_private(algorithm: ClientAlgorithm, params: Params) -> None:
-    """Refuse an algorithm whose clients send anything beside the delta of parameters, which noise is made for.
+    """Refuse an algorithm whose clients send anything beside the delta of parameters, or of some of them, for which
+    noise is made.
 
     Raises:
       ConfigurationError: they do.
     """
-    if _kinds(sent_by_client(algorithm, params)) != _kinds(params):
+    sent, known = (
+        {str(path): (leaf.shape, leaf.dtype) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+        for tree in (sent_by_client(algorithm, params), params)
+    )
+    if not sent.items() <= known.items():
         raise ConfigurationError(
             f"with the client algorithm {type(algorithm).__name__} a client sends more than its update, or something "
             "else. The clipping and noise of privacy are made for the update alone. Take another client algorithm, or "
@@ -214,6 +271,8 @@ def _shapes(algorithm: ClientAlgorithm, name: str, *given: Any) -> Any:
 
     try:
         return jax.eval_shape(step if name == "step" else getattr(algorithm, name), *given)
+    except ConfigurationError:
+        raise
     except Exception as error:
         raise ConfigurationError(
             f"{type(algorithm).__name__}.{name} cannot be used with this model ({type(error).__name__}: {error})"

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from typing_extensions import Doc
 
 from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, check_private, sent_by_client
+from fedlm.fl_core.client_algorithms.personal_layers import with_personal_layers
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS, SGD, make_algorithm
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
@@ -48,7 +49,12 @@ else:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientAlgorithmSettings(_Constants, _Choice):
-    """What clients do with their gradients."""
+    """What clients do with their gradients, and which layers they keep to themselves."""
+
+    personal_layers: tuple[str, ...] = ()
+    """Layers that stay on each person's device, as in FedPer (Arivazhagan et al. 2019): names of parameters, or what
+    these begin with, such as output_bias or blocks.1. Clients train them with the others, keep them from round to
+    round, and do not send them. A new person begins with the layers that the model began with."""
 
     def __post_init__(self) -> None:
         check_value_types(self)
@@ -69,7 +75,7 @@ class ClientAlgorithmSettings(_Constants, _Choice):
                         f"{setting('client_algorithm')} {self.client_algorithm}; give "
                         f"{setting('client_algorithm', name)}, or leave {setting(f'{name}_{field.name}')} out"
                     )
-        return make_algorithm(self.client_algorithm, self.constants())
+        return with_personal_layers(make_algorithm(self.client_algorithm, self.constants()), self.personal_layers)
 
     def constants(self) -> dict[str, float]:
         """Collect the constants of the algorithm by name; one of your own has them in itself."""

@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import jax
 import jax.numpy as jnp
@@ -222,6 +222,7 @@ def train_client(
     learning_rate: float,
     before_step: Callable[[], None] | None = None,
     dropout_rng: np.random.Generator | None = None,
+    kept: Any = None,
 ) -> tuple[LocalState, TrainingSums]:
     """Train on one client's examples, int32 [examples, length + 1], step by step.
 
@@ -234,11 +235,13 @@ def train_client(
       learning_rate: of the steps.
       before_step: called before each step; training ends with what it raises.
       dropout_rng: the stream of the keys of dropout; only needed where the training draws them.
+      kept: what the client has kept to itself; None where it takes part for the first time.
 
     Returns:
       The client's state after the last step, and the sums over all steps.
     """
-    local, sums = training.algorithm.init(server), TrainingSums.zero()
+    local = training.algorithm.init(server) if kept is None else training.algorithm.begin(server, kept)
+    sums = TrainingSums.zero()
     steps = batch_rows(len(sequences), training, rng)
     keys = None
     if training.draws_dropout:

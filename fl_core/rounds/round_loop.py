@@ -8,7 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, check_usable
+from fedlm.fl_core.client_algorithms.interface import (
+    ClientAlgorithm,
+    changed_params,
+    check_usable,
+    gradient_of_all,
+)
 from fedlm.fl_core.client_algorithms.sgd import PLAIN_SGD
 from fedlm.fl_core.randomness import device_key, host_rng
 from fedlm.fl_core.rounds.aggregation import CohortAggregate, MeanUpdate, WeightedMean
@@ -232,7 +237,8 @@ def _next_state(
     server: ServerOptimizer, algorithm: ClientAlgorithm, state: ServerState, mean: Any, *, learning_rate: jax.Array
 ) -> ServerState:
     pseudo_gradient, memory = algorithm.update_server(state.algorithm, mean)
-    return server_step(server, state, pseudo_gradient, learning_rate)._replace(algorithm=memory)
+    after = server_step(server, state, gradient_of_all(pseudo_gradient, state.params), learning_rate)
+    return after._replace(params=changed_params(pseudo_gradient, after.params, state.params), algorithm=memory)
 
 
 # Means are as large as models: their memory is used again for what is made of them; in place, that of states.

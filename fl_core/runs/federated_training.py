@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedlm.fl_core.client_algorithms.interface import check_private
+from fedlm.fl_core.client_algorithms.interface import check_private, sent_by_client
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.processes import from_first, gather
 from fedlm.fl_core.rounds.aggregation import WeightedMean
@@ -101,13 +101,14 @@ class FederatedTraining:
         from fedlm.fl_core.privacy.private_rounds import PrivateRounds
 
         check_private(self._optimization.algorithm, fresh.params)
+        like = sent_by_client(self._optimization.algorithm, fresh.params)
         # Which secret and which rounds does not matter for shapes.
-        shapes = PrivateRounds(aggregation, bytes(32), fresh.params)
+        shapes = PrivateRounds(aggregation, bytes(32), like)
         found = self.run.resume(PrivateCheckpoint(_stored(fresh), shapes.durable(shapes.init())))
         standing, durable = self.run.standing, found.privacy
         assert standing.noise_from is not None
         secret = bytes.fromhex(standing.secret)
-        private = PrivateRounds(aggregation, secret, fresh.params, first=standing.noise_from, end=standing.end)
+        private = PrivateRounds(aggregation, secret, like, first=standing.noise_from, end=standing.end)
         self._private = self._averaging = private
         self.server = ServerState(*from_first(found.server))
         if not standing.checkpoint:

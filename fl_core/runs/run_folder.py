@@ -1,8 +1,9 @@
 """The folder of a run: the first process reads and writes it, the others are told what they need of it."""
 
+import contextlib
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.errors import CheckpointError, setting
@@ -14,6 +15,12 @@ from fedlm.fl_core.runs.private_files import keep_private
 from fedlm.fl_core.runs.round_rows import DIVERGED_ROUNDS
 from fedlm.fl_core.runs.run_lock import LOCK_FILE, run_lock
 
+
+class _Closing(Protocol):
+    def close(self) -> None: ...
+
+
+_Closes = TypeVar("_Closes", bound=_Closing)
 COMPARISON_FILE, GRID_FILE = "comparison.json", "grid.json"
 RUN, COMPARISON, GRID, DATA_SET, REPORT = "a run", "a comparison", "a grid of trainings", "a data set", "a report"
 AGGREGATOR, TRANSFERS_FOLDER = "an aggregator", "transfers"
@@ -95,6 +102,10 @@ class RunFolder:
     def _keep_private(self) -> None:
         if self._private:
             keep_private(self.directory)
+
+    def closing(self, opened: _Closes) -> _Closes:
+        """Close something with the folder."""
+        return self._opened.enter_context(contextlib.closing(opened))
 
     def checkpoint_rounds(self) -> list[int]:
         """List the whole checkpoints by the rounds that they have seen."""

@@ -15,9 +15,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedlm.fl_core.client_algorithms.interface import Broadcast, ClientAlgorithm, LocalState, sent_by_client
+from fedlm.fl_core.client_algorithms.interface import (
+    Broadcast,
+    ClientAlgorithm,
+    LocalState,
+    all_finite,
+    sent_by_client,
+)
 from fedlm.fl_core.exact_sums import like_of, summed
 from fedlm.fl_core.processes import lost_processes
 from fedlm.fl_core.rounds.aggregation import (
@@ -33,6 +40,7 @@ from fedlm.fl_core.updates.compressors import Compressor, compress_update, decom
 from fedlm.fl_core.updates.update_bytes import download_bytes, upload_bytes
 from fedlm.models.base import Batch, Model, Params, given_frozen
 from fedlm.simulations.data.federated_data import FederatedData
+from fedlm.simulations.engine.client_states import ClientStates
 from fedlm.simulations.engine.device_sums import BY_DEVICE, add_devices, rows_of_devices
 from fedlm.simulations.engine.lanes import LaneChunk, LaneShape, lane_chunks
 from fedlm.simulations.engine.prefetching import Prefetched
@@ -66,8 +74,19 @@ class _LaneState(NamedTuple):
     sums: TrainingSums
 
 
-_State = tuple[_LaneState, CohortAggregate]
-_Report = Callable[[_LaneState, LaneChunk], CohortAggregate]
+class _State(NamedTuple):
+    lanes: _LaneState  # [lanes] each
+    aggregate: CohortAggregate
+    kept: Any  # what clients keep to themselves, [places in the cohort] each; no arrays where they keep nothing
+
+
+class _Reported(NamedTuple):
+    update: CohortAggregate
+    kept: Any
+    keeps: jax.Array  # bool, whether that takes the place of what the client kept before
+
+
+_Report = Callable[[_LaneState, LaneChunk], _Reported]
 
 
 class CohortEngine:
@@ -83,16 +102,18 @@ class CohortEngine:
         lanes_per_device: int = 1,
         steps_per_chunk: int = 32,
         frozen: Params = (),
+        states: ClientStates | None = None,
     ):
         """Prepare an engine; compilation happens at the first cohort.
 
         Without devices it runs on all of all processes. One lane a device, a client trained on it at a time, is best on
         a CPU core; an accelerator takes as many as fill it, each of which holds parameters, gradients and an update.
         `steps_per_chunk` local steps are handed to the devices at once. The model may need `frozen` parameters, which
-        are not trained and do not travel; see `fedlm.models.base.given_frozen`.
+        are not trained and do not travel; see `fedlm.models.base.given_frozen`. What clients keep to themselves lies in
+        `states`, which are needed where they keep anything.
         """
         devices = jax.devices() if devices is None else devices
-        self._work, self._data = work, data
+        self._work, self._data, self._states = work, data, states
         self._shape = LaneShape(len(devices), lanes_per_device, steps_per_chunk, length)
         self._own = [place for place, device in enumerate(devices) if device.process_index == jax.process_index()]
         self._mesh = rows_of_devices(devices)
@@ -115,10 +136,12 @@ class CohortEngine:
     def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None, memory: Any = ()) -> CohortResult:
         setting = RoundSetting(plan.learning_rate, clip_norm, plan.upload_key())
         server = jax.device_put(Broadcast(params, memory), NamedSharding(self._mesh, PartitionSpec()))
-        state = _first_state(
-            self._work.training.algorithm, server, self._shape, self._mesh, exact=self._work.rules.exact
-        )
+        kept, trained_on = self._kept(params, plan), np.full(len(plan.clients), -1)
+        algorithm, exact = self._work.training.algorithm, self._work.rules.exact
+        state = _first_state(algorithm, server, self._shape, self._mesh, exact=exact)._replace(kept=kept)
         for chunk in self._chunks(plan):
+            for row, device in enumerate(self._own):
+                trained_on[chunk.place[row][chunk.last[row]]] = device
             on_devices = jax.make_array_from_process_local_data(self._by_device, chunk)
             state = _run_chunk(
                 self._work, self._mesh, server, setting, state=state, chunk=on_devices, frozen=self._frozen
@@ -127,7 +150,8 @@ class CohortEngine:
         self._prepared = None if following is None else (following, self._chunks(following))
         steps = self._work.training.count_steps(self._data.num_examples[plan.clients])
         # With several programs in flight, the sum over devices could deadlock JAX's CPU devices.
-        by_device = jax.block_until_ready(state[1])
+        by_device = jax.block_until_ready(state.aggregate)
+        self._keep(plan, state.kept, trained_on)
         with lost_processes():
             aggregate = jax.block_until_ready(add_devices(by_device, self._mesh))
         return CohortResult(
@@ -137,6 +161,25 @@ class CohortEngine:
             bytes_up=int(aggregate.clients - aggregate.dropped)
             * upload_bytes(self._work.compressor, like_of(aggregate.delta)),
         )
+
+    def _kept(self, params: Params, plan: RoundPlan) -> Any:
+        """Read what a cohort keeps, for each device, in arrays of a size that most cohorts share."""
+        first = self._work.training.algorithm.init_client(params)
+        if not jax.tree_util.tree_leaves(first):
+            return first
+        assert self._states is not None
+        rows = self._states.read(plan.clients, first, room=1 << max(len(plan.clients) - 1, 0).bit_length())
+        return jax.tree_util.tree_map(
+            lambda leaf: jax.device_put(np.broadcast_to(leaf, (self._shape.devices, *leaf.shape)), self._by_device),
+            rows,
+        )
+
+    def _keep(self, plan: RoundPlan, kept: Any, trained_on: np.ndarray) -> None:
+        """Write what each client of a cohort has kept, on the device that it was trained on; -1 for none."""
+        if self._states is not None:
+            places = np.flatnonzero(trained_on >= 0)
+            rows = jax.tree_util.tree_map(lambda leaf: np.asarray(leaf)[trained_on[places], places], kept)
+            self._states.write(plan.round_number, plan.clients[places], rows)
 
     @staticmethod
     def compiled_programs() -> int:
@@ -157,7 +200,8 @@ def _first_state(algorithm: ClientAlgorithm, server: Broadcast, shape: LaneShape
         return jax.tree_util.tree_map(one, tree)
 
     aggregate = empty_aggregate(sent_by_client(algorithm, server.params), exact)
-    return everywhere(_fresh(algorithm, server), shape.devices, shape.lanes), everywhere(aggregate, shape.devices)
+    lanes = everywhere(_fresh(algorithm, server), shape.devices, shape.lanes)
+    return _State(lanes, everywhere(aggregate, shape.devices), ())
 
 
 def _fresh(algorithm: ClientAlgorithm, server: Broadcast) -> _LaneState:
@@ -193,8 +237,13 @@ def _run_device_chunk(
     algorithm, lanes = work.training.algorithm, chunk.last.shape[1]
     model = given_frozen(work.model, frozen)
     num_steps, steps = chunk.num_steps, chunk._replace(num_steps=chunk.last)
+    keeps = bool(jax.tree_util.tree_leaves(state.kept))
 
-    def train(lane: _LaneState, inputs: LaneChunk) -> _LaneState:
+    def train(lane: _LaneState, inputs: LaneChunk, kept: Any) -> _LaneState:
+        if keeps:
+            begun = algorithm.begin(server, kept)
+            choose = functools.partial(jnp.where, inputs.first)
+            lane = lane._replace(local=jax.tree_util.tree_map(choose, begun, lane.local))
         keys = None if inputs.dropout is None else jnp.asarray(inputs.dropout)
         batch = Batch(jnp.asarray(inputs.tokens), jnp.asarray(inputs.weight), dropout=keys)
         clip = work.training.gradient_clip
@@ -203,19 +252,23 @@ def _run_device_chunk(
         )
         return _LaneState(stepped, jax.tree_util.tree_map(jnp.add, lane.sums, sums))
 
-    def report(lane: _LaneState, inputs: LaneChunk) -> CohortAggregate:
+    def report(lane: _LaneState, inputs: LaneChunk) -> _Reported:
         delta = algorithm.finish(server, lane.local)
         key = jax.random.fold_in(setting.upload_key, inputs.client)
         compressed = compress_update(work.compressor, key, delta)
         received = decompress_update(work.compressor, key, compressed, delta)
         examples = jnp.asarray(inputs.num_examples)
         update = contribution(received, examples, lane.sums, work.rules, clip_norm=setting.clip_norm)
-        return jax.tree_util.tree_map(lambda leaf: jnp.where(inputs.last, leaf, jnp.zeros_like(leaf)), update)
+        kept = algorithm.keep(lane.local)
+        counts = (update.dropped == 0) & all_finite(kept) & inputs.last
+        update = jax.tree_util.tree_map(lambda leaf: jnp.where(inputs.last, leaf, jnp.zeros_like(leaf)), update)
+        return _Reported(update, kept, counts)
 
     def step(index: jax.Array, state: _State) -> _State:
         inputs = jax.tree_util.tree_map(lambda leaf: leaf[index], steps)
-        trained = _over_lanes(lanes)(train)(state[0], inputs)
-        return _end_clients(report, _fresh(algorithm, server), (trained, state[1]), inputs)
+        kept = jax.tree_util.tree_map(lambda leaf: leaf[inputs.place], state.kept)
+        trained = _over_lanes(lanes)(train)(state.lanes, inputs, kept)
+        return _end_clients(report, _fresh(algorithm, server), state._replace(lanes=trained), inputs)
 
     state = jax.lax.fori_loop(0, num_steps, step, state)
     return jax.tree_util.tree_map(lambda leaf: leaf[None], state)
@@ -236,12 +289,17 @@ def _end_clients(report: _Report, fresh: _LaneState, state: _State, inputs: Lane
     def end_some(number: jax.Array, state: _State) -> _State:
         places = number * at_once + jnp.arange(at_once)
         chosen, real = ended_first[places], places < ended
-        some, theirs = jax.tree_util.tree_map(lambda leaf: leaf[chosen], (state[0], inputs))
+        some, theirs = jax.tree_util.tree_map(lambda leaf: leaf[chosen], (state.lanes, inputs))
         reports = _over_lanes(at_once)(report)(some, theirs._replace(last=real))
         # What has not ended stays as it is: its place lies beyond the lanes.
         places = jnp.where(real, chosen, lanes)
-        reset = jax.tree_util.tree_map(lambda leaf, new: leaf.at[places].set(new, mode="drop"), state[0], fresh)
-        return reset, add_aggregates(state[1], summed(reports))
+        reset = jax.tree_util.tree_map(lambda leaf, new: leaf.at[places].set(new, mode="drop"), state.lanes, fresh)
+        kept = jax.tree_util.tree_map(
+            lambda leaf, new: leaf.at[jnp.where(reports.keeps, theirs.place, len(leaf))].set(new, mode="drop"),
+            state.kept,
+            reports.kept,
+        )
+        return _State(reset, add_aggregates(state.aggregate, summed(reports.update)), kept)
 
     return jax.lax.fori_loop(0, -(-ended // at_once), end_some, state)
 

@@ -32,8 +32,10 @@ class LaneChunk(NamedTuple):
 
     tokens: np.ndarray  # int32 [D, S, L, batch, length + 1]
     weight: np.ndarray  # float32 [D, S, L, batch]
+    first: np.ndarray  # bool [D, S, L], whether it is its client's first
     last: np.ndarray  # bool [D, S, L], whether it is its client's last
     client: np.ndarray  # int32 [D, S, L], the client's index
+    place: np.ndarray  # int32 [D, S, L], the client's place in the cohort
     num_examples: np.ndarray  # float32 [D, S, L], how many examples the client trains on
     num_steps: np.ndarray  # int32 [D], how many of the S steps hold work on any of the device's lanes
     dropout: np.ndarray | None  # uint32 [D, S, L, batch, 2], the examples' keys; None where nothing is dropped
@@ -74,7 +76,7 @@ def lane_chunks(
     longest = max(int(steps[positions].sum()) for positions in balance)
     lanes = [
         [
-            _Lane(plan.clients[positions].tolist(), data, plan, training)
+            _Lane(positions, data, plan, training)
             for positions in balance[device * shape.lanes : (device + 1) * shape.lanes]
         ]
         for device in own_devices
@@ -89,10 +91,10 @@ def lane_chunks(
 class _Lane:
     """Where one lane stands: which client is next, and which of the current client's steps are left."""
 
-    def __init__(self, clients: list[int], data: FederatedData, plan: RoundPlan, training: LocalTraining):
-        self._clients = clients[::-1]
+    def __init__(self, places: list[int], data: FederatedData, plan: RoundPlan, training: LocalTraining):
+        self._places = places[::-1]
         self._data, self._plan, self._training = data, plan, training
-        self._client = -1
+        self._place = self._client = -1
         self._tokens = np.empty((0, training.batch_size, 0), np.int32)
         self._weight = np.empty((0, training.batch_size), np.float32)
         self._dropout = np.empty((0, training.batch_size, 2), np.uint32)
@@ -100,7 +102,7 @@ class _Lane:
 
     @property
     def finished(self) -> bool:
-        return not self._clients and self._next_step == len(self._tokens)
+        return not self._places and self._next_step == len(self._tokens)
 
     def fill(self, chunk: LaneChunk, device: int, lane: int) -> int:
         """Copy as many steps as fit; returns how many."""
@@ -115,7 +117,8 @@ class _Lane:
             chunk.tokens[here], chunk.weight[here] = self._tokens[those], self._weight[those]
             if chunk.dropout is not None:
                 chunk.dropout[here] = self._dropout[those]
-            chunk.client[here] = self._client
+            chunk.client[here], chunk.place[here] = self._client, self._place
+            chunk.first[device, step, lane] = self._next_step == 0
             chunk.num_examples[here] = self._training.count_examples(self._data.num_examples[self._client])
             self._next_step += taken
             step += taken
@@ -123,7 +126,8 @@ class _Lane:
         return step
 
     def _start_next_client(self) -> None:
-        self._client = self._clients.pop()
+        self._place = self._places.pop()
+        self._client = int(self._plan.clients[self._place])
         num_examples = int(self._data.num_examples[self._client])
         rows = batch_rows(num_examples, self._training, self._plan.shuffling(self._client))
         real = rows >= 0
@@ -141,8 +145,10 @@ def _empty_chunk(devices: int, shape: LaneShape, training: LocalTraining) -> Lan
     return LaneChunk(
         tokens=np.zeros((*grid, batch_size, shape.length + 1), np.int32),
         weight=np.zeros((*grid, batch_size), np.float32),
+        first=np.zeros(grid, bool),
         last=np.zeros(grid, bool),
         client=np.zeros(grid, np.int32),
+        place=np.zeros(grid, np.int32),
         num_examples=np.zeros(grid, np.float32),
         num_steps=np.zeros(devices, np.int32),
         dropout=np.zeros((*grid, batch_size, 2), np.uint32) if training.draws_dropout else None,

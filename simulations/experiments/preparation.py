@@ -59,6 +59,11 @@ class Scoring(NamedTuple):
     test: StoredData
     settings: EvaluationSettings
 
+    def of(self, split: str) -> tuple[StoredData, int | None]:
+        """Give a split, heldout or test, and how many of its examples are scored; None for all."""
+        held_out = self.heldout, self.settings.heldout_examples
+        return held_out if split == "heldout" else (self.test, self.settings.test_examples)
+
 
 class Privacy(NamedTuple):
     """What a run with noise promises, and how."""

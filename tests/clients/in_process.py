@@ -33,6 +33,7 @@ class InProcessRunner:
     def __init__(self, program: ClientProgram, rules: AggregationRules, examples_of: Callable[[int], np.ndarray]):
         """Set up clients, whose examples `examples_of` gives by their index, int32 [examples, length + 1]."""
         self._program, self._rules, self._examples_of = program, rules, examples_of
+        self.kept: dict[int, Any] = {}
 
     def announce(self, plan: RoundPlan) -> None:
         """There is nothing to make ready."""
@@ -43,8 +44,10 @@ class InProcessRunner:
         steps = bytes_up = 0
         for client in map(int, plan.clients):
             sequences = self._examples_of(client)
-            report = train_locally(self._program, server, sequences, plan, client=client)
+            kept = self.kept.get(client)
+            report = train_locally(self._program, server, sequences, plan, client=client, kept=kept)
             if report is not None:
+                self.kept[client] = report.kept
                 aggregate = add_aggregates(aggregate, self._receive(report, like, plan, client, clip_norm))
                 bytes_up += len(report.upload)
             elif len(sequences):

@@ -12,6 +12,7 @@ from fedlm.clients.device.server_instructions import AllowedPrograms
 from fedlm.fl_core.deployment.state.state import SeenClient
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler
+from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.rounds.cohorts import UniformSampler
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.updates.registry import COMPRESSIONS
@@ -81,6 +82,23 @@ def test_a_deployment_of_a_client_algorithm_with_memory_equals_its_simulation(tm
     settings = small.deployment(**small.LINEAR, client_algorithm=name, upload_bits=32, rounds=2)
     sampler = UniformSampler(small.CLIENTS, settings.cohort_size, settings.seed)
     compare(settings, sampler, tmp_path, tolerance=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("private", [False, True])
+def test_a_deployment_with_layers_that_stay_on_devices_equals_its_simulation(tmp_path, private):
+    changes = {"personal_layers": ("head",), "upload_bits": 32, "rounds": 4}
+    settings = small.deployment(**(small.PRIVACY if private else small.LINEAR), **changes)
+    if private:
+        sampler = MinSeparationSampler(small.CLIENTS, settings.cohort_size, settings.seed, settings.participation)
+    else:
+        sampler = UniformSampler(small.CLIENTS, settings.cohort_size, settings.seed)
+    rows = compare(settings, sampler, tmp_path, tolerance=1e-5)
+    whole = 4 * 2 * small.VOCABULARY * 32
+    assert rows[-1]["bytes_up"] < 0.55 * settings.cohort_size * whole
+    stored = final_parameters(tmp_path / "run", private)
+    first = small.task(settings).model.init(device_key(settings.seed, "init"))
+    np.testing.assert_array_equal(stored["head"], first["head"])
 
 
 @pytest.mark.long

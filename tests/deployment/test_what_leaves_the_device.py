@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fl_core.client_algorithms.interface import sent_by_client
 from fedlm.fl_core.updates.update_bytes import upload_bytes
 from tests.deployment import small_deployment as small
 
@@ -66,9 +67,10 @@ def forms(tokens):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("bits", [8, 32])
-def test_no_text_and_no_ids_are_among_the_bytes_that_a_client_sends(tmp_path, bits):
-    settings = small.deployment(rounds=ROUNDS, cohort_size=PARTICIPANTS, minimum_reports=PARTICIPANTS, upload_bits=bits)
+@pytest.mark.parametrize(("bits", "personal"), [(8, ()), (32, ()), (32, ("head",))])
+def test_no_text_and_no_ids_are_among_the_bytes_that_a_client_sends(tmp_path, bits, personal):
+    cohort = {"rounds": ROUNDS, "cohort_size": PARTICIPANTS, "minimum_reports": PARTICIPANTS}
+    settings = small.deployment(**cohort, upload_bits=bits, personal_layers=personal)
     what = small.task(settings)
 
     async def go():
@@ -85,7 +87,8 @@ def test_no_text_and_no_ids_are_among_the_bytes_that_a_client_sends(tmp_path, bi
     for tokens in examples:
         assert not any(form in sent for form in forms(tokens)), tokens
     # The tap sees all that is sent, and beside the updates there is little.
-    updates = ROUNDS * PARTICIPANTS * upload_bytes(settings.training.compressor(), jax.eval_shape(what.model.init, KEY))
+    update = sent_by_client(settings.training.algorithm.make(), jax.eval_shape(what.model.init, KEY))
+    updates = ROUNDS * PARTICIPANTS * upload_bytes(settings.training.compressor(), update)
     requests = sent.count(b" HTTP/1.1\r\n")  # clients ask again as long as a round is not ready
     assert requests >= 3 * ROUNDS * PARTICIPANTS
     assert updates < len(sent) < updates + 500 * requests

@@ -126,7 +126,7 @@ class TrainingProgram(_message.Message):
     def __init__(self, model: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., length: _Optional[int] = ..., precision: _Optional[str] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., max_batches: _Optional[int] = ..., gradient_clip: _Optional[float] = ..., max_examples: _Optional[int] = ..., cap_order: _Optional[str] = ..., batches_across_epochs: _Optional[bool] = ..., upload: _Optional[_Union[UploadPlan, _Mapping]] = ..., algorithm: _Optional[_Union[ClientAlgorithm, _Mapping]] = ..., dropout: _Optional[float] = ..., examples: _Optional[str] = ...) -> None: ...
 
 class ClientAlgorithm(_message.Message):
-    __slots__ = ("name", "constants")
+    __slots__ = ("name", "constants", "personal_layers")
     class ConstantsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -136,9 +136,11 @@ class ClientAlgorithm(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONSTANTS_FIELD_NUMBER: _ClassVar[int]
+    PERSONAL_LAYERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     constants: _containers.ScalarMap[str, float]
-    def __init__(self, name: _Optional[str] = ..., constants: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    personal_layers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., constants: _Optional[_Mapping[str, float]] = ..., personal_layers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class UploadPlan(_message.Message):
     __slots__ = ("scheme", "version", "settings", "tensors")

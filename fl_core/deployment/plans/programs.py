@@ -11,7 +11,13 @@ from jax import export
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from fedlm.fl_core.client_algorithms.interface import Broadcast, ClientAlgorithm, LocalState, sent_by_server
+from fedlm.fl_core.client_algorithms.interface import (
+    Broadcast,
+    ClientAlgorithm,
+    LocalState,
+    kept_by_client,
+    sent_by_server,
+)
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.rounds.local_sgd import LocalTraining, TrainingSums, algorithm_step
@@ -73,10 +79,16 @@ def make_programs(
       length: target tokens of a sequence.
 
     Raises:
-      ConfigurationError: a program calls code of a library, or begins from other tensors than a client has.
+      ConfigurationError: a program calls code of a library, or begins from other tensors than a client has; or clients
+        are to keep something from round to round.
     """
-    algorithm = training.algorithm
-    server = sent_by_server(algorithm, jax.eval_shape(model.init, jax.random.key(0)))
+    algorithm, params = training.algorithm, jax.eval_shape(model.init, jax.random.key(0))
+    if jax.tree_util.tree_leaves(kept_by_client(algorithm, params)):
+        raise ConfigurationError(
+            f"the client algorithm {type(algorithm).__name__} keeps something on the device from round to round, which "
+            "clients of plans cannot"
+        )
+    server = sent_by_server(algorithm, params)
     local = jax.eval_shape(algorithm.init, server)
     # What every scalar and batch of a step is, whatever the model.
     rows = {

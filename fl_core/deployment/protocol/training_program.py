@@ -8,6 +8,7 @@ import jax
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.text_examples import CUTS, ExampleCut
 from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, sent_by_client
+from fedlm.fl_core.client_algorithms.personal_layers import with_personal_layers
 from fedlm.fl_core.client_algorithms.registry import SGD, make_algorithm
 from fedlm.fl_core.client_algorithms.settings import ClientAlgorithmSettings
 from fedlm.fl_core.errors import ConfigurationError
@@ -45,9 +46,10 @@ def write_training_program(
 
 def _write_algorithm(settings: ClientAlgorithmSettings) -> messages.ClientAlgorithm | None:
     # Clients that know of no algorithms train with SGD.
-    if settings.client_algorithm == SGD:
+    name, personal_layers = settings.client_algorithm, settings.personal_layers
+    if name == SGD and not personal_layers:
         return None
-    return messages.ClientAlgorithm(name=settings.client_algorithm, constants=settings.constants())
+    return messages.ClientAlgorithm(name=name, constants=settings.constants(), personal_layers=personal_layers)
 
 
 def read_local_training(program: messages.TrainingProgram) -> LocalTraining:
@@ -60,6 +62,7 @@ def read_local_training(program: messages.TrainingProgram) -> LocalTraining:
     absent = {name for name in _PLAIN if _FIELDS[name].has_presence and not program.HasField(name)}
     given: dict[str, Any] = {name: getattr(program, name) for name in _PLAIN if name not in absent}
     algorithm = make_algorithm(algorithm_name(program), program.algorithm.constants)
+    algorithm = with_personal_layers(algorithm, program.algorithm.personal_layers)
     return LocalTraining(**given, algorithm=algorithm, draws_dropout=program.dropout > 0)
 
 

@@ -61,6 +61,14 @@ def test_local_training_is_read_as_it_was_written():
     assert without_defaults == set(messages.TrainingProgram.DESCRIPTOR.fields_by_name) - {"algorithm"}
 
 
+@pytest.mark.parametrize("name", ["sgd", "fedprox"])
+def test_layers_that_stay_on_devices_are_read_as_they_were_written(name):
+    settings, program = written(client_algorithm=name, personal_layers=("head",))
+    assert list(program.algorithm.personal_layers) == ["head"]
+    assert read_local_training(program) == settings.training.local_training()
+    assert [list(one.dimensions) for one in program.upload.tensors] == [[small.VOCABULARY, 32]]
+
+
 @pytest.mark.long
 def test_a_client_drops_what_the_server_asks_it_to_or_refuses():
     settings = small.deployment(model="gru4rec_tiny", dropout=0.5)
