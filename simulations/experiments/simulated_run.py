@@ -1,19 +1,17 @@
 """The rounds of one experiment in the folder of its run, what they are scored on, and how they end."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
 
-from fedlm.fl_core.client_algorithms.interface import Broadcast, kept_by_client
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.rounds.cohorts import CohortSampler
-from fedlm.fl_core.rounds.scores import ClientSums, Scores, evaluate, evaluate_clients, example_sums
+from fedlm.fl_core.rounds.scores import ClientSums, Scores, evaluate, evaluate_clients
 from fedlm.fl_core.runs.capabilities.interface import Ended
 from fedlm.fl_core.runs.driver import Run, Step
 from fedlm.fl_core.runs.federated_training import FederatedTraining
@@ -21,13 +19,12 @@ from fedlm.fl_core.runs.round_rows import find_worse_than_guess, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training
 from fedlm.models.base import Batch, Params, parameter_count
-from fedlm.models.losses import ExampleSums
 from fedlm.simulations.data.federated_data import device_batches, evaluation_owners
-from fedlm.simulations.engine.client_states import CLIENTS_FILE, ClientStates
+from fedlm.simulations.engine.client_states import ClientStates
 from fedlm.simulations.engine.cohort_engine import CohortEngine
 from fedlm.simulations.engine.lane_count import choose_lanes, copies_beyond_sgd
 from fedlm.simulations.evaluation.client_scores import describe_clients
-from fedlm.simulations.evaluation.personal_scores import NEW_PEOPLE, People, people_of, personal_scores
+from fedlm.simulations.experiments.kept_by_clients import KeptByClients
 from fedlm.simulations.experiments.preparation import PreparedExperiment, Training
 
 if TYPE_CHECKING:
@@ -66,22 +63,8 @@ class SimulatedRun:
             goes_back=prepared.capabilities.undoes(),
         )
         prepared.capabilities.keep(folder.directory)
-        self._states, self._people = self._open_states(), dict[str, People]()
-
-    def _open_states(self) -> ClientStates | None:
-        """Open what clients keep to themselves; None where they keep nothing."""
-        algorithm = self._prepared.training.work.training.algorithm
-        if not jax.tree_util.tree_leaves(kept_by_client(algorithm, self._training.server.params)):
-            return None
-        if jax.process_count() > 1:
-            raise ConfigurationError("clients keep something to themselves, which one process alone can simulate")
-        return self._folder.closing(
-            ClientStates(
-                self._folder.directory / CLIENTS_FILE,
-                self.run.standing.checkpoint,
-                lambda: min(self._folder.checkpoint_rounds(), default=0),
-            )
-        )
+        rounds, params = self.run.standing.checkpoint, self._training.server.params
+        self._kept = KeptByClients(prepared, folder, rounds, params)
 
     @property
     def params(self) -> Params:
@@ -102,31 +85,15 @@ class SimulatedRun:
         heldout = list(device_batches(scoring.heldout, training.length, scoring.settings.heldout_examples))
         secret = _secret_of_cohorts(training.cohorts.sampler, self.run.standing.draw_seed)
         return self._training.rounds(
-            _engine(training, self._frozen, self._states),
+            _engine(training, self._frozen, self._kept.states),
             _sampler(training.cohorts.sampler, secret, self._terms),
-            lambda trained: _scores(self._prepared, heldout, self._whole(trained)) | self._personal("heldout", trained),
+            lambda trained: (
+                _scores(self._prepared, heldout, self._whole(trained))
+                | self._kept.scores("heldout", self._training.server._replace(params=trained), self._whole)
+            ),
             scoring.settings.evaluate_every,
             secret=secret,
         )
-
-    def _personal(self, split: str, trained: Params) -> dict[str, Any]:
-        """Score the people of a split who took part, each with what they kept, which no noise of privacy hides."""
-        prepared, states = self._prepared, self._states
-        if states is None or prepared.privacy is not None:
-            return {}
-        training, (data, most) = prepared.training, prepared.scoring.of(split)
-        if split not in self._people:
-            self._people[split] = people_of(split, data, training.clients.client_ids, most)
-        algorithm, server = training.work.training.algorithm, Broadcast(trained, self._training.server.algorithm)
-        first = algorithm.init_client(trained)
-
-        def score(client: int, batches: Iterable[Batch]) -> ExampleSums | None:
-            if not states.has(client):
-                return None
-            kept = jax.tree_util.tree_map(lambda leaf: leaf[0], states.read(np.array([client]), first))
-            return example_sums(prepared.model, self._whole(algorithm.begin(server, kept).params), batches)
-
-        return personal_scores(self._people[split], training.length, score)
 
     def save(self) -> None:
         """Save the newest state."""
@@ -150,8 +117,7 @@ class SimulatedRun:
         )
         self.run.divergence = self.run.divergence or find_worse_than_guess(rows, prepared.model.vocabulary_size)
         facts = more | self._participation() | _facts(prepared, rows, test, clients)
-        if self._states is not None:
-            facts |= {"scores_of": NEW_PEOPLE} | self._personal("test", self._training.server.params)
+        facts |= self._kept.summary(self._training.server, self._whole)
         return self.run.finish(self._training.server.params, facts | prepared.capabilities.summary(ended))
 
     def _participation(self) -> dict[str, Any]:

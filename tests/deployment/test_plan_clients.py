@@ -181,6 +181,10 @@ def test_a_client_ends_where_a_server_cannot_show_it_a_plan_that_it_runs(tmp_pat
     )
     factored = task_of(tokenizer, keys, **one, upload_bits=None, compression="powersgd1", model="cifg_tiny")
     assert "a plan cannot call" in refused(factored, tmp_path / "b", lambda port: plan_client(port, tmp_path, 1, keys))
+    kept = task_of(tokenizer, keys, **one, model="cifg_tiny", personal_layers=("output_bias",))
+    assert "PersonalLayers keeps something on the device from round to round, which clients of plans cannot" in refused(
+        kept, tmp_path / "e", lambda port: plan_client(port, tmp_path, 1, keys)
+    )
     create_plan_key(tmp_path / "others")
     task = task_of(tokenizer, keys, **one)
     assert "not by a key that this client trusts" in refused(
