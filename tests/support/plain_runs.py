@@ -73,7 +73,7 @@ OTHER_UNIGRAM = ModelEntry(unigram, UnigramConfig(scale=2.0))
 class PlainCohorts:
     """A `CohortRunner` of plain SGD for the unigram model, one client after the other."""
 
-    def __init__(self, training, frozen):
+    def __init__(self, training, *others):
         self.work, self.clients = training.work, training.clients
         self.features = features_of(self.work.model.vocabulary_size)
 

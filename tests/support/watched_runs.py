@@ -168,7 +168,7 @@ class Watched:
 class NoCohorts:
     """A `CohortRunner` whose clients add nothing."""
 
-    def __init__(self, watched, training, frozen):
+    def __init__(self, watched, training, *others):
         self.watched, self.work, self.clients = watched, training.work, training.clients
         self.probability = training.cohort_size / len(self.clients.client_ids)
         watched.begun.people |= set(self.clients.client_ids)
