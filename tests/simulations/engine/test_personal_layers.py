@@ -51,9 +51,8 @@ def compare_with_plain_loop(settings, devices, lanes):
     loop = InProcessRunner(ClientProgram(MODEL, work.training, work.compressor), work.rules, DATA.sequences)
     expected, cost = after_rounds(settings, loop)
     with contextlib.closing(ClientStates()) as states:
-        engine = CohortEngine(
-            work, DATA, small.LENGTH, jax.devices()[:devices], lanes, steps_per_chunk=5, states=states
-        )
+        lanes_of = {"devices": jax.devices()[:devices], "lanes_per_device": lanes, "steps_per_chunk": 5}
+        engine = CohortEngine(work, DATA, small.LENGTH, **lanes_of, states=states)
         found, cohort = after_rounds(settings, engine)
         heads = states.read(np.arange(small.CLIENTS), FIRST)["head"]
     for a, b in zip(*map(jax.tree_util.tree_leaves, (found, expected)), strict=True):
@@ -85,7 +84,7 @@ def test_an_update_has_only_layers_that_are_shared():
     check_private(algorithm, PARAMS)
     settings = small.deployment(**PERSONAL)
     with contextlib.closing(ClientStates()) as states:
-        engine = CohortEngine(work_of(settings), DATA, small.LENGTH, jax.devices()[:1], states=states)
+        engine = CohortEngine(work_of(settings), DATA, small.LENGTH, devices=jax.devices()[:1], states=states)
         _, cohort = after_rounds(settings, engine, rounds=1)
     values = small.VOCABULARY * 32
     assert 8 * 4 * values < cohort.bytes_up < 8 * 4 * (values + 100)
@@ -94,7 +93,7 @@ def test_an_update_has_only_layers_that_are_shared():
 def test_an_update_that_does_not_count_leaves_what_its_client_kept():
     settings = small.deployment(**PERSONAL, client_learning_rate=1e30, client_max_batches=8)
     with contextlib.closing(ClientStates()) as states:
-        engine = CohortEngine(work_of(settings), DATA, small.LENGTH, jax.devices()[:1], states=states)
+        engine = CohortEngine(work_of(settings), DATA, small.LENGTH, devices=jax.devices()[:1], states=states)
         _, cohort = after_rounds(settings, engine, rounds=1)
         heads = states.read(np.arange(small.CLIENTS), FIRST)["head"]
     assert cohort.aggregate.dropped > 0
