@@ -9,7 +9,7 @@ from tests.support.prose import pages, read_code, read_prose, sentences
 LONGEST_MEAN, LARGEST_SHARE = 15, 0.05
 MOST_WORDS, MOST_WORDS_OF_A_PAGE = 30_000, 1_200
 # One looks things up there and does not read on.
-REFERENCE = {Path("docs/protocol.md")}
+REFERENCE = {Path("docs/protocol.md"), Path("docs/design/accounting.md")}
 
 
 @pytest.mark.parametrize("page", pages(), ids=str)

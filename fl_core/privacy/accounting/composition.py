@@ -32,6 +32,8 @@ _SMALL_SHIFT = 0.01
 _MOST_STATED = 1e4
 _LEAST_NOISE, _MOST_NOISE = 1e-8, 1e10
 """Beyond these, float64 does not tell one loss from another."""
+_LEAST_PROBABILITY = 1e-100
+"""Below it, a loss of an exponent beyond 600 would be lost (`loss_pairs`)."""
 
 LITTLE_NOISE = 0.02
 """Sampled releases with a multiplier below this have losses of thousands, which closed forms bound."""
@@ -85,9 +87,10 @@ class GaussianEvent:
                 f"{setting('noise_multiplier')} is {self.noise_multiplier}, but must lie between {_LEAST_NOISE:g} and "
                 f"{_MOST_NOISE:g}"
             )
-        if not 0 <= self.sampling_probability <= 1:
+        if not (self.sampling_probability == 0 or _LEAST_PROBABILITY <= self.sampling_probability <= 1):
             raise ConfigurationError(
-                f"{setting('sampling_probability')} is {self.sampling_probability}, but must lie between 0 and 1"
+                f"{setting('sampling_probability')} is {self.sampling_probability}, but must lie between 0 and 1, and "
+                f"be {_LEAST_PROBABILITY:g} at least where it is not 0"
             )
         _check_count(self.count)
 

@@ -1,5 +1,7 @@
 """Bounds on epsilon where noise is so little that privacy losses are too large to be added on a grid.
 
+Statement 22 of `docs/design/accounting.md` proves them.
+
 Let a person take part in K releases. By joint convexity delta is at most the mean over K of that of the Gaussian
 mechanism with K times the squared sensitivity, in both directions. So with K at most k but with probability delta / 2,
 epsilon at delta is at most that mechanism's at delta / 2.

@@ -6,8 +6,8 @@ the dots", Doroshenko et al. 2022). From below, the losses around a point of the
 result can be made of the original. The part of each interval that goes up and the part that goes down are chosen so
 that the merged loss is the point's or more. Both err by the square of the grid's spacing.
 
-Masses are integrals by Gauss and Legendre's rule over intervals between the outcomes of neighbouring points, and are
-right to `MASS_ERROR` of themselves.
+Masses are integrals by Gauss and Legendre's rule over intervals between the outcomes of neighbouring points. How far
+they are off is bounded, and the bounds go with the masses. `docs/design/accounting.md` derives them.
 """
 
 import math
@@ -20,11 +20,15 @@ import scipy
 from fedlm.fl_core.privacy.accounting.loss_pairs import LossPair, MixedLoss, SampledGaussianPair
 
 MASS_ERROR = 1e-12
-"""Bound on the relative error of a mass on the grid."""
+"""Bound on the relative error of a mass but for the rounding of exponents and sums (statement 9)."""
+_QUADRATURE = 1e-12
+"""Bound on what quadrature does to the part of a mass that goes down, over how far losses reach (statement 9)."""
 _STEP = 0.05  # the longest interval, in units of the pair's fineness
+_FARTHEST = 12.0  # outcome for which that is short enough (statement 9)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(5)
 _LOCAL = 96  # intervals that an offset is chosen by
-_ROUNDING = 4e-15  # of a loss of size 1
+_ROUNDING = 4e-15  # of the place of an atom, over its loss (statement 10)
+_UNIT = 2.0**-53
 
 
 class GridMasses(NamedTuple):
@@ -34,11 +38,15 @@ class GridMasses(NamedTuple):
       masses: under P, float64 [points].
       first: the number of the first point.
       offset: of the grid.
+      shift: how much farther up losses may be, or down where masses are from below.
+      error: bound on the relative error of each mass.
     """
 
     masses: np.ndarray
     first: int
     offset: float
+    shift: float
+    error: float
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,8 @@ class LossCells:
       slack: bound on the error of `low`, relative to `mass`.
       below: mass under the range, not in `mass`.
       below_at: the number of a point that none of it exceeds, counted from the first.
+      shift: how far losses may be outside of the interval that they are counted in.
+      error: bound on the relative error of `mass`.
     """
 
     spacing: float
@@ -64,6 +74,8 @@ class LossCells:
     slack: float
     below: float
     below_at: int
+    shift: float
+    error: float
 
     def from_above(self) -> GridMasses:
         """Round so that nothing seems more private than it is."""
@@ -72,7 +84,7 @@ class LossCells:
         masses[:-1] += low
         masses[1:] += self.mass - low
         masses[self.below_at] += self.below
-        return GridMasses(masses, self.first, self.offset)
+        return GridMasses(masses, self.first, self.offset, self.shift, self.error)
 
     def from_below(self) -> GridMasses:
         """Merge so that nothing seems less private than it is."""
@@ -81,7 +93,7 @@ class LossCells:
         masses = np.zeros(len(self.mass) + 1)
         masses[1:] += up * self.mass
         masses[:-1] += (1 - up) * self.mass
-        return GridMasses(masses, self.first, self.offset)
+        return GridMasses(masses, self.first, self.offset, self.shift, self.error)
 
 
 def _parts_that_go_up(low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -89,7 +101,8 @@ def _parts_that_go_up(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
     At the point above interval i the merged loss is the point's or more where `a_i low_i <= (1 - a_(i+1)) high_(i+1)`,
     with `low` the pull downwards of interval i, and `high` that upwards of the next. Equality everywhere would lose
-    nothing; it is followed from both ends, in the direction in which deviations die out, to the heaviest interval.
+    nothing; it is followed from both ends, in the direction in which deviations die out, to the heaviest interval
+    (statement 6).
     """
     count = len(low)
     if count < 2:
@@ -154,42 +167,54 @@ def cells_of(loss: MixedLoss, spacing: float, offset: float, tail: float, most: 
     ends = [first + len(mass) for _, first, mass, *_ in parts] + [place + 1 for place in places[len(parts) :]]
     first = min(places)
     mass, low = np.zeros((2, max(ends) - first))
-    slack = _ROUNDING * max([abs(at) for at, _ in atoms], default=0.0) / spacing
-    below, below_at = 0.0, 0
-    for weight, begin, masses, lows, error, left_out in parts:
+    shift = _ROUNDING * max([abs(at) for at, _ in atoms], default=0.0)
+    slack = 3 * shift / -math.expm1(-spacing) + _QUADRATURE
+    below, below_at, error = 0.0, 0, MASS_ERROR
+    for weight, begin, masses, lows, bounds, left_out in parts:
         inside = slice(begin - first, begin - first + len(masses))
         mass[inside] += weight * masses
         low[inside] += weight * lows
-        slack = max(slack, error)
+        slack, shift, error = max(slack, bounds.slack), max(shift, bounds.shift), max(error, bounds.error)
         below += weight * left_out
         below_at = max(below_at, begin - first + 1)
     for (at, probability), place in zip(atoms, places[len(parts) :], strict=True):
         share = math.expm1(offset + (place + 1) * spacing - at) / math.expm1(spacing)
         mass[place - first] += probability
         low[place - first] += probability * min(max(share, 0.0), 1.0)
-    return LossCells(spacing, offset, first, mass, low, slack, below, below_at)
+    return LossCells(spacing, offset, first, mass, low, slack, below, below_at, shift, error)
+
+
+class _Bounds(NamedTuple):
+    """See `LossCells`."""
+
+    slack: float
+    shift: float
+    error: float
 
 
 def _pair_cells(
     pair: LossPair, spacing: float, offset: float, begin: float, end: float
-) -> tuple[int, np.ndarray, np.ndarray, float]:
-    """The number of the first interval, masses, those of lower points, and a bound on the latter's relative error."""
+) -> tuple[int, np.ndarray, np.ndarray, _Bounds]:
+    """The number of the first interval, masses, those of lower points, and bounds on errors."""
     losses = pair.loss(np.array([begin, end]))
     first, last = (math.floor((value - offset) / spacing) for value in losses)
     points = offset + spacing * np.arange(first + 1, last + 1)
-    step = _STEP * pair.fineness
+    farthest = max(abs(begin), abs(end)) + 1 / pair.fineness
+    step = _STEP * min(pair.fineness, _FARTHEST / farthest)
     regular = np.linspace(begin, end, math.ceil((end - begin) / step) + 1)
-    cuts = np.clip(np.concatenate([regular, pair.outcome(points)]), begin, end)
+    at_points = pair.outcome(points)
+    inside = (at_points > begin) & (at_points < end)
+    wrong = float(np.max(np.abs(pair.loss(at_points[inside]) - points[inside]), initial=0.0))
+    cuts = np.clip(np.concatenate([regular, at_points]), begin, end)
     cuts.sort()
     middle, half = (cuts[1:] + cuts[:-1]) / 2, (cuts[1:] - cuts[:-1]) / 2
     keep = half > 0
     middle, half = middle[keep], half[keep]
     cell = np.floor((pair.loss(middle) - offset) / spacing).astype(np.int64)
-    # Where intervals are short, fewer nodes are as exact.
-    short = np.max(half) * (abs(begin) + abs(end)) < 0.02 * pair.fineness
+    # Where intervals are short, fewer nodes are as exact (statement 9).
+    short = np.max(half) * max(farthest, 5.0) < 0.02 * pair.fineness
     nodes, weights = np.polynomial.legendre.leggauss(3) if short else (_NODES, _WEIGHTS)
     mass, low = np.zeros((2, len(middle)))
-    wrong = 0.0
     upper = offset + spacing * (cell + 1)
     for node, weight in zip(nodes, weights, strict=True):
         u = middle + node * half
@@ -202,8 +227,16 @@ def _pair_cells(
     cells = cell - first
     masses = np.bincount(cells, mass, last - first + 1) * scale
     lows = np.bincount(cells, low, last - first + 1) * (scale / math.expm1(spacing))
-    error = (wrong + pair.rounding(begin, end)) / spacing
-    return first, masses, np.clip(lows, 0.0, masses), error
+    rounding = pair.rounding(begin, end)
+    shift = wrong + rounding
+    outermost = max(abs(begin), abs(end)) * np.array([-1.0, 1.0])
+    of_parts = 3 * shift + _QUADRATURE * min(1.0, float(np.max(np.abs(pair.loss(outermost)))))
+    bounds = _Bounds(
+        slack=of_parts / -math.expm1(-spacing) + _QUADRATURE,
+        shift=shift,
+        error=MASS_ERROR + rounding + _UNIT * (2 * farthest**2 + 8 + float(np.max(np.bincount(cells)))),
+    )
+    return first, masses, np.clip(lows, 0.0, masses), bounds
 
 
 def fitting_offset(loss: MixedLoss, spacing: float) -> float:

@@ -2,6 +2,7 @@
 
 The loss of a pair (P, Q) at an outcome is `log dP/dQ`, and a release's privacy is the distribution of its loss under P.
 Every pair here lives on the real line, in units of the noise's standard deviation; its loss rises with the outcome u.
+`docs/design/accounting.md` says why these pairs (statement 1) and bounds their rounding (statement 8).
 """
 
 import math
@@ -163,14 +164,15 @@ def _log_ratio(u: np.ndarray, pair: SampledGaussianPair | ReplacedGaussianPair) 
 
 
 def _rounding_of_log_ratio(farthest: float, pair: SampledGaussianPair | ReplacedGaussianPair) -> float:
-    """Bound the error of `_log_ratio` for outcomes of at most this size: of each operation at most 2 roundings."""
+    """Bound the error of `_log_ratio` for outcomes of at most this size, that of shift and probability as floats among
+    it (statement 8)."""
     largest = pair.shift * (farthest + pair.shift / 2)
     if pair.probability > 0.5:
-        return _ROUNDING * (8 + 8 * largest + (0 if pair.probability == 1 else -4 * math.log1p(-pair.probability)))
+        return _ROUNDING * (12 + 12 * largest + (0 if pair.probability == 1 else -8 * math.log1p(-pair.probability)))
     # Of a loss x close to 0, which is that of log1p(x), only a part of x is lost.
     ends = _log_ratio(np.array([-farthest, farthest]), pair)
     size = float(np.max(np.abs(ends)))
-    return _ROUNDING * (4 * size + min(1.0, size) * 4 * (4 + largest))
+    return _ROUNDING * (8 * size + min(1.0, size) * 8 * (4 + largest))
 
 
 def _at_log_ratio(value: np.ndarray, pair: SampledGaussianPair) -> np.ndarray:

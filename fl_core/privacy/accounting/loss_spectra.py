@@ -5,7 +5,8 @@ sum of squares, in the mean square (Higham 2002, "Accuracy and stability of nume
 product of powers by the sum of its factors' errors.
 
 With B the transform of most of the masses and J that of the others, the jumps, `(B + J)^n - B^n` is the transform of
-sums with at least one jump. It is computed as such, so that its errors are relative to these sums alone.
+sums with at least one jump. It is computed as such, so that its errors are relative to these sums alone. Statements are
+those of `docs/design/accounting.md`.
 """
 
 import functools
@@ -17,7 +18,7 @@ import numpy as np
 import scipy
 
 UNIT = 2.0**-53
-_TRANSFORM_ERROR = 8.0  # in units of rounding, for each doubling of the length
+_TRANSFORM_ERROR = 8.0  # in units of rounding, for each doubling of the length (statement 13)
 
 
 class Transform(NamedTuple):
@@ -76,13 +77,14 @@ def _error(factors: Sequence[Factor]) -> float:
         for size, factor in zip(jumps, factors, strict=True)
     ]
     product = np.exp(sum(factor.times * np.log(size) for factor, size in zip(factors, sizes, strict=True)))
-    product *= 1 + 1e-6
+    releases = sum(factor.times for factor in factors)
+    product *= 1 + 1e-6 + 8 * UNIT * releases
     all_jump = any(factor.others is None for factor in factors)
     jumped = 1.0
     if not all_jump:
         jumped = sum(factor.times * one / size for factor, one, size in zip(factors, jumps, sizes, strict=True))
         jumped = np.minimum(jumped, 1.0)
-    releases = sum(factor.times for factor in factors)
+    # Statement 14 has these and `product`.
     roundings = (8 if all_jump else 16) * UNIT * releases
     error = roundings * math.sqrt(2 * float(np.mean(np.square(product * jumped))))
     for factor, size in zip(factors, sizes, strict=True):

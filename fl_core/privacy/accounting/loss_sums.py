@@ -12,7 +12,9 @@ mass that is of delta's size. They are bounded, and the bound is in the result:
 
 - of transforms and their powers, in the mean square (`loss_spectra`);
 - of what lies outside the window, and of what is cut off: by Chernoff's inequality on the masses themselves;
-- of masses on the grid, and of their exponentials and sums: `MASS_ERROR` for each release.
+- of masses on the grid and of where their losses are (`loss_grids`), and of exponentials and sums.
+
+`docs/design/accounting.md` has the proof; statements are numbered there.
 
 Where one rare loss is so large that no tilt brings it together with the others, there are two ways out. Losses that are
 far above epsilon need not be computed (`MixedLoss.cap`): with J the event that there is one,
@@ -27,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from fedlm.fl_core.privacy.accounting.loss_grids import MASS_ERROR, GridMasses, cells_of, fitting_offset
+from fedlm.fl_core.privacy.accounting.loss_grids import GridMasses, cells_of, fitting_offset
 from fedlm.fl_core.privacy.accounting.loss_pairs import MixedLoss
 from fedlm.fl_core.privacy.accounting.loss_spectra import UNIT, Factor, masses_of_sums, transform
 from fedlm.fl_core.privacy.accounting.loss_windows import (
@@ -55,6 +57,9 @@ _MOST_POINTS = 1 << 21
 _WIDEST = 100.0  # spacing
 _MOST_FINER_POINTS = 1 << 20  # where more than two times as many were wanted
 _GUESSES = 4  # of where epsilon is, each from the one before
+_MOST_EXPONENT = 700.0  # that e is taken to the power of: e^709 is the largest float (statement 18)
+_LEAST = 1e-290  # error, so that it has a logarithm (statement 18)
+_LITTLE = 1e-9  # relative error of the few operations that nothing else counts, with room to spare (statement 17)
 
 
 class _Profile(NamedTuple):
@@ -73,6 +78,7 @@ class _Profile(NamedTuple):
         elsewhere.
       rest_tilt: the window's.
       above: P's and Q's mass above what is computed; from above P's alone counts.
+      shift: how far above those of the grid the sums may be, or below.
     """
 
     below: bool
@@ -86,6 +92,7 @@ class _Profile(NamedTuple):
     log_rest: float
     rest_tilt: float
     above: tuple[float, float]
+    shift: float
 
     def log_error(self, epsilon: float) -> float:
         """The logarithm of the bound on the error of delta at epsilon."""
@@ -119,7 +126,7 @@ def upper_epsilon(losses: Losses, delta: float, finer: int = 0) -> float:
     if total_variation(losses) <= delta:
         return 0.0
     quick = chernoff_epsilon(losses, delta)
-    return min(_epsilon(losses, delta, finer, below=False, near=quick), quick) * (1 + 1e-9)
+    return min(_epsilon(losses, delta, finer, below=False, near=quick), quick) * (1 + _LITTLE)
 
 
 def lower_epsilon(losses: Losses, delta: float, finer: int = 0, near: float | None = None) -> float:
@@ -127,7 +134,7 @@ def lower_epsilon(losses: Losses, delta: float, finer: int = 0, near: float | No
     to know what it is near to."""
     if total_variation(losses) <= delta:
         return 0.0
-    return _epsilon(losses, delta, finer, below=True, near=near) * (1 - 1e-9)
+    return _epsilon(losses, delta, finer, below=True, near=near) * (1 - _LITTLE)
 
 
 def upper_delta(losses: Losses, epsilon: float) -> float:
@@ -143,7 +150,8 @@ def upper_delta(losses: Losses, epsilon: float) -> float:
             break
         profile = _computed(losses, window, 0, below=False)
         if epsilon <= profile.sums[-1]:
-            found = min(found, profile.between(epsilon) + float(profile.beside(np.asarray(epsilon))))
+            at = epsilon - profile.shift
+            found = min(found, profile.between(at) + float(profile.beside(np.asarray(at))))
         if profile.log_error(epsilon) < math.log(_SMALL_ERROR * found):
             break
         window = window_of_jumps(losses, epsilon, found)
@@ -235,11 +243,12 @@ def _profile(
     factors = []
     log_moment = log_below = log_above = log_rest = offset = 0.0
     first_tilt, last_tilt = tilt - window.low_tilt, tilt + window.high_tilt
-    releases = sum(count for count, _ in parts)
-    farthest = 0.0
+    farthest = shift = errors = 0.0
     for count, grid in parts:
+        shift += count * grid.shift
+        errors += count * grid.error
         losses = grid.offset + spacing * (grid.first + np.arange(len(grid.masses)))
-        farthest = max(farthest, float(np.max(np.abs(losses))))
+        farthest += count * float(np.max(np.abs(losses)))
         log_sum = _log_moment(grid.masses, losses, tilt)
         log_moment += count * log_sum
         log_below += count * _log_moment(grid.masses, losses, first_tilt)
@@ -258,8 +267,9 @@ def _profile(
     numbers = math.ceil((window.low - offset) / spacing) + np.arange(points)
     tilted = np.maximum(tilted[np.remainder(numbers, points)], 0.0)
     sums = offset + spacing * numbers
-    kept = sums > -spacing
+    kept = sums > -spacing - shift
     over, steep = _weighed(tilted[kept], spacing, tilt)
+    factor = errors + 16 * UNIT * tilt * farthest + points * 8 * UNIT + _LITTLE
     # The root of the sum over points of (exp(-tilt y) (1 - exp(-y)))^2, y their distance to epsilon.
     peak = math.exp(log_peak(tilt))
     error = spread * math.sqrt(1 / (2 * spacing * tilt * (2 * tilt + 1) * (tilt + 1)) + peak**2)
@@ -269,7 +279,8 @@ def _profile(
         log_outside_below = log_below - log_moment + window.low_tilt * (window.low + spacing)
         error += (math.exp(min(0.0, log_outside_above)) + math.exp(min(0.0, log_outside_below))) * peak
     else:
-        above = above[0] + math.exp(min(0.0, log_above - last_tilt * (window.high - spacing))), above[1]
+        log_outside = log_above - last_tilt * (window.high - spacing) + 2 * factor
+        above = above[0] + math.exp(min(0.0, log_outside)), above[1]
     return _Profile(
         below,
         sums[kept],
@@ -277,11 +288,12 @@ def _profile(
         steep,
         tilt=tilt,
         log_moment=log_moment,
-        error=max(error, 1e-290),
-        factor=releases * MASS_ERROR * (1 + tilt * farthest * 1e-3) + points * 8 * UNIT + 1e-9,
-        log_rest=log_rest + log_peak(window.rest_tilt),
+        error=max(error, _LEAST),
+        factor=factor,
+        log_rest=log_rest + log_peak(window.rest_tilt) + errors + 16 * UNIT * window.rest_tilt * farthest + _LITTLE,
         rest_tilt=window.rest_tilt,
         above=above,
+        shift=shift,
     )
 
 
@@ -305,13 +317,18 @@ def _log_moment(masses: np.ndarray, losses: np.ndarray, tilt: float) -> float:
 
 def _grown(error: float, exponent: float) -> float:
     """Multiply by e to the power of an exponent: infinity is above any error, so that bounds hold."""
-    if exponent > 700.0:
+    if exponent > _MOST_EXPONENT:
         return math.inf if error else 0.0
     return error * math.exp(exponent)
 
 
 def _solve(profile: _Profile, delta: float) -> float:
     """Find where the bound on delta(epsilon) passes delta."""
+    found = _solved_on_grid(profile, delta)
+    return max(0.0, found - profile.shift) if profile.below else found + profile.shift
+
+
+def _solved_on_grid(profile: _Profile, delta: float) -> float:
     sums, below = profile.sums, profile.below
     left = delta - profile.beside(sums)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -330,7 +347,7 @@ def _solve(profile: _Profile, delta: float) -> float:
         return max(0.0, low if below else high)
     sign = -1.0 if below else 1.0
     log_wanted = math.log(remains) - sign * profile.factor - profile.log_moment + profile.tilt * high
-    wanted = math.exp(min(log_wanted, 700.0)) - sign * error
+    wanted = math.exp(min(log_wanted, _MOST_EXPONENT)) - sign * error
     part = (wanted - float(profile.over[place])) / float(profile.steep[place])
     step = -math.log1p(-part) if 0 < part < 1 else high - low if part > 0 else 0.0
     return max(0.0, high - min(step, high - low))

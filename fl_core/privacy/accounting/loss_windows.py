@@ -1,7 +1,7 @@
 """Where sums of privacy losses are computed: tilt, window and spacing, and quick bounds by Chernoff's inequality.
 
-All of it goes by weights at outcomes, which are close, but no bounds; what is computed in a window bounds its own
-errors.
+All of it goes by weights at outcomes. Of windows they are close, but no bounds; what is computed in a window bounds its
+own errors. Statements are those of `docs/design/accounting.md`.
 """
 
 import functools
@@ -21,7 +21,7 @@ LEFT_OUT = 1e-5
 """Part of delta that is cut off at the ends of single losses, and the most that sums without a jump may have."""
 _LOG_OUTSIDE = math.log(1e-14)  # of the tilted mass, outside the window
 _ROUNDING = 2e-4  # of epsilon, about what grids may add
-OF_TAILS = 1e-12  # relative error of normal tails, and of what is made of them
+OF_TAILS = 1e-12  # relative error of normal tails, and of what is made of them (statement 7)
 _SMALLEST = 1e-40  # what quick bounds on delta leave out
 _ONE_SUM = 1e-4  # the deviation of sums that are as good as one, over their mean
 _LOG_TILTS = (-10.0, 14.0)  # between which tilts are found
@@ -111,7 +111,7 @@ def chernoff_epsilon(losses: Losses, delta: float) -> float:
 
 
 def _error_of_moments(nodes: Sequence[_Nodes]) -> float:
-    """Bound the error of the logarithm of moments, but for the rounding of its parts."""
+    """Bound the error of the logarithm of moments, but for the rounding of its parts (statement 20)."""
     return 1e-13 * (1 + sum(part.count for part in nodes))
 
 
@@ -180,7 +180,7 @@ def total_variation(losses: Losses) -> float:
         nodes.count * float(np.exp(nodes.log_mass) @ -np.expm1(-np.maximum(nodes.loss, 0.0)))
         for nodes in _nodes_of(losses, _SMALLEST)
     )
-    # The sum is of a function with a corner, so that it is only right to a part in a thousand.
+    # The sum is of a function with a corner, so that it is only right to a part in a hundred (statement 21).
     return total * 1.01 + mass_above(losses, _SMALLEST)[0] + _SMALLEST
 
 

@@ -106,6 +106,18 @@ def test_balls_contain_what_integrals_give_and_little_more(noise, probability, c
 
 
 @pytest.mark.long
+def test_one_gaussian_mechanism_lies_between_its_bounds():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        noise, delta = power(rng, -5, 10), power(rng, -15, -0.01)
+        upper, lower = epsilon_bounds([GaussianEvent(noise)], delta)
+        exact = release_of(GaussianEvent(noise), "remove")
+        assert exact.delta(arb(upper)) <= delta
+        assert lower == 0 or exact.delta(arb(lower)) >= delta
+        assert lower >= upper * (1 - 1e-13 * (1 + noise))
+
+
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_bound_is_proven_wrong(part):

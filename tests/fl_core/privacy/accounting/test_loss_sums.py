@@ -230,6 +230,7 @@ def test_deltas_out_of_range_are_refused_everywhere(delta):
         GaussianEvent(math.inf),
         GaussianEvent(1.0, 3, -0.1),
         GaussianEvent(1.0, 3, 1.1),
+        GaussianEvent(0.03, 3, 1e-300),
         GaussianEvent(1.0, -1),
         StatedEvent(-1.0),
         StatedEvent(1.0, 1.0),
