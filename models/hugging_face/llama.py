@@ -20,10 +20,11 @@ class _Family(NamedTuple):
     biases: bool = False  # of queries, keys and values
     query_key_norms: bool = False
     windows: bool = False  # whether all layers may have one
+    old_rope_base: float | None = None  # of files from before there was a choice
 
 
 FAMILIES = {
-    "llama": _Family("LlamaForCausalLM"),
+    "llama": _Family("LlamaForCausalLM", old_rope_base=10_000.0),
     "mistral": _Family("MistralForCausalLM", windows=True),
     "qwen2": _Family("Qwen2ForCausalLM", biases=True),
     "qwen3": _Family("Qwen3ForCausalLM", query_key_norms=True),
@@ -75,7 +76,7 @@ def config_from_hugging_face(document: Mapping[str, Any]) -> PublishedDecoderCon
         **sizes,
         query_scale=sizes["head_size"],
         epsilon=number(document, "rms_norm_eps"),
-        rope_base=_rope_base(document),
+        rope_base=_rope_base(document, family),
         windows=() if window is None else (number(document, "sliding_window", int),) * sizes["layers"],
         window_rope_base=None,
         attention_cap=None,
@@ -92,9 +93,11 @@ def config_from_hugging_face(document: Mapping[str, Any]) -> PublishedDecoderCon
     )
 
 
-def _rope_base(document: Mapping[str, Any]) -> float:
+def _rope_base(document: Mapping[str, Any], family: _Family) -> float:
     """Find the base, in the form of version 5 or as it was before."""
     given = document.get("rope_parameters")
+    if given is None and document.get("rope_theta") is None and family.old_rope_base is not None:
+        return family.old_rope_base
     given = document if given is None else given
     if not isinstance(given, Mapping) or given.get("rope_type", "default") != "default":
         raise ConfigurationError(f"rope_parameters is {given!r}, but only rope_type 'default' is known")
@@ -122,6 +125,11 @@ def config_to_hugging_face(config: PublishedDecoderConfig) -> dict[str, Any]:
         if is_read_as(config, document, config_from_hugging_face):
             return document
     raise ConfigurationError("no model of transformers has just these parts; export it as safetensors")
+
+
+def unpack(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what old files have of rotary positions, which follow from the configuration."""
+    return {name: tensor for name, tensor in state.items() if not name.endswith(".rotary_emb.inv_freq")}
 
 
 def names_in_hugging_face(config: PublishedDecoderConfig) -> Params:

@@ -88,7 +88,8 @@ def _of_gemma(config: Any) -> Layout:
 
 def _of_llama(config: Any) -> Layout:
     names, tied = llama.names_in_hugging_face(config), {gemma.HEAD: gemma.EMBEDDING} if config.tied else {}
-    return Layout(ModelEntry(published_decoder, config), names, tied, "a decoder like Llama", False, "model.layers.")
+    entry = ModelEntry(published_decoder, config)
+    return Layout(entry, names, tied, "a decoder like Llama", False, "model.layers.", llama.unpack)
 
 
 def _of_gpt2(config: Any) -> Layout:

@@ -120,6 +120,24 @@ def test_texts_have_the_same_tokens_and_come_back(byte_level, same):
     assert adopted.tokenizer.decode(ids) == TEXT
 
 
+def test_a_llama_of_before_bases_could_be_chosen_is_read(tmp_path):
+    """As the second Llama was published: without a base, and with its frequencies among the tensors."""
+    config = GOLDEN["llama"]["config"] | {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
+    state = publish(tmp_path / "new", config)
+    old = {name: value for name, value in config.items() if name != "rope_parameters"}
+    publish(tmp_path / "old", old | {"rope_scaling": None, "pretraining_tp": 1})
+    frequencies = {f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": np.ones(3, np.float32) for layer in range(2)}
+    write_tensors(tmp_path / "old", state | frequencies)
+    for name in ("old", "new"):
+        import_model(tmp_path / name, tmp_path / f"run_{name}")
+    found, expected = (read_run(tmp_path / f"run_{name}") for name in ("old", "new"))
+    assert found.entry.config == expected.entry.config
+    jax.tree_util.tree_map(np.testing.assert_array_equal, found.params, expected.params)
+    (tmp_path / "old" / "config.json").write_text(json.dumps(old | {"model_type": "mistral"}))
+    with pytest.raises(DataError, match="has no rope_theta"):
+        import_model(tmp_path / "old", tmp_path / "run")
+
+
 def test_what_does_not_fit_is_refused(tmp_path):
     publish(tmp_path / "published", GOLDEN["llama"]["config"])
     document = json.loads((tmp_path / "published" / "config.json").read_text())
