@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from fedlm.simulations.experiments.callbacks import EarlyStopping as EarlyStopping
     from fedlm.simulations.experiments.callbacks import MlflowCallback as MlflowCallback
     from fedlm.simulations.experiments.callbacks import WandbCallback as WandbCallback
+    from fedlm.simulations.experiments.cell_execution import LocalProcesses as LocalProcesses
     from fedlm.simulations.experiments.comparison import run_comparison as run_comparison
     from fedlm.simulations.experiments.configuration import Comparison as Comparison
     from fedlm.simulations.experiments.configuration import Experiment as Experiment
@@ -135,6 +136,7 @@ _HOMES = {
         "MlflowCallback",
         "WandbCallback",
     ),
+    "simulations.experiments.cell_execution": ("LocalProcesses",),
     "simulations.experiments.comparison": ("run_comparison",),
     "simulations.experiments.configuration": (
         "Comparison",

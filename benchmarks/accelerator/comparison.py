@@ -25,7 +25,7 @@ def measure(changes: dict[str, Any], modules: int | None) -> dict[str, Any]:
         imported = time.perf_counter()
         settings = {name: _fixed(value) for name, value in (PRESETS["small"] | changes).items()}
         comparison = compose(Comparison, data=out / "data", **settings)
-        results = run_comparison(comparison, out / "compare", None)
+        results = run_comparison(comparison, out / "compare")
         finished = time.perf_counter()
         report = None
         with contextlib.suppress(ModuleNotFoundError):

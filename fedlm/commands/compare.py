@@ -81,7 +81,7 @@ def main(argv: list[str]) -> int:
             progress.update(cell, row)
             page.update(cell, row)
 
-        results = run_comparison(comparison, command.out, None, observe, executor=executor)
+        results = run_comparison(comparison, command.out, executor, observe)
     report = write_report(comparison, results, command.out, line)
     console = Console()
     for result in results:
@@ -126,7 +126,7 @@ def _select(command: CompareCommand, line: str) -> int:
     command.execution.refuse_apart("private_selection")
     with ending_by_sigterm():
         executor = command.execution.cell_executor()
-        selection = run_selection(command.comparison, command.out, None, announce, executor=executor)
+        selection = run_selection(command.comparison, command.out, executor, announce)
     report = write_selection_page(command.comparison, selection, command.out, line)
     where = "none of the runs" if selection.chosen is None else str(command.out / CHOSEN)
     console.print(f"chosen: {where}", soft_wrap=True, highlight=False, markup=False)

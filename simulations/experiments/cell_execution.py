@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import UserError
 from fedlm.fl_core.runs.run_lock import run_lock
+from fedlm.models.arguments import check_fields
 from fedlm.simulations.experiments.workers import Worker, connect_worker, default_workers, refuse_more_cores, report_row
 from fedlm.simulations.worker_processes import cpu_cores, ended_with_this, worker_processes
 
@@ -88,10 +89,17 @@ class LocalProcesses:
     Attributes:
       workers: how many; as many as there are accelerators, or CPU cores to give them, where None.
       cores: of each; an equal part of the machine's where None.
+
+    Example:
+      >>> LocalProcesses(workers=2)
+      LocalProcesses(workers=2, cores=None)
     """
 
     workers: int | None = None
     cores: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def execute(self, cells: Sequence[Task], observe: Observer[Task], total: int) -> dict[Task, str]:
         """Run cells that are not finished, and return when each of them has finished or failed.

@@ -139,19 +139,17 @@ def _privacy_folder(comparison: Comparison, experiment: Experiment) -> Path:
 def run_comparison(
     comparison: Comparison,
     out: StrPath,
-    workers: int | None = None,
+    executor: LocalProcesses = LocalProcesses(),  # noqa: B008
     observe: CellObserver = lambda cell, row: None,
-    *,
-    executor: LocalProcesses | None = None,
 ) -> list[CellResult]:
-    """Run the cells that are not finished yet, by one worker process for each CPU core or accelerator, or by so many;
-    or as the executor says. Returns the results of all cells that train to the end, in the order of `list_cells`.
+    """Run the cells that are not finished yet, as the executor says: by one worker process for each CPU core or
+    accelerator, or by so many. Returns the results of all cells that train to the end, in the order of `list_cells`.
     Raises UserError where settings or data do not fit, or `out` holds a comparison with other settings.
 
     Example:
       >>> import fedlm
       >>> comparison = fedlm.compose(fedlm.Comparison, models=("cifg_tiny", "si_cifg_tiny"), data=Path("runs/stdlib"))
-      >>> results = run_comparison(comparison, Path("runs/compare"), workers=2)  # doctest: +SKIP
+      >>> results = run_comparison(comparison, Path("runs/compare"), fedlm.LocalProcesses(2))  # doctest: +SKIP
     """
     out = Path(out)
     claim_folder(comparison, out)
@@ -161,7 +159,7 @@ def run_comparison(
     def train(some: Sequence[Cell]) -> dict[Path, str]:
         failures = run_cells(
             each_model_early(some),
-            executor or LocalProcesses(workers),
+            executor,
             lambda cell, row: observe(by_folder[cell.directory], row),
         )
         return {cell.directory: why for cell, why in failures.items()}

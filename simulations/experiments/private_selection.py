@@ -54,19 +54,16 @@ class Selection(NamedTuple):
 def run_selection(
     comparison: Comparison,
     out: Path,
-    workers: int | None,
+    executor: LocalProcesses = LocalProcesses(),  # noqa: B008
     announce: Callable[[Statement], None] = lambda stated: None,
-    *,
-    executor: LocalProcesses | None = None,
 ) -> Selection:
     """Train the runs of a private selection that are not finished yet, and choose the best.
 
     Args:
       comparison: whose models and learning rates the runs are drawn from.
       out: folder of the selection, in which it goes on where it was; the run that was chosen is at `chosen` in it.
-      workers: runs trained at the same time; one for each CPU core or accelerator where None.
+      executor: how many runs are trained at the same time, and with how many cores each.
       announce: called with what will be stated of the run that is chosen, before any is trained.
-      executor: says it in place of `workers`, and how many cores each run has.
 
     Raises:
       UserError: settings or data do not fit, `out` holds something else, or a run failed, so that nothing is chosen.
@@ -76,7 +73,7 @@ def run_selection(
       >>> private = {"privacy": "gaussian", "target_epsilon": 8.0, "cohort_sampler": "min_separation"}
       >>> private |= {"update_clip_norm": 0.5, "private_selection": "truncated_negative_binomial"}
       >>> comparison = fedlm.compose(fedlm.Comparison, models=("cifg_tiny",), data=Path("runs/stdlib"), **private)
-      >>> run_selection(comparison, Path("runs/selected"), workers=2)  # doctest: +SKIP
+      >>> run_selection(comparison, Path("runs/selected"), fedlm.LocalProcesses(2))  # doctest: +SKIP
     """
     law = comparison.selection.law()
     assert law is not None
@@ -119,7 +116,7 @@ def run_selection(
                     f"{out}: the private selection was begun with {_difference(drawn['beginning'], beginning)}; give "
                     f"what it was begun with, or another {setting('out')}"
                 )
-            found = record.choose(_train_and_find(cells, drawn, record, executor or LocalProcesses(workers)))
+            found = record.choose(_train_and_find(cells, drawn, record, executor))
         place = found["trial"]
         keep_private(out)
         if place is None:

@@ -8,7 +8,7 @@ from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE
 from fedlm.simulations.reporting.formatting import DASH, describe_losses, format_spread, join_words
 from fedlm.simulations.reporting.run_privacy import NO_NOISE, RunPrivacy
 from fedlm.simulations.reporting.selection import ModelResult
-from fedlm.simulations.reporting.verdicts import Verdict, judge_twins
+from fedlm.simulations.reporting.verdicts import Verdict
 
 
 class Score(NamedTuple):
@@ -124,12 +124,13 @@ def privacy_statements(models: Sequence[ModelResult]) -> list[tuple[str, str]]:
     return [(privacy.words, statement) for privacy in privacies_of(models) for statement in privacy.statements]
 
 
-def privacy_rows(models: Sequence[ModelResult]) -> list[PrivacyRow]:
-    """Put test scores side by side that were reached at equal privacy; empty where no run has noise."""
+def privacy_rows(models: Sequence[ModelResult], verdicts: Sequence[Verdict]) -> list[PrivacyRow]:
+    """Put test scores side by side that were reached at equal privacy, with the verdicts on perplexity; empty where no
+    run has noise."""
     if not has_noise(models):
         return []
     names = model_names(models)
-    outcomes = {(verdict.model, verdict.label): verdict.outcome for verdict in judge_twins(models, "perplexity")}
+    outcomes = {(verdict.model, verdict.label): verdict.outcome for verdict in verdicts}
     rows = []
     for privacy in privacies_of(models):
         entries = {entry.model: entry for entry in models if entry.privacy == privacy}

@@ -153,17 +153,18 @@ def render_page(
     """Fill the page's template."""
     chosen = tables.selected_results(models)
     labels = {group.privacy_key: entry.label for entry in models for group in entry.groups}
+    verdicts = {score: judge_twins(models, score) for score in _JUDGED}
     return page_template("report.html").render(
         comparison=comparison,
         uploads=comparison.training.compression or f"{comparison.training.upload_bits}-bit",
-        sentences=summary_sentences(comparison, results, models),
+        sentences=summary_sentences(comparison, results, models, verdicts["perplexity"]),
         privacy=privacy_marks(models),
-        equal_privacy=privacy_rows(models),
+        equal_privacy=privacy_rows(models, verdicts["perplexity"]),
         equal_privacy_models=model_names(models),
         statements=privacy_statements(models),
         clipping=_clipping(comparison),
         utility_plots=drawings.utility,
-        verdicts=[list(pair) for pair in zip(*(judge_twins(models, score) for score in _JUDGED), strict=True)],
+        verdicts=[list(pair) for pair in zip(*verdicts.values(), strict=True)],
         gaps=gaps(models),
         headline=tables.HEADLINE,
         headline_rows=[tables.headline_row(entry) for entry in models],

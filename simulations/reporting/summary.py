@@ -19,16 +19,15 @@ from fedlm.simulations.reporting.privacy_summary import (
     twin_tallies,
 )
 from fedlm.simulations.reporting.selection import Group, ModelResult, finite
-from fedlm.simulations.reporting.verdicts import Verdict, judge_twins
+from fedlm.simulations.reporting.verdicts import Verdict
 
 MOST_LISTED = 8
 
 
 def summary_sentences(
-    comparison: Comparison, results: Sequence[CellResult], models: Sequence[ModelResult]
+    comparison: Comparison, results: Sequence[CellResult], models: Sequence[ModelResult], verdicts: Sequence[Verdict]
 ) -> list[str]:
-    """Summarise a comparison in neutral words, the sentences of one paragraph."""
-    verdicts = judge_twins(models, "perplexity")
+    """Summarise a comparison, with the verdicts on perplexity, in neutral words, the sentences of one paragraph."""
     sentences = [_count_runs(comparison, results, models), *_halvings(comparison)]
     if any(entry.label for entry in models):
         sentences += [*lowest_by_level(models), *mechanism_sentences(models), *twin_tallies(verdicts)]

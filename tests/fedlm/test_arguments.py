@@ -50,6 +50,7 @@ CALLS = {
             **{"workers": 1, "progress": print},
         },
     ),
+    "LocalProcesses": (fedlm.LocalProcesses, {"workers": 1, "cores": None}),
     "language_model": (
         fedlm.language_model,
         {
@@ -62,7 +63,7 @@ CALLS = {
     "parameter_count": (fedlm.parameter_count, {"model": MODEL}),
     "run_comparison": (
         fedlm.run_comparison,
-        {"comparison": COMPARISON, "out": "out", "workers": 1, "observe": print, "executor": None},
+        {"comparison": COMPARISON, "out": "out", "executor": fedlm.LocalProcesses(1), "observe": print},
     ),
     "run_experiment": (
         fedlm.run_experiment,

@@ -11,6 +11,7 @@ from fedlm.simulations.data.federated_data import StoredData
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.engine.cohort_samplers import make_cohorts
 from fedlm.simulations.experiments import comparison
+from fedlm.simulations.experiments.cell_execution import LocalProcesses
 from fedlm.simulations.experiments.configuration import Comparison, Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
 from tests.support.plain_runs import PUBLIC
@@ -132,7 +133,7 @@ def test_a_comparison_notices_a_changed_file(small_store, train, tmp_path, monke
         Comparison, data=small_store, models=("cifg_tiny",), cohort_sampler="weighted", cohort_weights=path
     )
     for _ in range(2):
-        comparison.run_comparison(settings, tmp_path / "out", 1)
+        comparison.run_comparison(settings, tmp_path / "out", LocalProcesses(1))
     path.write_text(f"client_id,weight\n{train.client_ids[1]},2\n")
     with pytest.raises(CheckpointError, match="cohort_file_sha256 was"):
-        comparison.run_comparison(settings, tmp_path / "out", 1)
+        comparison.run_comparison(settings, tmp_path / "out", LocalProcesses(1))

@@ -7,6 +7,7 @@ import fedlm
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
+from fedlm.simulations.experiments.cell_execution import LocalProcesses
 from fedlm.simulations.experiments.comparison import list_cells, run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.experiment import run_experiment
@@ -28,7 +29,7 @@ def test_each_run_of_a_comparison_has_the_ancestry_of_its_first_parameters(small
     comparison, out = compose(Comparison, **settings), tmp_path / "out"
     for cell in list_cells(comparison, out):
         run_experiment(cell.experiment, cell.directory, tuning=cell.tuning)
-    results = run_comparison(comparison, out, 1)
+    results = run_comparison(comparison, out, LocalProcesses(1))
     assert len(results) == 2
     for result in results:
         said, guarantee = result.summary["privacy"], result.summary["privacy_guarantee"]

@@ -4,6 +4,7 @@ import pytest
 
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.experiments.cell_execution import LocalProcesses
 from fedlm.simulations.experiments.comparison import run_comparison
 from fedlm.simulations.experiments.configuration import Comparison, Experiment
 from fedlm.simulations.experiments.preparation import prepare
@@ -23,5 +24,5 @@ def test_a_simulation_of_a_masked_model_is_refused():
 def test_a_comparison_with_a_masked_model_is_refused_and_writes_nothing(tmp_path):
     comparison = compose(Comparison, models=("cifg_tiny", "bert_tiny"), data=NOWHERE)
     with pytest.raises(ConfigurationError, match=MESSAGE):
-        run_comparison(comparison, tmp_path / "out", workers=1)
+        run_comparison(comparison, tmp_path / "out", LocalProcesses(1))
     assert not (tmp_path / "out").exists()

@@ -37,7 +37,7 @@ def rounds_by_rate(folder):
 
 
 def run(settings, out, **changes):
-    return run_comparison(compose(Comparison, **settings | changes), out, 1, executor=CellsHere())
+    return run_comparison(compose(Comparison, **settings | changes), out, CellsHere())
 
 
 def test_the_rounds_of_all_cells_are_known_before(settings):
@@ -94,7 +94,7 @@ def test_it_goes_on_with_what_is_left_and_trains_nothing_twice(settings, tmp_pat
 @pytest.mark.long
 def test_each_model_is_halved_by_itself_and_the_report_says_so(settings, tmp_path):
     comparison = compose(Comparison, **settings | {"models": (MODEL, OTHER_MODEL), "halvings": 1})
-    results = run_comparison(comparison, tmp_path, 1, executor=CellsHere())
+    results = run_comparison(comparison, tmp_path, CellsHere())
     assert Counter(one.cell.experiment.model for one in results) == {MODEL: 5, OTHER_MODEL: 5}
     page = write_report(comparison, results, tmp_path, "fedlm compare").read_text()
     assert "were halved once" in page

@@ -25,6 +25,7 @@ from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.in_memory import InMemoryText
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments import private_selection
+from fedlm.simulations.experiments.cell_execution import LocalProcesses
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.experiment import run_experiment
 from fedlm.simulations.experiments.private_selection import run_selection
@@ -68,7 +69,7 @@ def selected(here, small_store, tmp_path_factory):
     out = tmp_path_factory.mktemp("selected") / "out"
     settings = comparison(small_store)
     said = []
-    selection = run_selection(settings, out, 1, said.append)
+    selection = run_selection(settings, out, LocalProcesses(1), said.append)
     assert [stated.sentence() for stated in said] == [selection.statement.sentence()]
     write_selection_page(settings, selection, out, "fedlm compare")
     return out, selection
@@ -162,7 +163,7 @@ def test_what_was_drawn_is_kept_whatever_happens(here, small_store, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(private_selection, "run_cells", killed_after_one)
         with pytest.raises(KeyboardInterrupt):
-            run_selection(settings, out, 1)
+            run_selection(settings, out, LocalProcesses(1))
     record = out / "privacy" / "selection.jsonl"
     assert record.stat().st_mode & 0o77 == 0
     before = record.read_text()
@@ -171,21 +172,21 @@ def test_what_was_drawn_is_kept_whatever_happens(here, small_store, tmp_path):
         patch.setattr(TrialsLaw, "draw", lambda self: pytest.fail("the number of trials was drawn again"))
         patch.setattr(private_selection, "run_cells", lambda cells, *_: {cells[1]: "out of memory"})
         with pytest.raises(CheckpointError, match=r"out of memory.*chooses nothing before all its runs are over"):
-            run_selection(settings, out, 1)
+            run_selection(settings, out, LocalProcesses(1))
         assert record.read_text() == before
         patch.setattr(private_selection, "run_cells", in_this_process)
-        first = run_selection(settings, out, 1)
+        first = run_selection(settings, out, LocalProcesses(1))
         assert record.read_text().startswith(before)
         # Over, it is found again as it was; nothing is trained, and nothing chosen again.
         (first.chosen.cell.directory / "summary.json").touch()
         after = {path: path.read_bytes() for path in out.rglob("*.jsonl")}
-        assert run_selection(settings, out, 1).chosen.cell.directory == first.chosen.cell.directory
+        assert run_selection(settings, out, LocalProcesses(1)).chosen.cell.directory == first.chosen.cell.directory
         assert {path: path.read_bytes() for path in out.rglob("*.jsonl")} == after
     with pytest.raises(CheckpointError, match="holds a comparison with other settings: client_learning_rates"):
-        run_selection(comparison(small_store, client_learning_rates=(0.1,)), out, 1)
+        run_selection(comparison(small_store, client_learning_rates=(0.1,)), out, LocalProcesses(1))
     record.unlink()
     with pytest.raises(LedgerError, match="is missing, but there are runs"):
-        run_selection(settings, out, 1)
+        run_selection(settings, out, LocalProcesses(1))
 
 
 def test_a_run_that_was_seen_is_not_drawn_again(here, small_store, tmp_path):
@@ -198,7 +199,7 @@ def test_a_run_that_was_seen_is_not_drawn_again(here, small_store, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(private_selection, "run_cells", killed_after_one)
         with pytest.raises(KeyboardInterrupt):
-            run_selection(settings, out, 1)
+            run_selection(settings, out, LocalProcesses(1))
         patch.setattr(private_selection, "run_cells", lambda *_: pytest.fail("went on"))
         first, last = out / "trials" / "000", out / "trials" / f"{TRIALS - 1:03d}"
         for folder, left, message in (
@@ -211,16 +212,16 @@ def test_a_run_that_was_seen_is_not_drawn_again(here, small_store, tmp_path):
             for name in left:
                 (folder / name).mkdir()
             with pytest.raises(CheckpointError, match=message):
-                run_selection(settings, out, 1)
+                run_selection(settings, out, LocalProcesses(1))
             shutil.rmtree(folder, ignore_errors=True)
             beside.rename(folder)
         patch.setattr(private_selection, "run_cells", in_this_process)
-        assert run_selection(settings, out, 1).chosen is not None
+        assert run_selection(settings, out, LocalProcesses(1)).chosen is not None
 
 
 def test_a_selection_that_was_interrupted_while_it_was_drawn_is_drawn(here, small_store, tmp_path):
     (tmp_path / "out" / "trials" / "007").mkdir(parents=True)
-    assert run_selection(comparison(small_store), tmp_path / "out", 1).chosen is not None
+    assert run_selection(comparison(small_store), tmp_path / "out", LocalProcesses(1)).chosen is not None
     assert len(trials_in(tmp_path / "out")) == TRIALS
 
 
@@ -237,15 +238,15 @@ def test_what_runs_are_drawn_from_stays_whatever_becomes_of_the_settings_beside_
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(private_selection, "run_cells", none_trained)
         with pytest.raises(KeyboardInterrupt):
-            run_selection(comparison(small_store), out, 1)
+            run_selection(comparison(small_store), out, LocalProcesses(1))
         (out / "comparison.json").unlink()
         said = []
         with pytest.raises(CheckpointError, match=rf"began with other settings: {next(iter(change))} was"):
-            run_selection(comparison(small_store, **change), out, 1, said.append)
+            run_selection(comparison(small_store, **change), out, LocalProcesses(1), said.append)
         assert not said
         (out / "comparison.json").unlink()
         with pytest.raises(KeyboardInterrupt):
-            run_selection(comparison(small_store), out, 1)
+            run_selection(comparison(small_store), out, LocalProcesses(1))
 
 
 def test_a_run_from_elsewhere_is_not_chosen(here, small_store, tmp_path):
@@ -259,7 +260,7 @@ def test_a_run_from_elsewhere_is_not_chosen(here, small_store, tmp_path):
         patch.setattr(TrialsLaw, "draw", lambda self: 1)
         patch.setattr(private_selection, "run_cells", replaced)
         with pytest.raises(CheckpointError, match="is no run of this selection"):
-            run_selection(settings, tmp_path / "out", 1)
+            run_selection(settings, tmp_path / "out", LocalProcesses(1))
 
 
 def test_all_runs_begin_with_the_same_parameters(here, small_store, tmp_path):
@@ -280,10 +281,10 @@ def test_all_runs_begin_with_the_same_parameters(here, small_store, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(private_selection, "run_cells", other_parent)
         with pytest.raises(CheckpointError, match="001: has other first parameters, first parameters that"):
-            run_selection(settings, out, 1)
+            run_selection(settings, out, LocalProcesses(1))
         patch.setattr(private_selection, "run_cells", lambda cells, *_: pytest.fail("went on"))
         with pytest.raises(CheckpointError, match="was begun with other first parameters"):
-            run_selection(settings, out, 1)
+            run_selection(settings, out, LocalProcesses(1))
 
 
 def test_parameters_of_another_split_of_the_same_source_promise_nothing(here, small_store, tmp_path):
@@ -299,7 +300,9 @@ def test_parameters_of_another_split_of_the_same_source_promise_nothing(here, sm
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrialsLaw, "draw", lambda self: 1)
         said = []
-        found = run_selection(comparison(small_store, init_from=tmp_path / "parent"), tmp_path / "out", 1, said.append)
+        found = run_selection(
+            comparison(small_store, init_from=tmp_path / "parent"), tmp_path / "out", LocalProcesses(1), said.append
+        )
     for stated in (*said, found.statement):
         assert stated.total is None
         assert "held-out people decided the choice" in stated.sentence()
@@ -311,7 +314,7 @@ def test_a_run_that_takes_the_place_of_the_chosen_one_is_not_stated(selected, sm
     shutil.copytree(selected[0], out, symlinks=True)
     shutil.rmtree((out / "chosen").resolve())
     with pytest.raises(CheckpointError, match="is not the run that was chosen"):
-        run_selection(comparison(small_store), out, 1)
+        run_selection(comparison(small_store), out, LocalProcesses(1))
 
 
 def test_two_outcomes_of_one_selection_are_not_composed(here, small_store, tmp_path, capsys):
@@ -319,10 +322,10 @@ def test_two_outcomes_of_one_selection_are_not_composed(here, small_store, tmp_p
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(private_selection, "run_cells", lambda cells, *_: {cells[0]: "not run"})
         with pytest.raises(CheckpointError, match="not run"):
-            run_selection(settings, one, 1)
+            run_selection(settings, one, LocalProcesses(1))
     shutil.copytree(one, other, symlinks=True)
     for out in (one, other):
-        run_selection(settings, out, 1)
+        run_selection(settings, out, LocalProcesses(1))
     assert account_command.COMMAND.main(["ledger", str(one / "chosen"), str(other / "chosen"), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["epsilon"] is None
@@ -333,7 +336,7 @@ def test_a_target_is_reached_with_the_choice(here, small_store, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrialsLaw, "draw", lambda self: 1)
         target = {"noise_multiplier": None, "target_epsilon": 3.0}
-        found = run_selection(comparison(small_store, **target), tmp_path / "out", 1)
+        found = run_selection(comparison(small_store, **target), tmp_path / "out", LocalProcesses(1))
     assert 2.98 < found.statement.total.epsilon <= 3.0
     assert found.chosen.summary["privacy_guarantee"]["epsilon"] == found.statement.total.epsilon
     assert found.statement.own.epsilon < 2.5
@@ -343,7 +346,7 @@ def test_poisson_may_choose_nothing(here, small_store, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrialsLaw, "draw", lambda self: 0)
         settings = comparison(small_store, private_selection="poisson", expected_trials=3.0, selection_eta=1.0)
-        found = run_selection(settings, tmp_path / "out", 1)
+        found = run_selection(settings, tmp_path / "out", LocalProcesses(1))
     assert found.chosen is None
     assert found.statement.total.epsilon == spent(TrialsLaw("poisson", 3.0))
     text = Page(write_selection_page(settings, found, tmp_path, "fedlm compare").read_text()).text
@@ -384,7 +387,7 @@ def test_trials_are_independent_draws_of_candidates(here, small_store, tmp_path)
         patch.setattr(TrialsLaw, "draw", lambda self: 100)
         patch.setattr(private_selection, "run_cells", lambda cells, *_: {cells[0]: "not run"})
         with pytest.raises(CheckpointError, match="not run"):
-            run_selection(comparison(small_store), tmp_path / "out", 1)
+            run_selection(comparison(small_store), tmp_path / "out", LocalProcesses(1))
     trials = json.loads((tmp_path / "out" / "privacy" / "selection.jsonl").read_text())["trials"]
     counts = [sum(candidate == number for candidate, _ in trials) for number in range(4)]
     assert scipy.stats.chisquare(counts).pvalue > 1e-6
@@ -396,7 +399,7 @@ def test_heldout_people_who_train_are_refused(here, small_store, tmp_path, monke
     train = private_selection.TokenStore.open(small_store).split("train")
     monkeypatch.setattr(private_selection.TokenStore, "split", lambda self, name: train)
     with pytest.raises(ConfigurationError, match="some held-out clients are training clients too"):
-        run_selection(comparison(small_store), tmp_path / "out", 1)
+        run_selection(comparison(small_store), tmp_path / "out", LocalProcesses(1))
     assert not (tmp_path / "out").exists()
 
 
@@ -404,7 +407,7 @@ def test_a_budget_is_refused(here, small_store, tmp_path):
     shutil.copytree(small_store, tmp_path / "data")
     (tmp_path / "data" / "privacy-budget.jsonl").write_text("")
     with pytest.raises(ConfigurationError, match="cannot reserve from the privacy budget"):
-        run_selection(comparison(tmp_path / "data"), tmp_path / "out", 1)
+        run_selection(comparison(tmp_path / "data"), tmp_path / "out", LocalProcesses(1))
 
 
 @pytest.mark.parametrize(

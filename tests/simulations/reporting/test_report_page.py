@@ -8,6 +8,7 @@ from fedlm.simulations.reporting.report import write_report
 from fedlm.simulations.reporting.selection import model_results
 from fedlm.simulations.reporting.summary import summary_sentences
 from fedlm.simulations.reporting.tables import CSV_COLUMNS, HEADLINE, headline_row, results_csv
+from fedlm.simulations.reporting.verdicts import judge_twins
 from tests.simulations.reporting.hand_made_results import make_comparison, make_result
 from tests.simulations.reporting.html_page import Page
 
@@ -122,7 +123,9 @@ def test_csv_has_a_row_a_cell_with_scores_selection_and_reason():
 def summary(results, **changes):
     models = model_results(results)
     comparison = make_comparison([entry.model for entry in models], **changes)
-    return " ".join(summary_sentences(comparison, results, models)).replace("\N{NO-BREAK SPACE}", " ")
+    return " ".join(summary_sentences(comparison, results, models, judge_twins(models, "perplexity"))).replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
 
 
 def seeds(model, perplexities, **settings):

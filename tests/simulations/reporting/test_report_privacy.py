@@ -17,6 +17,7 @@ from fedlm.simulations.reporting.report import write_report
 from fedlm.simulations.reporting.selection import model_results
 from fedlm.simulations.reporting.summary import summary_sentences
 from fedlm.simulations.reporting.tables import CSV_COLUMNS, results_csv
+from fedlm.simulations.reporting.verdicts import judge_twins
 from tests.simulations.reporting.hand_made_results import make_comparison, make_private_result, make_result
 from tests.simulations.reporting.html_page import Page
 
@@ -35,6 +36,10 @@ PERPLEXITIES = {
 }
 
 
+def rows_of(models):
+    return privacy_rows(models, judge_twins(models, "perplexity"))
+
+
 def grid(**settings):
     return [
         make_private_result(mechanism, epsilon, model=model, seed=seed, perplexity=perplexity + 2 * seed, **settings)
@@ -50,7 +55,7 @@ def plain(text):
 def sentences(results):
     models = model_results(results)
     comparison = make_comparison([entry.model for entry in models[:1]])
-    return plain(" ".join(summary_sentences(comparison, results, models)))
+    return plain(" ".join(summary_sentences(comparison, results, models, judge_twins(models, "perplexity"))))
 
 
 def test_learning_rates_are_selected_for_each_privacy_by_itself():
@@ -82,7 +87,7 @@ def test_a_twin_is_one_with_the_same_privacy():
 
 
 def test_the_table_puts_mechanisms_of_one_epsilon_together_and_no_noise_last():
-    rows = privacy_rows(model_results(grid()))
+    rows = rows_of(model_results(grid()))
     assert [(row.level, row.mechanism) for row in rows] == [
         *[("epsilon 5", "tree"), ("epsilon 5", "blt"), ("epsilon 20", "tree"), ("epsilon 20", "blt")],
         ("no noise", "\N{EN DASH}"),
@@ -106,7 +111,7 @@ def test_the_summary_compares_at_equal_privacy_only():
 def test_runs_that_were_lost_are_counted_and_not_listed_one_by_one():
     lost = [make_private_result(epsilon=5.0, status="diverged"), make_private_result(epsilon=20.0), make_result()]
     assert "Of 3 combinations of model and privacy, 1 had no run that finished." in sentences(lost)
-    row = privacy_rows(model_results(lost))[0]
+    row = rows_of(model_results(lost))[0]
     assert (row.scores[0].perplexity, row.scores[0].note) == ("\N{EN DASH}", "1 of 1 seed diverged")
 
 
@@ -135,7 +140,7 @@ def test_marks_and_statements_say_what_is_private_and_what_is_not():
 def test_without_noise_nothing_is_said_of_privacy_but_that_there_is_none(tmp_path):
     models = model_results([make_result()])
     assert privacy_marks(models) == ["NOT PRIVATE"]
-    assert privacy_statements(models) == privacy_rows(models) == []
+    assert privacy_statements(models) == rows_of(models) == []
     page = write_report(make_comparison(MODELS), [make_result()], tmp_path, "fedlm compare").read_text()
     assert "At equal privacy" not in page
     assert "mechanisms" not in page
@@ -154,7 +159,7 @@ def test_no_epsilon_is_shown_of_runs_whose_noise_can_be_computed_again(tmp_path)
     models = model_results(results)
     assert not can_draw_utility(models)
     assert privacy_marks(models) == ["NOT PRIVATE: the noise follows from the experiment's seed"]
-    assert [row.level for row in privacy_rows(models)] == [
+    assert [row.level for row in rows_of(models)] == [
         "NOT PRIVATE, noise multiplier 7.5",
         "NOT PRIVATE, noise multiplier 3.5",
     ]
