@@ -180,8 +180,8 @@ class PlanCommand(_InFolder):
     """Make the key with which the server signs plans (Ed25519), for clients that have none of our code.
 
     `plan.key` stays with the server; `plan.pub` is brought to devices, which run the programs of plans that it has
-    signed. To change the key, make another in another folder, put its public key after the old one's in the file of
-    every device, and then give the server the new one.
+    signed. To change the key, make another in another folder. Put its public key after the old one in the file of every
+    device. Then give the server the new key.
     """
 
     def run(self) -> None:

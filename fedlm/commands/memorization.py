@@ -24,8 +24,9 @@ class MemorizationCommand:
 
     The model is shown the beginning of sequences that it was trained on, and continues them greedily. A sequence counts
     as extracted if the continuation is the true one, and as approximately extracted within 10 % edit distance (Carlini
-    et al. 2023). The same is done with held-out sequences. What training sequences have beyond these is memorised, and
-    the rest is guessed. Where `fedlm pretrain` planted canaries, their exposure is measured too (Carlini et al. 2019).
+    et al. 2023). The command does the same with held-out sequences. The model guessed as much as it repeats of these;
+    what it repeats beyond, it memorised. If `fedlm pretrain` planted canaries, the command also measures their exposure
+    (Carlini et al. 2019).
     """
 
     settings: MemorizationSettings

@@ -27,8 +27,8 @@ _COLUMNS = ("held besides", "arguments", "outputs", "temporaries", "memory", "se
 class PretrainCommand:
     """Train one model centrally, with DP-SGD, DP-Adam or DP-AdamW.
 
-    Poisson sampling draws the batches, the gradient of every unit (a sequence, or all sequences of a user) is clipped,
-    and noise is added to their sum. The run writes metrics.jsonl, TensorBoard events, checkpoints and summary.json into
+    Poisson sampling draws the batches. The run clips the gradient of every unit (a sequence, or all sequences of a
+    user), and adds noise to their sum. It writes metrics.jsonl, TensorBoard events, checkpoints and summary.json into
     its folder. If you stop it, the same command goes on where it was. Its ledger has what every checkpoint spends, and
     `fedlm account ledger OUT` states it. `--privacy none` trains without clipping and noise, and its summary says NOT
     PRIVATE. The exit status is 3 if the run diverged; the summary is written all the same. `fedlm simulate --init-from

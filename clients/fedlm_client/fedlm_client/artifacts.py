@@ -1,7 +1,7 @@
 """Bytes named by their content, which a client fetches chunk by chunk, checks and puts together.
 
-Each chunk has a SHA-256 of its own, so that a download goes on where it broke off and a changed byte is found at once;
-the artifact's digest is over its sizes and all chunks' digests.
+Each chunk has a SHA-256 of its own, so a download goes on where it broke off, and a changed byte is found at once. The
+artifact's digest is over its sizes and all chunks' digests.
 """
 
 import hashlib

@@ -25,8 +25,9 @@ from fedlm.simulations.laws.surface.fitted_losses import SurfaceSettings
 
 @dataclass(frozen=True, kw_only=True)
 class FitCommand:
-    """Fit a surface of losses to measurements, by model size, steps and noise, and parametric laws. Each has intervals,
-    and errors on measurements that were left out.
+    """Fit a surface of losses, by model size, steps and noise, and parametric laws to measurements.
+
+    Each has intervals, and errors on measurements that were left out.
 
     `fedlm laws plan` plans by the surface (McKenna et al. 2025, "Scaling laws for differentially private language
     models"). Losses are smoothed so that they fall with steps and rise with noise, and the best learning rate is taken.

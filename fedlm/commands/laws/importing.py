@@ -18,8 +18,9 @@ from fedlm.simulations.laws.measuring.measurements import write_measurements
 
 @dataclass(frozen=True, kw_only=True)
 class LawsImportCommand:
-    """Import measurements that were made elsewhere: a table, or federated runs. `fedlm laws fit` takes them as it takes
-    those of `fedlm laws run`.
+    """Import measurements that were made elsewhere: a table, or federated runs.
+
+    `fedlm laws fit` takes them like those of `fedlm laws run`.
 
     A table has comma-separated values and a header. It needs the columns of McKenna et al. 2025's published results,
     Model, Learning Rate, Iterations, Noise Batch Ratio and Cross Entropy; or ours, model, learning_rate, step,

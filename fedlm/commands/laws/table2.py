@@ -18,8 +18,9 @@ from fedlm.fl_core.number_ranges import Positive, PositiveOrInfinite
 
 @dataclass(frozen=True, kw_only=True)
 class Table2Command:
-    """List for numbers of examples and epsilons the compute beyond which more gains less than 1 %, and the best
-    training with it: model, steps, batch and noise (McKenna et al. 2025, table 2).
+    """List the compute beyond which more gains less than 1 %, for numbers of examples and epsilons.
+
+    With it comes the best training at that compute: model, steps, batch and noise (McKenna et al. 2025, table 2).
 
     Epsilons are at delta 1e-8, for one example added or removed, with Poisson sampling; the noise is the accountant's.
     Without a file of laws the command prints the published table, with the noise that our accountant finds for its

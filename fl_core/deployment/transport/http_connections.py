@@ -1,7 +1,7 @@
 """A server's connection of the HTTP transport: heads are parsed by h11, bodies arrive where they are wanted.
 
-A body's length is always declared, so that its bytes need no parsing: they go from the socket to where the upload is
-kept, and those of a download go there from a file, without another copy.
+A body always declares its length, so nobody parses its bytes. An upload goes from the socket to its place, and a
+download from a file to the socket, without another copy.
 """
 
 import asyncio

@@ -108,8 +108,9 @@ def training_behind(
 
 
 def seen_from(phases: Sequence[Phase], training_data: str | None = None) -> list[Phase]:
-    """Take trainings on a run's own data, or on that of others that may be on its people, for trainings on its people,
-    whatever was said of them when they were behind a run on other data."""
+    """Mark trainings on a run's own data, or on data that may be of its people, as trainings on its people.
+
+    This holds whatever a user said of them when they were behind a run on other data."""
     known = data_of_people(phases, training_data)
     return [_seen_by(phase, known) for phase in phases]
 

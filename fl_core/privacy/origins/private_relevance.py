@@ -1,9 +1,9 @@
 """Counting in how many units each token occurs, so that no client can be told from the counts.
 
-Each client adds, for each token, the share of its units that the token occurs in, and one for itself. All of it has a
-bounded L2 norm: shares of a client whose units have many distinct tokens are scaled down. Noise goes to every count,
-that of the clients among them. The vocabulary is known, so that no count needs to be kept secret by a threshold. What
-it costs is worked out in `fedlm.fl_core.privacy.promise.relevance_spending`.
+Each client adds, for each token, the share of its units that contain it, and one for itself. What it adds has a bounded
+L2 norm: if its units have many distinct tokens, its shares are scaled down. Noise goes to every count, also to that of
+clients. The vocabulary is known, so no threshold needs to keep a count secret.
+`fedlm.fl_core.privacy.promise.relevance_spending` computes the cost.
 """
 
 import math

@@ -1,9 +1,9 @@
 """Counting words so that no client can be told from the counts: bounded contributions, noise, and a threshold.
 
-Each client adds the same to the counts of its most frequent distinct words, so many at most, and so little that all of
-it has a bounded L2 norm; how often it wrote a word, or how much it wrote, adds nothing more. Noise goes to every count,
-and words whose noised count is below a threshold are as if nobody had written them. What it costs is worked out in
-`fedlm.fl_core.privacy.promise.vocabulary_spending`.
+Each client adds the same weight to the counts of its most frequent distinct words. The number of words has a limit, and
+the weights are so small that their L2 norm is bounded. A client that writes a word often, or writes much, adds nothing
+more. Noise goes to every count, and words whose noised count is below a threshold are dropped.
+`fedlm.fl_core.privacy.promise.vocabulary_spending` computes the cost.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
-"""What publishers of weights promise of them: quoted as theirs, checked by nobody here, and part of no epsilon.
+"""What publishers of weights promise of them: quoted as theirs, not checked, and counted in no epsilon.
 
-A claim is of another training, on other text, with a unit of its own. So it is kept apart from all that a run promises:
-nothing is composed with it, and no noise is chosen by it. That there is none is said too.
+A claim is about another training, on other text, with a unit of its own. So it stays apart from a run's promise:
+nothing is composed with it, and no noise is chosen by it. A statement also says where a publisher claims nothing.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """How often each token is relevant to a unit, and what that tells of the people in whose text it was counted.
 
-Models with re-attention have these numbers among their constants, and are of no use without them, so that they go out
-with every model. Where they come from is part of what is promised of it.
+Models with re-attention have these numbers among their constants and do not work without them, so the numbers go out
+with every model. Their origin is part of a model's promise.
 """
 
 import dataclasses

@@ -47,8 +47,8 @@ def not_hidden(origins: Iterable[RelevanceOrigin | None], unit: str) -> list[str
 def relevance_events(origins: Iterable[RelevanceOrigin | None], unit: str) -> list[Event]:
     """List what relevances add to all other releases about a unit of privacy, whichever the adjacency; each count once.
 
-    Where the unit is a part of a client's text, its client's shares are others without it: two vectors without negative
-    entries, each of norm 1 at most, are sqrt(2) apart at most.
+    If the unit is a part of a client's text, the client's shares differ without it. Two vectors without negative
+    entries, each of norm at most 1, are at most sqrt(2) apart.
     """
     counts = {origin.sha256: origin.private for origin in origins if origin is not None and origin.private is not None}
     sensitivity = 1.0 if is_whole_client(unit) else math.sqrt(2)

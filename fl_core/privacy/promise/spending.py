@@ -133,7 +133,7 @@ def vocabularies_of(
 
 
 def least_covered(vocabularies: Sequence[VocabularyOrigin]) -> VocabularyOrigin:
-    """Choose what is said of several vocabularies that are equal: a guarantee covers them where it covers each."""
+    """Choose what is said of several equal vocabularies: a guarantee covers them only if it covers each of them."""
     return min(vocabularies, key=lambda one: one.covered)
 
 

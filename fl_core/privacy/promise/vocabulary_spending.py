@@ -76,11 +76,11 @@ def least_threshold(deviation: int, delta: float, words_per_client: int) -> int:
 def vocabulary_events(origin: VocabularyOrigin, unit: str) -> tuple[Event, ...]:
     """List what a vocabulary adds to all other releases about a unit of privacy, whichever the adjacency.
 
-    A client that takes part with nothing has no words, so it is as if it were not there. Where the unit is a part of a
-    client's text, such as an example, its client's counts are others without it: two vectors without negative entries,
-    each of the norm of a client's at most, are sqrt(2) times that apart at most, and either may have words that nobody
-    else has. So it is where the vocabulary was taken from another data set, of which what is a client here may have
-    been a part of one. Of a unit that is not covered nothing is counted.
+    A client that takes part with nothing has no words, so it is as if it were not there. If the unit is a part of a
+    client's text, such as an example, the client's counts differ without it. Two vectors without negative entries, each
+    no longer than a client's, are at most sqrt(2) times that length apart, and either may have words that nobody else
+    has. The same holds if the vocabulary comes from another data set, where a client of this one may have been a part
+    of a client. Nothing is counted for a unit that is not covered.
     """
     private = origin.private
     if private is None or not origin.stated_for(unit).covered:

@@ -1,7 +1,7 @@
 """From StableHLO to LiteRT's built-in operations.
 
-Calls are inlined, loops that turn a fixed number of times unrolled, and what depends on constants alone computed here:
-a runtime cuts a graph without loops into few pieces, and what a loop would keep for its derivative is a tensor like
+Calls are inlined, loops with a fixed number of turns are unrolled, and whatever depends on constants alone is computed
+here. A runtime cuts a graph without loops into few pieces. What a loop would keep for its derivative is a tensor like
 others.
 """
 
