@@ -32,7 +32,7 @@ WITHHELD = (
     "bytes and tokens that were sent and trained on",
     "updates that were dropped because they were not finite, and whether and when the run counted as diverged",
     "training losses, norms of updates and gradients, and how many were clipped",
-    "scores on held-out and test clients, of whom nothing is promised",
+    "scores on held-out and test clients; nothing is promised to these people",
     "times, interruptions and restarts",
     "the state of the noise and of the optimizer, and the secret of the noise",
 )

@@ -211,7 +211,7 @@ def _check_alike(cells: list[Cell], drawn: Record) -> None:
         ledger = PrivacyLedger(ledger_path(cell.directory))
         about = ledger.about
         if about.get(TUNING_FIELD, {}).get("selection") != drawn["selection"]:
-            raise CheckpointError(f"{cell.directory}: is no run of this selection; put back the one that was there")
+            raise CheckpointError(f"{cell.directory}: is not a run of this selection; put back the one that was there")
         found = _beginning(ledger.plan, ledger.delta, about)
         if found != drawn["beginning"]:
             raise CheckpointError(

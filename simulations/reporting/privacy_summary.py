@@ -102,9 +102,8 @@ def choice_warning(models: Sequence[ModelResult]) -> list[str]:
     if number < 2:
         return []
     return [
-        f"{number} private runs were compared: choosing the best of several runs, by learning rate, seed, model or "
-        "mechanism, is not accounted, so that whoever publishes one that was chosen here has spent more than the "
-        "epsilon of that run."
+        f"{number} private runs were compared. No epsilon accounts for choosing the best of several runs, by learning "
+        "rate, seed, model or mechanism. Whoever publishes a run that was chosen here has spent more than its epsilon."
     ]
 
 

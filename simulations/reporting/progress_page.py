@@ -105,7 +105,7 @@ def write_progress_page(comparison: Comparison, results: Sequence[CellResult], o
     without_noise = not any(result.cell.experiment.privacy.is_private for result in results)
     page = page_template("progress.html").render(
         comparison=comparison,
-        privacy=NOT_PRIVATE if without_noise else "what private runs guarantee is stated when all have ended",
+        privacy=NOT_PRIVATE if without_noise else "the statements of private runs appear when all have ended",
         private=not without_noise,
         ended=sum(result.status not in (BEGUN, WAITING) for result in results),
         done=sum(map(rounds_done, results)),

@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--data", type=Path, required=True, help='lines of {"text": "..."}')
     run.add_argument("--credentials", type=Path, help="folder with ca.pem, client.pem and client.key")
     run.add_argument("--insecure", action="store_true", help="plain text, to a server on loopback alone")
-    run.add_argument("--name", help="what this client calls itself where it is insecure")
+    run.add_argument("--name", help="name of this client with --insecure")
     run.add_argument("--proxy", help="host and port of a proxy that carries what is encrypted; none but this is used")
     run.add_argument("--record", type=Path, help="file that counts this device's rounds; beside its text otherwise")
     run.add_argument("--accept-plan", action="store_true", help="accept the plan of participation shown now")

@@ -268,7 +268,7 @@ def _check(manifest: Manifest) -> None:
     }
     _check_side("finish gives", manifest.finish.outputs, sent | {("finite", 0): ((), "int32")}, whole=True)
     if len(manifest.header) != 8 or not manifest.header.startswith(b"FLU2"):
-        raise PlanError("the plan's header of an upload is none")
+        raise PlanError("the plan's header of an upload is not an upload header")
     if sum(one.size for one in pieces) + len(manifest.header) + _CHECKSUM_BYTES != manifest.upload_bytes:
         raise PlanError("the plan's upload is not as long as what its signature finish gives")
     for one in manifest.state:

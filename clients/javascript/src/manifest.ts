@@ -202,7 +202,7 @@ function check(manifest: Manifest): void {
   const sent = pieces.map((one, index): [string, Type] => [key("upload", index), one]);
   checkSide("finish gives", manifest.finish.outputs, [...sent, [key("finite", 0), scalar("int32")]], true);
   if (manifest.header.length !== HEADER_BYTES || new TextDecoder().decode(manifest.header.subarray(0, 4)) !== "FLU2")
-    throw new PlanError("the plan's header of an upload is none");
+    throw new PlanError("the plan's header of an upload is not an upload header");
   if (pieces.reduce((sum, one) => sum + bytesOf(one), 0) + HEADER_BYTES + CHECKSUM_BYTES !== manifest.uploadBytes)
     throw new PlanError("the plan's upload is not as long as what its signature finish gives");
   for (const one of manifest.state)

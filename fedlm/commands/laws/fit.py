@@ -57,9 +57,7 @@ def main(argv: list[str]) -> int:
     task = task_of(path, measurements)
     make_folder(command.out.parent)
     if command.out.is_dir():
-        raise ConfigurationError(
-            f"{setting('out')} is {command.out}, which is a folder; give the file that is to be written"
-        )
+        raise ConfigurationError(f"{setting('out')} is {command.out}, which is a folder; give a file to write")
     with EvaluationProgress("fitting", "laws") as progress:
         laws, left_out = fit_laws(
             measurements, command.surface, command.forms, lambda name, done, total: progress.show(done, total, name)

@@ -73,7 +73,7 @@ _DRAWN = ("mechanism", "cohort_sampler", "min_separation", "max_participations")
 
 def _doubled(doubled: dict[str, Doubled]) -> list[str]:
     """Say what more of each part of the budget gives."""
-    known = "; it has the least noise that was measured, and what less would gain is not known"
+    known = "; it has the least noise that was measured, and nobody measured what less noise gains"
     return [
         f"twice the {part.replace('_', ' ')}: {_loss(found.loss)}{known if found.asks_for_less_noise else ''}"
         for part, found in doubled.items()

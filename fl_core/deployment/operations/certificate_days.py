@@ -18,7 +18,7 @@ class CertificateDays:
 
     def collect(self) -> Iterable[Metric]:
         """See `prometheus_client.registry.Collector.collect`."""
-        days = GaugeMetricFamily("fedlm_certificate_days", "Days until a certificate is valid no more.", labels=["of"])
+        days = GaugeMetricFamily("fedlm_certificate_days", "Days until a certificate expires.", labels=["of"])
         for of, name in (("server", f"{SERVER}.pem"), ("authority", AUTHORITY_FILE)):
             try:
                 ends = read_certificate(self._keys / name).not_valid_after_utc.timestamp()

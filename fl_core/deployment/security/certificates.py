@@ -27,8 +27,8 @@ def check_name(name: str) -> str:
     """Refuse, with `KeysError`, a name that no client can have."""
     if not _NAME.fullmatch(name):
         raise KeysError(
-            f"{name!r} cannot name a client: give 1 to 64 letters, digits, points, dashes or underscores, of which the "
-            "first is a letter or a digit"
+            f"{name!r} cannot name a client: give 1 to 64 letters, digits, points, dashes or underscores, and begin "
+            "with a letter or a digit"
         )
     return name
 
@@ -151,7 +151,7 @@ def _builder(
     latest: datetime.datetime | None = None,
 ) -> x509.CertificateBuilder:
     if not 1 <= days <= MOST_DAYS:
-        raise KeysError(f"a certificate is to be valid for {days} days, but it must be 1 to {MOST_DAYS}")
+        raise KeysError(f"a certificate cannot be valid for {days} days; give 1 to {MOST_DAYS}")
     now = datetime.datetime.now(datetime.UTC)
     end = now + datetime.timedelta(days=days)
     return (

@@ -201,7 +201,7 @@ def _parse(url: str) -> sql.URL:
         parsed = sql.make_url(url)
     except sql.exc.ArgumentError as error:
         # Not repeated, since it may hold a password.
-        raise StateError(f"what was given is not the URL of a database; {_EXPECTED}") from error
+        raise StateError(f"this is not the URL of a database; {_EXPECTED}") from error
     if parsed.drivername in ("postgresql", "postgres"):
         parsed = parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):

@@ -66,7 +66,7 @@ async def _read_bytes(receive: Receive) -> tuple[str, int] | None:
         raise ProxyHeadError("the head breaks off")
     command, family, size = struct.unpack("!BBH", rest)
     if command not in (_LOCAL, _PROXIED) or size > _LONGEST_REST:
-        raise ProxyHeadError(f"the head has command {command:#x} and {size} bytes, which are none that there are")
+        raise ProxyHeadError(f"the head has command {command:#x} and {size} bytes, which do not exist")
     content = await receive(size) if size else b""
     if len(content) < size:
         raise ProxyHeadError("the head breaks off")

@@ -80,7 +80,7 @@ class PublisherClaim:
             return None
         if not isinstance(record, Mapping) or set(record) != {"epsilon", "delta", "unit", "source"}:
             raise ConfigurationError(
-                "what is recorded of the claim of a publisher is damaged: expected epsilon, delta, unit and source; "
+                "the record of a publisher's claim is damaged: expected epsilon, delta, unit and source; "
                 "import the weights again"
             )
         return PublisherClaim(**record)

@@ -226,7 +226,7 @@ def _recorded_in(begun: Path) -> InitialParameters | None:
     return InitialParameters(Path(last.folder), last.steps, None, digest, privacy, ancestry)
 
 
-_NOT_KNOWN = "its folder is gone or has gone on, and what it promised is not known any more; see the ancestry"
+_NOT_KNOWN = "its folder is gone or has gone on, so nobody knows what it promised; see the ancestry"
 
 
 class _Reached(NamedTuple):
@@ -259,8 +259,8 @@ def _training_of(
     released = [one for one in ledger.releases if one.rounds == reached.rounds]
     if not released or released[-1].parameters != reached.sha256:
         raise CheckpointError(
-            f"{folder}: the checkpoint of {reached.rounds} rounds is none that this private run's ledger names; it is "
-            "damaged, or comes from somewhere else. Give another run"
+            f"{folder}: the ledger of this private run does not name its checkpoint of {reached.rounds} rounds; the "
+            "checkpoint is damaged, or comes from another run. Give another run"
         )
     phase = training_in(ledger, str(folder.absolute()))
     phase = phase._replace(steps=reached.rounds, parameters_sha256=reached.sha256)

@@ -99,9 +99,7 @@ def _check_destination(export: Export, store: TokenStore, out: Path, overwrite: 
     if not out.exists() and not out.is_symlink():
         return
     if out.is_symlink() or not (out.is_dir() if folder else out.is_file()):
-        raise DataError(
-            f"{out}: is something else than a {kind}, expected a {kind} to make. Choose another {setting('out')}."
-        )
+        raise DataError(f"{out}: is not a {kind}, so no {kind} can be made there. Choose another {setting('out')}.")
     if folder and not all(path.is_file() and path.name.endswith(export.endings) for path in out.iterdir()):
         raise DataError(f"{out}: has files that no export of this form wrote. Choose another {setting('out')}.")
     if not overwrite and (not folder or any(out.iterdir())):

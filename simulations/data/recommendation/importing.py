@@ -326,7 +326,7 @@ def _write(
             progress("write", done, total, "users")
     if not scored:
         raise DataError(
-            f"no user has {3 if settings.validation_item else 2} items, of whom some could be held out. Give more "
+            f"no user has {3 if settings.validation_item else 2} items, so none can be held out. Give more "
             f"interactions, a catalogue with more of their items, or {setting('validation_item', False)}."
         )
 

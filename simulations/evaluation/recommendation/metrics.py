@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-TIES = "items of equal score are ordered at random: what is reported is the expectation of that"
+TIES = "items of equal score are in random order, and the metrics are expectations over it"
 """What is done about ties, in words."""
 GROUPS = ("head", "middle", "tail")
 """Items by popularity, the most popular first; each makes up about a third of what was trained on."""

@@ -222,7 +222,7 @@ def test_only_what_a_private_run_has_released_counts_as_its_own(settings, public
     shutil.copytree(tmp_path / "private", tmp_path / "mixed")
     shutil.rmtree(tmp_path / "mixed" / "checkpoints")
     shutil.copytree(tmp_path / "public" / "checkpoints", tmp_path / "mixed" / "checkpoints")
-    with pytest.raises(CheckpointError, match="none that this private run's ledger names"):
+    with pytest.raises(CheckpointError, match="the ledger of this private run does not name its checkpoint"):
         run(settings, tmp_path / "child", init_from=tmp_path / "mixed")
     # Without its ledger nothing is promised of a private run.
     shutil.copytree(tmp_path / "private", tmp_path / "bare")

@@ -259,7 +259,7 @@ def test_a_run_from_elsewhere_is_not_chosen(here, small_store, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrialsLaw, "draw", lambda self: 1)
         patch.setattr(private_selection, "run_cells", replaced)
-        with pytest.raises(CheckpointError, match="is no run of this selection"):
+        with pytest.raises(CheckpointError, match="is not a run of this selection"):
             run_selection(settings, tmp_path / "out", LocalProcesses(1))
 
 

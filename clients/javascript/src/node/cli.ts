@@ -19,7 +19,7 @@ const WORDS = {
   data: 'file of this device\'s text, lines of {"text": "..."}; it never leaves',
   "plan-key": "public key of whose plans to run: plan.pub of fedlm keys plan",
   credentials: "folder with ca.pem, client.pem and client.key, of fedlm keys enrol or fedlm keys client",
-  name: "what this client calls itself where it is --insecure",
+  name: "name of this client with --insecure",
   record: "file that counts this device's rounds; beside its text otherwise",
 };
 const SWITCHES = {
