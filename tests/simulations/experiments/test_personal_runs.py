@@ -4,14 +4,20 @@ import json
 import math
 import shutil
 import stat
+import types
 
 import jax
 import numpy as np
 import pytest
 
 import fedlm
+from fedlm.fl_core.client_algorithms.personal_layers import PersonalLayers
+from fedlm.fl_core.client_algorithms.sgd import PLAIN_SGD
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.rounds.local_sgd import LocalTraining
+from fedlm.fl_core.runs.publishing import publish
 from fedlm.simulations.engine.client_states import CLIENTS_FILE, ClientStates
+from fedlm.simulations.experiments.kept_by_clients import KeptByClients
 from tests.deployment.small_deployment import MODEL
 from tests.support.plain_runs import StopError
 
@@ -130,6 +136,15 @@ def test_layers_that_there_are_not_are_refused(data, layers, told):
         fedlm.simulate(data=data, **SETTINGS | {"personal_layers": (layers,)})
 
 
+def test_several_processes_are_refused(tmp_path, monkeypatch):
+    params = {"head": np.zeros(2, np.float32), "table": np.zeros(3, np.float32)}
+    training = types.SimpleNamespace(training=LocalTraining(algorithm=PersonalLayers(PLAIN_SGD, ("head",))))
+    prepared = types.SimpleNamespace(training=types.SimpleNamespace(work=training))
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ConfigurationError, match="one process alone can simulate"):
+        KeptByClients(prepared, None, 0, params)
+
+
 @pytest.mark.parametrize("mechanism", ["gaussian", "tree", "banded"])
 def test_with_privacy_shared_layers_alone_are_clipped_noised_and_released(data, tmp_path, mechanism):
     private = {
@@ -155,5 +170,8 @@ def test_with_privacy_shared_layers_alone_are_clipped_noised_and_released(data, 
     assert stat.S_IMODE((out / CLIENTS_FILE).stat().st_mode) == 0o600
     first = {"head": run.params["head"], "table": None}
     assert np.any(kept(out, 6, first)["head"] != run.params["head"])
+    published = publish(out, tmp_path / "published", lambda path: "")
+    assert published.private
+    assert CLIENTS_FILE not in published.files
     again = fedlm.simulate(data=data, out=out, **SETTINGS | private | PERSONAL)
     jax.tree_util.tree_map(np.testing.assert_array_equal, again.params, run.params)
