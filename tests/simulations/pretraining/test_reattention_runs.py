@@ -206,7 +206,7 @@ def test_where_nothing_gives_the_constants_the_models_are_refused(trained, setti
     with pytest.raises(ConfigurationError, match="models that are trained whole"):
         prepare_pretraining(adapters)
     entry = ModelEntry(reattention_transformer, ReattentionConfig(layers=1, heads=2, embedding=8, mlp=12))
-    with pytest.raises(ConfigurationError, match="must be given by its name"):
+    with pytest.raises(ConfigurationError, match="give the model by its name"):
         prepare(compose(Experiment, **simulation), [OwnParts(model=entry)])
 
 

@@ -148,7 +148,7 @@ def test_the_page_says_how_far_all_runs_are_and_nothing_that_is_decided_later(co
 def test_no_epsilon_is_stated_before_the_end(comparison, tmp_path):
     private = [make_private_result(epsilon=5.0), make_private_result(epsilon=5.0, mechanism="blt")]
     text = Page(write_progress_page(comparison, private, tmp_path).read_text()).text
-    assert "stated when all have ended" in text
+    assert "appear when all have ended" in text
     assert "(tree, target epsilon 5)" in text
     assert "1e-05" not in text
     assert "NOT PRIVATE" not in text

@@ -86,7 +86,7 @@ def test_what_is_lost_is_in_no_sum_and_may_be_sent_again(rounds):
     assert rounds.claim("aa", 0, "b", b"1") == "taken"
     rounds.advance("aa", "closed", 0.0)
     assert not rounds.deliver(sum_of("a", 1), [0])
-    with pytest.raises(StateError, match="holds other reports"):
+    with pytest.raises(StateError, match="had no right to add"):
         rounds.deliver(sum_of("b", 2), [0, 1])
     assert rounds.deliver(sum_of("b", 1), [0])
 
