@@ -8,6 +8,7 @@ from fedlm.command_line.command import Command, Group
 from fedlm.command_line.options import read_options
 from fedlm.commands.account.central import DpSgdCommand, state_central
 from fedlm.commands.account.check import CheckCommand, check
+from fedlm.commands.account.examples import ExamplesCommand, state_examples
 from fedlm.commands.account.federated import command_of, state_federated
 from fedlm.commands.account.plot import PlotCommand, draw
 from fedlm.commands.account.printing import print_statement
@@ -50,6 +51,11 @@ _KINDS = {
         "central DP-SGD with Poisson or truncated Poisson batches, or with banded noise",
         DpSgdCommand,
         partial(_stated, state_central),
+    ),
+    "examples": _Kind(
+        "central DP-SGD for users whose examples are sampled one by one, for planning",
+        ExamplesCommand,
+        partial(_stated, state_examples),
     ),
     "simulate": _Kind(
         "what `fedlm simulate` with the same options would promise, without running it",
