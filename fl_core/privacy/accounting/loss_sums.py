@@ -193,7 +193,7 @@ def _epsilon(losses: Losses, delta: float, finer: int, below: bool, near: float 
     if not tried and is_close(window):
         return found
     guess = found if 0 < found < math.inf else chernoff_epsilon(losses, delta)
-    if is_close(window_for_epsilon(losses, guess, left)):
+    if guess < math.inf and is_close(window_for_epsilon(losses, guess, left)):
         return found
     guess = near if below and near is not None else found
     for _ in range(_GUESSES):

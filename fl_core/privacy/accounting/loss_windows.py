@@ -27,6 +27,8 @@ _ONE_SUM = 1e-4  # the deviation of sums that are as good as one, over their mea
 _LOG_TILTS = (-10.0, 14.0)  # between which tilts are found
 _LOG_MOST = math.log(1e4)  # of the tilt times the largest loss, where that allows more
 FEWEST_POINTS = 1 << 10
+_STEEPEST = 4.0  # rise of the logarithm of tilted masses from the last node but one to the last (statement 20)
+_NO_BOUND = 1e100
 _LEAST_LEFT = 1e-6  # of all mass, below a cap
 _LEAST_CAP, _NEXT_CAP = 1e-9, 0.6  # the latter of the cap before
 _IN_A_GAP = 2e-3  # of delta, at most between a cap and the one before
@@ -41,11 +43,19 @@ class _Nodes:
       count: how often it is added.
       log_mass: float64 [nodes].
       loss: float64 [nodes].
+      ends: the last node of each pair.
     """
 
     count: int
     log_mass: np.ndarray
     loss: np.ndarray
+    ends: tuple[int, ...] = ()
+
+    def rises_to_an_end(self, tilt: float) -> bool:
+        """Whether tilted masses rise so steeply to where losses are cut that their sum is no bound (statement 20)."""
+        last = np.array(self.ends, dtype=int)
+        steps = self.log_mass[last] - self.log_mass[last - 1] + tilt * (self.loss[last] - self.loss[last - 1])
+        return bool(np.any(steps > _STEEPEST))
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,8 @@ def chernoff_delta(losses: Losses, epsilon: float) -> float:
 
     def log_delta(log_tilt: float) -> float:
         tilt = math.exp(log_tilt)
+        if any(part.rises_to_an_end(tilt) for part in nodes):
+            return _NO_BOUND
         total = _cumulants(nodes, tilt)[0]
         return total - tilt * epsilon + log_peak(tilt) + _rounding(total, tilt * epsilon) + error
 
@@ -103,11 +115,13 @@ def chernoff_epsilon(losses: Losses, delta: float) -> float:
 
     def epsilon(log_tilt: float) -> float:
         tilt = math.exp(log_tilt)
+        if any(part.rises_to_an_end(tilt) for part in nodes):
+            return _NO_BOUND
         total = _cumulants(nodes, tilt)[0]
         return (total + error + _rounding(total, 0.0) - math.log(left) + log_peak(tilt)) / tilt
 
     found = scipy.optimize.minimize_scalar(epsilon, bounds=_log_tilts(nodes), method="bounded")
-    return max(0.0, float(found.fun) * (1 + 1e-6))
+    return max(0.0, float(found.fun) * (1 + 1e-6)) if found.fun < _NO_BOUND else math.inf
 
 
 def _error_of_moments(nodes: Sequence[_Nodes]) -> float:
@@ -255,18 +269,19 @@ def _nodes_of(losses: Losses, delta: float) -> list[_Nodes]:
 
 
 @functools.lru_cache(maxsize=8)
-def _masses_and_losses(loss: MixedLoss, tail: float) -> tuple[np.ndarray, np.ndarray]:
-    masses, at = [], []
+def _masses_and_losses(loss: MixedLoss, tail: float) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+    masses, at, ends = [], [], [-1]
     for weight, pair in loss.pairs:
         begin, end = loss.range(pair, tail)
         step = 0.1 * pair.fineness
         u = np.arange(begin, end + step, step)
         masses.append(pair.log_density(u) + math.log(weight * step / math.sqrt(2 * math.pi)))
         at.append(pair.loss(u))
+        ends.append(ends[-1] + len(u))
     for value, probability in loss.atoms_below_cap:
         masses.append(np.array([math.log(max(probability, 1e-300))]))
         at.append(np.array([value]))
-    return np.concatenate(masses), np.concatenate(at)
+    return np.concatenate(masses), np.concatenate(at), tuple(ends[1:])
 
 
 def _cumulants(nodes: Sequence[_Nodes], tilt: float) -> tuple[float, float, float]:
