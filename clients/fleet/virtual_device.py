@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 from fedlm.clients.fleet.population import Dropout, Population
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.calls import Chunk, DownloadRequest, UploadPart
 from fedlm.fedlm_client.errors import TransportError
 from fedlm.fedlm_client.limits import Conditions
 from fedlm.fedlm_client.training import Channel
@@ -128,7 +129,7 @@ class VirtualLink:
             self._chunks = len(reply.selected.parameters.chunk_digests)
         return reply
 
-    async def download(self, request: messages.DownloadRequest) -> AsyncIterator[messages.Chunk]:
+    async def download(self, request: DownloadRequest) -> AsyncIterator[Chunk]:
         device = self._device
         device.check_reachable()
         async for chunk in self._inner.download(request):
@@ -138,24 +139,25 @@ class VirtualLink:
                 device.drop()
             yield chunk
 
-    async def upload(self, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
+    async def upload(self, parts: AsyncIterator[UploadPart]) -> messages.UploadReply:
         device = self._device
         device.check_reachable()
         cut = device.cut("upload", 1.0)
         # A device trains before it calls; the server waits for no header that long.
-        header = await anext(parts)
-        await device.train(header.header.num_examples)
-        reply = await self._inner.upload(self._slowed(header, parts))
+        first = await anext(parts)
+        assert first.header is not None
+        await device.train(first.header.num_examples)
+        reply = await self._inner.upload(self._slowed(first, first.header.size, parts))
         if cut:
             device.drop()
         device.tally.answers[messages.UploadReply.Status.Name(reply.status).lower()] += 1
         return reply
 
     async def _slowed(
-        self, header: messages.UploadPart, parts: AsyncIterator[messages.UploadPart]
-    ) -> AsyncIterator[messages.UploadPart]:
-        device, sent, size = self._device, 0, header.header.size
-        yield header
+        self, first: UploadPart, size: int, parts: AsyncIterator[UploadPart]
+    ) -> AsyncIterator[UploadPart]:
+        device, sent = self._device, 0
+        yield first
         async for part in parts:
             await device.transfer(len(part.data))
             sent += len(part.data)

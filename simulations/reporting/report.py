@@ -106,7 +106,7 @@ def write_report(comparison: Comparison, results: list[CellResult], out: StrPath
     The command that was given is repeated on the page. Returns the path of report.html.
 
     Example:
-      >>> results = run_comparison(comparison, out, workers=2)  # doctest: +SKIP
+      >>> results = run_comparison(comparison, out, fedlm.LocalProcesses(2))  # doctest: +SKIP
       >>> write_report(comparison, results, out, "my_script.py")  # doctest: +SKIP
     """
     models, out = model_results(results), Path(out)

@@ -9,6 +9,7 @@ import numpy as np
 from fedlm.clients.device.local_training import train_locally
 from fedlm.clients.device.server_instructions import plan_of, program_of
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.calls import UploadPart
 from fedlm.fedlm_client.protocol import PROTOCOL
 from fedlm.fl_core.client_algorithms.interface import Broadcast
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
@@ -82,10 +83,10 @@ class Round:
     async def send(self, name, header, content=b"", chunk=100_000, pause=0.0):
         async def parts():
             if header is not None:
-                yield messages.UploadPart(header=header)
+                yield UploadPart(header=header)
             for start in range(0, len(content), chunk):
                 await asyncio.sleep(pause)
-                yield messages.UploadPart(data=content[start : start + chunk])
+                yield UploadPart(data=content[start : start + chunk])
 
         return await self.handlers.upload(name, UploadInParts(parts()))
 

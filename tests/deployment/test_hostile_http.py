@@ -8,6 +8,7 @@ import ssl
 import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.calls import DownloadRequest
 from fedlm.fedlm_client.credentials import client_name, client_tls
 from fedlm.fedlm_client.errors import RefusedError, TransportError, UnknownArtifactError, WrongServerError
 from fedlm.fedlm_client.http_channel import HttpChannel
@@ -217,10 +218,10 @@ def test_strangers_and_the_revoked_do_not_get_in(tmp_path, caplog):
 
             async def parts():
                 for part in parts_of(header_of(asked), content_of()):
-                    yield messages.UploadPart.FromString(part)
+                    yield part
 
             with pytest.raises(UnknownArtifactError):
-                async for _ in channel.download(messages.DownloadRequest(digest=b"?")):
+                async for _ in channel.download(DownloadRequest(digest=b"?")):
                     pass
             assert (await channel.upload(parts())).status == Status.ACCEPTED
             authority.revoke("ann")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.calls import DownloadRequest, UploadPart
 from fedlm.fedlm_client.credentials import client_tls
 from fedlm.fedlm_client.errors import RefusedError, TransportError
 from fedlm.fedlm_client.http_channel import HttpChannel
@@ -148,9 +149,9 @@ def test_models_and_updates_pass_whole_and_refusals_as_they_are(kind, folder, tm
 
     async def upload(channel):
         async def parts():
-            yield messages.UploadPart(header=messages.UploadHeader(outcome=1, size=len(body)))
+            yield UploadPart(header=messages.UploadHeader(outcome=1, size=len(body)))
             for at in range(0, len(body), 1 << 18):
-                yield messages.UploadPart(data=body[at : at + (1 << 18)])
+                yield UploadPart(data=body[at : at + (1 << 18)])
 
         return await channel.upload(parts())
 
@@ -158,7 +159,7 @@ def test_models_and_updates_pass_whole_and_refusals_as_they_are(kind, folder, tm
         channel = HttpChannel(f"127.0.0.1:{port}", tls=client_tls(folder / "keys/clients/client0"))
         gone = HttpChannel(f"127.0.0.1:{port}", tls=client_tls(folder / "keys/clients/gone"))
         try:
-            request = messages.DownloadRequest(digest=bytes(32))
+            request = DownloadRequest(digest=bytes(32))
             assert b"".join([chunk.data async for chunk in channel.download(request)]) == CONTENT
             assert (await upload(channel)).reason == f"{len(body)} {hash(body)}"
             handlers.fault = RefusedError("not you")

@@ -9,6 +9,7 @@ import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.artifacts import ArtifactAssembly
+from fedlm.fedlm_client.calls import Chunk, DownloadRequest
 from fedlm.fedlm_client.errors import UnknownArtifactError
 from fedlm.fedlm_client.protocol import PROTOCOL
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
@@ -212,9 +213,9 @@ def test_a_model_is_only_for_the_selected_and_a_download_goes_on_where_it_broke_
         description, assembly = configuration.parameters, ArtifactAssembly(configuration.parameters, 1 << 20)
 
         async def fetch(name, count):
-            request = messages.DownloadRequest(digest=description.digest, first_chunk=assembly.next_chunk)
+            request = DownloadRequest(digest=description.digest, first_chunk=assembly.next_chunk)
             async for chunk in round_.handlers.download(name, request):
-                assembly.add(messages.Chunk(number=assembly.next_chunk, data=chunk.content()))
+                assembly.add(Chunk(number=assembly.next_chunk, data=chunk.content()))
                 count -= 1
                 if not count:
                     return

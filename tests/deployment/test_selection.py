@@ -16,6 +16,7 @@ import pytest
 from scipy import stats
 
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.calls import UploadPart
 from fedlm.fedlm_client.protocol import PROTOCOL
 from fedlm.fl_core.deployment.server import client_registry
 from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers
@@ -133,7 +134,7 @@ class Crowd:
         header = messages.UploadHeader(attempt=token, upload_id=b"1", outcome="TRAINED")
 
         async def parts():
-            yield messages.UploadPart(header=header)
+            yield UploadPart(header=header)
 
         reply = await self.handlers.upload(f"client{one}", UploadInParts(parts()))
         self._call(one, 1.0 if one < self.quick else reply.come_back_seconds)

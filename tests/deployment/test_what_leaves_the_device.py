@@ -16,9 +16,7 @@ from tests.deployment import small_deployment as small
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "assumptions.md"
 SENT = (
     messages.CheckInRequest,
-    messages.DownloadRequest,
     messages.UploadHeader,
-    messages.UploadPart,
     messages.EnrolRequest,
 )
 KEY = jax.random.key(0)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.calls import UploadPart
 from fedlm.fl_core.updates.compressors import shapes_of
 from fedlm.fl_core.updates.update_bytes import plan_digest, upload_bytes
 from tests.deployment import small_deployment as small
@@ -44,5 +45,5 @@ def header_of(configuration, **changes):
 
 
 def parts_of(header, content=b"", step=1 << 15):
-    pieces = [messages.UploadPart(data=content[at : at + step]) for at in range(0, len(content), step)]
-    return [part.SerializeToString() for part in (messages.UploadPart(header=header), *pieces)]
+    pieces = [UploadPart(data=content[at : at + step]) for at in range(0, len(content), step)]
+    return [UploadPart(header=header), *pieces]

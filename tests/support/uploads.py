@@ -11,7 +11,7 @@ class UploadInParts:
 
     async def header(self):
         first = await anext(self._parts, None)
-        return None if first is None or first.WhichOneof("part") != "header" else first.header
+        return None if first is None else first.header
 
     async def read_into(self, space):
         if not self._rest:

@@ -8,6 +8,7 @@ import hashlib
 import struct
 
 from . import messages_pb2 as messages
+from .calls import Chunk
 from .errors import ClientError, TransportError
 from .protocol import LARGEST_CHUNK
 
@@ -56,7 +57,7 @@ class ArtifactAssembly:
         """Whether every chunk is there."""
         return self._received == len(self.description.chunk_digests)
 
-    def add(self, chunk: messages.Chunk) -> None:
+    def add(self, chunk: Chunk) -> None:
         """Take the next chunk.
 
         Raises:

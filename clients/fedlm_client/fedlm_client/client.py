@@ -15,6 +15,7 @@ from typing import Any
 
 from . import messages_pb2 as messages
 from .artifacts import ArtifactAssembly
+from .calls import DownloadRequest, UploadPart
 from .errors import ClientError, RefusedError, TransportError, UnknownArtifactError, WrongServerError
 from .limits import Conditions, Limits
 from .own_participation import OwnParticipation
@@ -247,7 +248,7 @@ class Client:
             self._download = ArtifactAssembly(description, largest, option)
         assembly = self._download
         if not assembly.complete:
-            request = messages.DownloadRequest(digest=description.digest, first_chunk=assembly.next_chunk)
+            request = DownloadRequest(digest=description.digest, first_chunk=assembly.next_chunk)
             async for chunk in channel.download(request):
                 assembly.add(chunk)
         if not assembly.complete:
@@ -255,7 +256,7 @@ class Client:
         return assembly.content
 
     async def _send(
-        self, channel: Channel, parts: Callable[[], AsyncIterator[messages.UploadPart]], deadline: float
+        self, channel: Channel, parts: Callable[[], AsyncIterator[UploadPart]], deadline: float
     ) -> messages.UploadReply:
         """Upload, again where the connection broke, under the same id so that it counts once."""
         while True:
@@ -286,18 +287,18 @@ def _seconds_of(seconds: float) -> float:
 
 def _parts(
     header: messages.UploadHeader, update: Update | None, before_upload: Callable[[], None]
-) -> Callable[[], AsyncIterator[messages.UploadPart]]:
+) -> Callable[[], AsyncIterator[UploadPart]]:
     upload = b""
     if update is not None:
         upload, header.size, header.num_examples = update.upload, len(update.upload), update.num_examples
         header.loss, header.tokens, header.gradient_norm = update.loss, update.tokens, update.gradient_norm
 
-    async def parts() -> AsyncIterator[messages.UploadPart]:
-        yield messages.UploadPart(header=header)
+    async def parts() -> AsyncIterator[UploadPart]:
+        yield UploadPart(header=header)
         # A server that wants nothing of an update is sent nothing.
         if upload:
             before_upload()
         for start in range(0, len(upload), _AT_ONCE):
-            yield messages.UploadPart(data=upload[start : start + _AT_ONCE])
+            yield UploadPart(data=upload[start : start + _AT_ONCE])
 
     return parts

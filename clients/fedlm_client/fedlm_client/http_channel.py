@@ -14,6 +14,7 @@ import h11
 from google.protobuf.message import DecodeError, Message
 
 from . import messages_pb2 as messages
+from .calls import Chunk, DownloadRequest, UploadPart
 from .errors import ClientError, TransportError, WrongServerError
 from .host_and_port import AddressError, is_loopback, read_address, written
 from .http_connection import AT_ONCE, Connection
@@ -85,7 +86,7 @@ class HttpChannel:
             await connection.send(body)
             return answer.FromString(await connection.body(await connection.answer()))
 
-    async def download(self, request: messages.DownloadRequest) -> AsyncIterator[messages.Chunk]:
+    async def download(self, request: DownloadRequest) -> AsyncIterator[Chunk]:
         target = f"{ARTIFACTS}{request.digest.hex()}?{FIRST_CHUNK}={request.first_chunk}"
         async with self._connection(_TRANSFER_SECONDS) as connection:
             await connection.begin("GET", target, [])
@@ -99,13 +100,14 @@ class HttpChannel:
                     rest = rest[len(taken) :]
                     chunk += taken
                     if len(chunk) == size:
-                        yield messages.Chunk(number=number, data=bytes(chunk))
+                        yield Chunk(number=number, data=bytes(chunk))
                         number, chunk = number + 1, bytearray()
             if chunk:
-                yield messages.Chunk(number=number, data=bytes(chunk))
+                yield Chunk(number=number, data=bytes(chunk))
 
-    async def upload(self, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
+    async def upload(self, parts: AsyncIterator[UploadPart]) -> messages.UploadReply:
         header = (await anext(parts)).header
+        assert header is not None
         encoded = base64.b64encode(header.SerializeToString()).decode("ascii")
         fields = [(UPLOAD_HEADER, encoded), ("Content-Length", str(header.size))]
         if header.size:

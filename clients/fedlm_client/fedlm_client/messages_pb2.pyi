@@ -181,30 +181,6 @@ class Artifact(_message.Message):
     chunk_digests: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, digest: _Optional[bytes] = ..., encoding: _Optional[str] = ..., size: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., chunk_digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
-class DownloadRequest(_message.Message):
-    __slots__ = ("digest", "first_chunk")
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
-    FIRST_CHUNK_FIELD_NUMBER: _ClassVar[int]
-    digest: bytes
-    first_chunk: int
-    def __init__(self, digest: _Optional[bytes] = ..., first_chunk: _Optional[int] = ...) -> None: ...
-
-class Chunk(_message.Message):
-    __slots__ = ("number", "data")
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    number: int
-    data: bytes
-    def __init__(self, number: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
-
-class UploadPart(_message.Message):
-    __slots__ = ("header", "data")
-    HEADER_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    header: UploadHeader
-    data: bytes
-    def __init__(self, header: _Optional[_Union[UploadHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
-
 class UploadHeader(_message.Message):
     __slots__ = ("attempt", "upload_id", "outcome", "size", "num_examples", "loss", "tokens", "gradient_norm")
     class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):

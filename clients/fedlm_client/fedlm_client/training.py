@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from . import messages_pb2 as messages
+from .calls import Chunk, DownloadRequest, UploadPart
 from .example_store import Examples
 
 
@@ -15,11 +16,11 @@ class Channel(Protocol):
         """Say that the device is ready."""
         ...
 
-    def download(self, request: messages.DownloadRequest) -> AsyncIterator[messages.Chunk]:
+    def download(self, request: DownloadRequest) -> AsyncIterator[Chunk]:
         """Receive the chunks of an artifact in order."""
         ...
 
-    async def upload(self, parts: AsyncIterator[messages.UploadPart]) -> messages.UploadReply:
+    async def upload(self, parts: AsyncIterator[UploadPart]) -> messages.UploadReply:
         """Send a report: a header, then the upload's bytes in order; these are asked for once the server wants them."""
         ...
 

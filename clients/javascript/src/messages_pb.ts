@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file messages.proto.
  */
 export const file_messages: GenFile = /*@__PURE__*/
-  fileDesc("Cg5tZXNzYWdlcy5wcm90bxIFZmVkbG0icgoOQ2hlY2tJblJlcXVlc3QSEAoIcHJvdG9jb2wYASABKA0SFgoOY2xpZW50X3ZlcnNpb24YAiABKAkSDgoGbW9kZWxzGAMgAygJEhIKCmFsZ29yaXRobXMYBCADKAkSEgoKbmVlZHNfcGxhbhgFIAEoCCKAAQoMQ2hlY2tJblJlcGx5Ei0KCHNlbGVjdGVkGAEgASgLMhkuZmVkbG0uUm91bmRDb25maWd1cmF0aW9uSAASJAoJY29tZV9iYWNrGAIgASgLMg8uZmVkbG0uQ29tZUJhY2tIABIRCglwcm90b2NvbHMYAyADKA1CCAoGYW5zd2VyIksKCENvbWVCYWNrEg8KB3NlY29uZHMYASABKAESDgoGcmVhc29uGAIgASgJEhAKCGZpbmlzaGVkGAMgASgIEgwKBGRvbmUYBCABKAgi2gIKElJvdW5kQ29uZmlndXJhdGlvbhIPCgdhdHRlbXB0GAEgASgMEhQKDHJvdW5kX251bWJlchgCIAEoDRIUCgxjbGllbnRfaW5kZXgYAyABKA0SDAoEc2VlZBgEIAEoDRIVCg1sZWFybmluZ19yYXRlGAUgASgBEicKB3Byb2dyYW0YBiABKAsyFi5mZWRsbS5UcmFpbmluZ1Byb2dyYW0SIwoKcGFyYW1ldGVycxgHIAEoCzIPLmZlZGxtLkFydGlmYWN0EiMKCnZvY2FidWxhcnkYCCABKAsyDy5mZWRsbS5BcnRpZmFjdBIPCgdzZWNvbmRzGAkgASgBEhIKCnBvcHVsYXRpb24YCiABKAkSLwoNcGFydGljaXBhdGlvbhgLIAEoCzIYLmZlZGxtLlBhcnRpY2lwYXRpb25QbGFuEhkKBHBsYW4YDCABKAsyCy5mZWRsbS5QbGFuIlwKBFBsYW4SIQoIbWFuaWZlc3QYASABKAsyDy5mZWRsbS5BcnRpZmFjdBIeCgVtb2RlbBgCIAEoCzIPLmZlZGxtLkFydGlmYWN0EhEKCXNpZ25hdHVyZRgDIAEoDCJzChFQYXJ0aWNpcGF0aW9uUGxhbhIOCgZyb3VuZHMYASABKA0SHwoSbWF4X3BhcnRpY2lwYXRpb25zGAIgASgNSACIAQESFgoObWluX3NlcGFyYXRpb24YAyABKA1CFQoTX21heF9wYXJ0aWNpcGF0aW9ucyKeAwoPVHJhaW5pbmdQcm9ncmFtEg0KBW1vZGVsGAEgASgJEhcKD3ZvY2FidWxhcnlfc2l6ZRgCIAEoDRIOCgZsZW5ndGgYAyABKA0SEQoJcHJlY2lzaW9uGAQgASgJEhIKCmJhdGNoX3NpemUYBSABKA0SDgoGZXBvY2hzGAYgASgNEhMKC21heF9iYXRjaGVzGAcgASgNEhoKDWdyYWRpZW50X2NsaXAYCCABKAFIAIgBARIZCgxtYXhfZXhhbXBsZXMYCSABKA1IAYgBARIRCgljYXBfb3JkZXIYCiABKAkSHQoVYmF0Y2hlc19hY3Jvc3NfZXBvY2hzGAsgASgIEiEKBnVwbG9hZBgOIAEoCzIRLmZlZGxtLlVwbG9hZFBsYW4SKQoJYWxnb3JpdGhtGA8gASgLMhYuZmVkbG0uQ2xpZW50QWxnb3JpdGhtEg8KB2Ryb3BvdXQYECABKAESEAoIZXhhbXBsZXMYESABKAlCEAoOX2dyYWRpZW50X2NsaXBCDwoNX21heF9leGFtcGxlc0oECAwQDUoECA0QDiKkAQoPQ2xpZW50QWxnb3JpdGhtEgwKBG5hbWUYASABKAkSOAoJY29uc3RhbnRzGAIgAygLMiUuZmVkbG0uQ2xpZW50QWxnb3JpdGhtLkNvbnN0YW50c0VudHJ5EhcKD3BlcnNvbmFsX2xheWVycxgDIAMoCRowCg5Db25zdGFudHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAE6AjgBIrYBCgpVcGxvYWRQbGFuEg4KBnNjaGVtZRgBIAEoDRIPCgd2ZXJzaW9uGAIgASgNEjEKCHNldHRpbmdzGAMgAygLMh8uZmVkbG0uVXBsb2FkUGxhbi5TZXR0aW5nc0VudHJ5EiMKB3RlbnNvcnMYBCADKAsyEi5mZWRsbS5UZW5zb3JTaGFwZRovCg1TZXR0aW5nc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoDToCOAEiIQoLVGVuc29yU2hhcGUSEgoKZGltZW5zaW9ucxgBIAMoBCJmCghBcnRpZmFjdBIOCgZkaWdlc3QYASABKAwSEAoIZW5jb2RpbmcYAiABKAkSDAoEc2l6ZRgDIAEoBBITCgtjaHVua19ieXRlcxgEIAEoDRIVCg1jaHVua19kaWdlc3RzGAUgAygMIjYKD0Rvd25sb2FkUmVxdWVzdBIOCgZkaWdlc3QYASABKAwSEwoLZmlyc3RfY2h1bmsYAiABKA0iJQoFQ2h1bmsSDgoGbnVtYmVyGAEgASgNEgwKBGRhdGEYAiABKAwiSwoKVXBsb2FkUGFydBIlCgZoZWFkZXIYASABKAsyEy5mZWRsbS5VcGxvYWRIZWFkZXJIABIOCgRkYXRhGAIgASgMSABCBgoEcGFydCKqAgoMVXBsb2FkSGVhZGVyEg8KB2F0dGVtcHQYASABKAwSEQoJdXBsb2FkX2lkGAIgASgMEiwKB291dGNvbWUYAyABKA4yGy5mZWRsbS5VcGxvYWRIZWFkZXIuT3V0Y29tZRIMCgRzaXplGAQgASgEEhQKDG51bV9leGFtcGxlcxgFIAEoBBIMCgRsb3NzGAYgASgBEg4KBnRva2VucxgHIAEoARIVCg1ncmFkaWVudF9ub3JtGAggASgBIm8KB091dGNvbWUSFwoTT1VUQ09NRV9VTlNQRUNJRklFRBAAEgsKB1RSQUlORUQQARIPCgtOT19FWEFNUExFUxACEg4KCk5PVF9GSU5JVEUQAxIPCgtOT1RfQUxMT1dFRBAEEgwKCFRPT19TTE9XEAUi1AEKC1VwbG9hZFJlcGx5EikKBnN0YXR1cxgBIAEoDjIZLmZlZGxtLlVwbG9hZFJlcGx5LlN0YXR1cxIOCgZyZWFzb24YAiABKAkSGQoRY29tZV9iYWNrX3NlY29uZHMYAyABKAEibwoGU3RhdHVzEhYKElNUQVRVU19VTlNQRUNJRklFRBAAEgwKCEFDQ0VQVEVEEAESCAoETEFURRACEgkKBVNUQUxFEAMSEAoMTk9UX1NFTEVDVEVEEAQSCwoHSU5WQUxJRBAFEgsKB0RBTUFHRUQQBiIuCgxFbnJvbFJlcXVlc3QSDQoFdG9rZW4YASABKAkSDwoHcmVxdWVzdBgCIAEoDCIhCgpFbnJvbFJlcGx5EhMKC2NlcnRpZmljYXRlGAEgASgMYgZwcm90bzM");
+  fileDesc("Cg5tZXNzYWdlcy5wcm90bxIFZmVkbG0icgoOQ2hlY2tJblJlcXVlc3QSEAoIcHJvdG9jb2wYASABKA0SFgoOY2xpZW50X3ZlcnNpb24YAiABKAkSDgoGbW9kZWxzGAMgAygJEhIKCmFsZ29yaXRobXMYBCADKAkSEgoKbmVlZHNfcGxhbhgFIAEoCCKAAQoMQ2hlY2tJblJlcGx5Ei0KCHNlbGVjdGVkGAEgASgLMhkuZmVkbG0uUm91bmRDb25maWd1cmF0aW9uSAASJAoJY29tZV9iYWNrGAIgASgLMg8uZmVkbG0uQ29tZUJhY2tIABIRCglwcm90b2NvbHMYAyADKA1CCAoGYW5zd2VyIksKCENvbWVCYWNrEg8KB3NlY29uZHMYASABKAESDgoGcmVhc29uGAIgASgJEhAKCGZpbmlzaGVkGAMgASgIEgwKBGRvbmUYBCABKAgi2gIKElJvdW5kQ29uZmlndXJhdGlvbhIPCgdhdHRlbXB0GAEgASgMEhQKDHJvdW5kX251bWJlchgCIAEoDRIUCgxjbGllbnRfaW5kZXgYAyABKA0SDAoEc2VlZBgEIAEoDRIVCg1sZWFybmluZ19yYXRlGAUgASgBEicKB3Byb2dyYW0YBiABKAsyFi5mZWRsbS5UcmFpbmluZ1Byb2dyYW0SIwoKcGFyYW1ldGVycxgHIAEoCzIPLmZlZGxtLkFydGlmYWN0EiMKCnZvY2FidWxhcnkYCCABKAsyDy5mZWRsbS5BcnRpZmFjdBIPCgdzZWNvbmRzGAkgASgBEhIKCnBvcHVsYXRpb24YCiABKAkSLwoNcGFydGljaXBhdGlvbhgLIAEoCzIYLmZlZGxtLlBhcnRpY2lwYXRpb25QbGFuEhkKBHBsYW4YDCABKAsyCy5mZWRsbS5QbGFuIlwKBFBsYW4SIQoIbWFuaWZlc3QYASABKAsyDy5mZWRsbS5BcnRpZmFjdBIeCgVtb2RlbBgCIAEoCzIPLmZlZGxtLkFydGlmYWN0EhEKCXNpZ25hdHVyZRgDIAEoDCJzChFQYXJ0aWNpcGF0aW9uUGxhbhIOCgZyb3VuZHMYASABKA0SHwoSbWF4X3BhcnRpY2lwYXRpb25zGAIgASgNSACIAQESFgoObWluX3NlcGFyYXRpb24YAyABKA1CFQoTX21heF9wYXJ0aWNpcGF0aW9ucyKeAwoPVHJhaW5pbmdQcm9ncmFtEg0KBW1vZGVsGAEgASgJEhcKD3ZvY2FidWxhcnlfc2l6ZRgCIAEoDRIOCgZsZW5ndGgYAyABKA0SEQoJcHJlY2lzaW9uGAQgASgJEhIKCmJhdGNoX3NpemUYBSABKA0SDgoGZXBvY2hzGAYgASgNEhMKC21heF9iYXRjaGVzGAcgASgNEhoKDWdyYWRpZW50X2NsaXAYCCABKAFIAIgBARIZCgxtYXhfZXhhbXBsZXMYCSABKA1IAYgBARIRCgljYXBfb3JkZXIYCiABKAkSHQoVYmF0Y2hlc19hY3Jvc3NfZXBvY2hzGAsgASgIEiEKBnVwbG9hZBgOIAEoCzIRLmZlZGxtLlVwbG9hZFBsYW4SKQoJYWxnb3JpdGhtGA8gASgLMhYuZmVkbG0uQ2xpZW50QWxnb3JpdGhtEg8KB2Ryb3BvdXQYECABKAESEAoIZXhhbXBsZXMYESABKAlCEAoOX2dyYWRpZW50X2NsaXBCDwoNX21heF9leGFtcGxlc0oECAwQDUoECA0QDiKkAQoPQ2xpZW50QWxnb3JpdGhtEgwKBG5hbWUYASABKAkSOAoJY29uc3RhbnRzGAIgAygLMiUuZmVkbG0uQ2xpZW50QWxnb3JpdGhtLkNvbnN0YW50c0VudHJ5EhcKD3BlcnNvbmFsX2xheWVycxgDIAMoCRowCg5Db25zdGFudHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAE6AjgBIrYBCgpVcGxvYWRQbGFuEg4KBnNjaGVtZRgBIAEoDRIPCgd2ZXJzaW9uGAIgASgNEjEKCHNldHRpbmdzGAMgAygLMh8uZmVkbG0uVXBsb2FkUGxhbi5TZXR0aW5nc0VudHJ5EiMKB3RlbnNvcnMYBCADKAsyEi5mZWRsbS5UZW5zb3JTaGFwZRovCg1TZXR0aW5nc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoDToCOAEiIQoLVGVuc29yU2hhcGUSEgoKZGltZW5zaW9ucxgBIAMoBCJmCghBcnRpZmFjdBIOCgZkaWdlc3QYASABKAwSEAoIZW5jb2RpbmcYAiABKAkSDAoEc2l6ZRgDIAEoBBITCgtjaHVua19ieXRlcxgEIAEoDRIVCg1jaHVua19kaWdlc3RzGAUgAygMIqoCCgxVcGxvYWRIZWFkZXISDwoHYXR0ZW1wdBgBIAEoDBIRCgl1cGxvYWRfaWQYAiABKAwSLAoHb3V0Y29tZRgDIAEoDjIbLmZlZGxtLlVwbG9hZEhlYWRlci5PdXRjb21lEgwKBHNpemUYBCABKAQSFAoMbnVtX2V4YW1wbGVzGAUgASgEEgwKBGxvc3MYBiABKAESDgoGdG9rZW5zGAcgASgBEhUKDWdyYWRpZW50X25vcm0YCCABKAEibwoHT3V0Y29tZRIXChNPVVRDT01FX1VOU1BFQ0lGSUVEEAASCwoHVFJBSU5FRBABEg8KC05PX0VYQU1QTEVTEAISDgoKTk9UX0ZJTklURRADEg8KC05PVF9BTExPV0VEEAQSDAoIVE9PX1NMT1cQBSLUAQoLVXBsb2FkUmVwbHkSKQoGc3RhdHVzGAEgASgOMhkuZmVkbG0uVXBsb2FkUmVwbHkuU3RhdHVzEg4KBnJlYXNvbhgCIAEoCRIZChFjb21lX2JhY2tfc2Vjb25kcxgDIAEoASJvCgZTdGF0dXMSFgoSU1RBVFVTX1VOU1BFQ0lGSUVEEAASDAoIQUNDRVBURUQQARIICgRMQVRFEAISCQoFU1RBTEUQAxIQCgxOT1RfU0VMRUNURUQQBBILCgdJTlZBTElEEAUSCwoHREFNQUdFRBAGIi4KDEVucm9sUmVxdWVzdBINCgV0b2tlbhgBIAEoCRIPCgdyZXF1ZXN0GAIgASgMIiEKCkVucm9sUmVwbHkSEwoLY2VydGlmaWNhdGUYASABKAxiBnByb3RvMw");
 
 /**
  * A client says that it is ready to train.
@@ -520,83 +520,8 @@ export const ArtifactSchema: GenMessage<Artifact> = /*@__PURE__*/
   messageDesc(file_messages, 10);
 
 /**
- * @generated from message fedlm.DownloadRequest
- */
-export type DownloadRequest = Message<"fedlm.DownloadRequest"> & {
-  /**
-   * @generated from field: bytes digest = 1;
-   */
-  digest: Uint8Array;
-
-  /**
-   * where to go on
-   *
-   * @generated from field: uint32 first_chunk = 2;
-   */
-  firstChunk: number;
-};
-
-/**
- * Describes the message fedlm.DownloadRequest.
- * Use `create(DownloadRequestSchema)` to create a new message.
- */
-export const DownloadRequestSchema: GenMessage<DownloadRequest> = /*@__PURE__*/
-  messageDesc(file_messages, 11);
-
-/**
- * @generated from message fedlm.Chunk
- */
-export type Chunk = Message<"fedlm.Chunk"> & {
-  /**
-   * @generated from field: uint32 number = 1;
-   */
-  number: number;
-
-  /**
-   * @generated from field: bytes data = 2;
-   */
-  data: Uint8Array;
-};
-
-/**
- * Describes the message fedlm.Chunk.
- * Use `create(ChunkSchema)` to create a new message.
- */
-export const ChunkSchema: GenMessage<Chunk> = /*@__PURE__*/
-  messageDesc(file_messages, 12);
-
-/**
- * An upload is a header and then its bytes.
+ * What goes before the bytes of an update.
  *
- * @generated from message fedlm.UploadPart
- */
-export type UploadPart = Message<"fedlm.UploadPart"> & {
-  /**
-   * @generated from oneof fedlm.UploadPart.part
-   */
-  part: {
-    /**
-     * @generated from field: fedlm.UploadHeader header = 1;
-     */
-    value: UploadHeader;
-    case: "header";
-  } | {
-    /**
-     * @generated from field: bytes data = 2;
-     */
-    value: Uint8Array;
-    case: "data";
-  } | { case: undefined; value?: undefined };
-};
-
-/**
- * Describes the message fedlm.UploadPart.
- * Use `create(UploadPartSchema)` to create a new message.
- */
-export const UploadPartSchema: GenMessage<UploadPart> = /*@__PURE__*/
-  messageDesc(file_messages, 13);
-
-/**
  * @generated from message fedlm.UploadHeader
  */
 export type UploadHeader = Message<"fedlm.UploadHeader"> & {
@@ -648,7 +573,7 @@ export type UploadHeader = Message<"fedlm.UploadHeader"> & {
  * Use `create(UploadHeaderSchema)` to create a new message.
  */
 export const UploadHeaderSchema: GenMessage<UploadHeader> = /*@__PURE__*/
-  messageDesc(file_messages, 14);
+  messageDesc(file_messages, 11);
 
 /**
  * @generated from enum fedlm.UploadHeader.Outcome
@@ -699,7 +624,7 @@ export enum UploadHeader_Outcome {
  * Describes the enum fedlm.UploadHeader.Outcome.
  */
 export const UploadHeader_OutcomeSchema: GenEnum<UploadHeader_Outcome> = /*@__PURE__*/
-  enumDesc(file_messages, 14, 0);
+  enumDesc(file_messages, 11, 0);
 
 /**
  * @generated from message fedlm.UploadReply
@@ -726,7 +651,7 @@ export type UploadReply = Message<"fedlm.UploadReply"> & {
  * Use `create(UploadReplySchema)` to create a new message.
  */
 export const UploadReplySchema: GenMessage<UploadReply> = /*@__PURE__*/
-  messageDesc(file_messages, 15);
+  messageDesc(file_messages, 12);
 
 /**
  * @generated from enum fedlm.UploadReply.Status
@@ -782,7 +707,7 @@ export enum UploadReply_Status {
  * Describes the enum fedlm.UploadReply.Status.
  */
 export const UploadReply_StatusSchema: GenEnum<UploadReply_Status> = /*@__PURE__*/
-  enumDesc(file_messages, 15, 0);
+  enumDesc(file_messages, 12, 0);
 
 /**
  * A device without a certificate asks for one, at another port than the others call.
@@ -810,7 +735,7 @@ export type EnrolRequest = Message<"fedlm.EnrolRequest"> & {
  * Use `create(EnrolRequestSchema)` to create a new message.
  */
 export const EnrolRequestSchema: GenMessage<EnrolRequest> = /*@__PURE__*/
-  messageDesc(file_messages, 16);
+  messageDesc(file_messages, 13);
 
 /**
  * @generated from message fedlm.EnrolReply
@@ -829,5 +754,5 @@ export type EnrolReply = Message<"fedlm.EnrolReply"> & {
  * Use `create(EnrolReplySchema)` to create a new message.
  */
 export const EnrolReplySchema: GenMessage<EnrolReply> = /*@__PURE__*/
-  messageDesc(file_messages, 17);
+  messageDesc(file_messages, 14);
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Iterator
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, ProcessCollector
 
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.calls import DownloadRequest
 from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
 from fedlm.fl_core.deployment.protocol.interface import Handlers, Upload
 from fedlm.fl_core.deployment.protocol.uploads import CountedUpload
@@ -63,7 +64,7 @@ class HandlersWithMetrics:
         return reply
 
     async def download(
-        self, peer: str, request: messages.DownloadRequest, bytes_at_once: int = 0
+        self, peer: str, request: DownloadRequest, bytes_at_once: int = 0
     ) -> AsyncGenerator[ServedChunk, None]:
         """See `fedlm.fl_core.deployment.protocol.interface.Handlers.download`."""
         end = "broken"

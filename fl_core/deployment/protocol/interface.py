@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.calls import DownloadRequest
 from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
 
 
@@ -40,7 +41,7 @@ class Handlers(Protocol):
         ...
 
     def download(
-        self, peer: str, request: messages.DownloadRequest, bytes_at_once: int = 0
+        self, peer: str, request: DownloadRequest, bytes_at_once: int = 0
     ) -> AsyncGenerator[ServedChunk, None]:
         """Send the chunks of an artifact; the next one is wanted when one is on its way.
 

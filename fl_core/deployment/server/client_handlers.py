@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import NamedTuple, Protocol
 
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.calls import DownloadRequest
 from fedlm.fedlm_client.errors import UnknownArtifactError
 from fedlm.fedlm_client.protocol import PROTOCOL
 from fedlm.fl_core.client_algorithms.registry import SGD
@@ -185,7 +186,7 @@ class ClientHandlers:
         )
 
     async def download(
-        self, peer: str, request: messages.DownloadRequest, bytes_at_once: int = 0
+        self, peer: str, request: DownloadRequest, bytes_at_once: int = 0
     ) -> AsyncGenerator[ServedChunk, None]:
         self._limiter.call(peer)
         if request.digest == self._offer.vocabulary.description.digest:

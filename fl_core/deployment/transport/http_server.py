@@ -8,6 +8,7 @@ from http import HTTPStatus
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.calls import DownloadRequest
 from fedlm.fedlm_client.errors import RefusedError, UnknownArtifactError
 from fedlm.fedlm_client.protocol import (
     ARTIFACTS,
@@ -121,12 +122,14 @@ def _target_of(call: ServedCall) -> SplitResult:
         raise BadRequestError(HTTPStatus.BAD_REQUEST, f"{call.head.target[:100]} is not an address: {error}") from error
 
 
-def _request_of(call: ServedCall) -> messages.DownloadRequest:
+def _request_of(call: ServedCall) -> DownloadRequest:
     parts = _target_of(call)
     try:
         digest = bytes.fromhex(parts.path.removeprefix(ARTIFACTS))
         (first,) = parse_qs(parts.query).get(FIRST_CHUNK, ["0"])
-        return messages.DownloadRequest(digest=digest, first_chunk=int(first))
+        if (chunk := int(first)) < 0:
+            raise ValueError(first)
+        return DownloadRequest(digest, chunk)
     except ValueError as error:
         raise BadRequestError(
             HTTPStatus.BAD_REQUEST,

@@ -15,6 +15,7 @@ from fedlm.clients.device.server_instructions import ANYTHING
 from fedlm.commands.cli import main
 from fedlm.commands.client import _read_vocabulary
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.calls import Chunk
 from fedlm.fedlm_client.client import Client
 from fedlm.fedlm_client.errors import ClientError, RefusedError, TransportError, UnknownArtifactError, WrongServerError
 from fedlm.fedlm_client.example_store import ExampleStore
@@ -79,7 +80,7 @@ class FakeServer:
         for number in range(request.first_chunk, len(artifact.description.chunk_digests)):
             if artifact is self.parameters and number == 1 and (fault := self.fault("download")):
                 raise fault
-            yield messages.Chunk(number=number, data=artifact.chunk(number).content())
+            yield Chunk(number=number, data=artifact.chunk(number).content())
 
     async def upload(self, parts):
         received = [part async for part in parts]

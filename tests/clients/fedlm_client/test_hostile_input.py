@@ -14,6 +14,7 @@ from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client import plan_trainer
 from fedlm.fedlm_client.artifacts import ArtifactAssembly
 from fedlm.fedlm_client.batches import RoundSeed, batch_rows
+from fedlm.fedlm_client.calls import UploadPart
 from fedlm.fedlm_client.cli import main
 from fedlm.fedlm_client.client import Client
 from fedlm.fedlm_client.errors import ClientError, PlanError, TransportError, UnknownArtifactError
@@ -120,9 +121,9 @@ def test_an_upload_that_is_read_ever_so_slowly_is_given_up(monkeypatch):
         thread.start()
 
         async def parts():
-            yield messages.UploadPart(header=messages.UploadHeader(size=1 << 26))
+            yield UploadPart(header=messages.UploadHeader(size=1 << 26))
             for _ in range(64):
-                yield messages.UploadPart(data=bytes(1 << 20))
+                yield UploadPart(data=bytes(1 << 20))
 
         with pytest.raises(TransportError, match="took too long to read"):
             asyncio.run(called(server, lambda channel: channel.upload(parts())))

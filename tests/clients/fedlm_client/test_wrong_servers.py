@@ -11,6 +11,7 @@ from fedlm.clients.device.dialling import dialling
 from fedlm.commands.status import StatusCommand, _fetch
 from fedlm.fedlm_client import host_and_port
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.calls import DownloadRequest
 from fedlm.fedlm_client.errors import ClientError, TransportError, WrongServerError
 from fedlm.fedlm_client.http_channel import HttpChannel
 from fedlm.fedlm_client.protocol import CHUNK_BYTES
@@ -86,7 +87,7 @@ def test_chunks_of_a_size_that_is_none_are_refused(size):
         async def go():
             channel = HttpChannel(f"127.0.0.1:{server.getsockname()[1]}", "ann")
             with pytest.raises(TransportError, match="chunks have no size"):
-                async for _ in channel.download(messages.DownloadRequest(digest=b"?")):
+                async for _ in channel.download(DownloadRequest(digest=b"?")):
                     pass
             await channel.close()
 

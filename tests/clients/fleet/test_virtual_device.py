@@ -8,6 +8,7 @@ import pytest
 from fedlm.clients.fleet.population import Dropout, Population
 from fedlm.clients.fleet.virtual_device import Tally, VirtualDevice, VirtualLink
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.calls import Chunk, DownloadRequest, UploadPart
 from fedlm.fedlm_client.errors import TransportError
 
 SIZE, CHUNK = 1000, 100
@@ -26,7 +27,7 @@ class Perfect:
 
     async def download(self, request):
         for number in range(request.first_chunk, SIZE // CHUNK):
-            yield messages.Chunk(number=number, data=bytes(CHUNK))
+            yield Chunk(number=number, data=bytes(CHUNK))
 
     async def upload(self, parts):
         self.called = asyncio.get_running_loop().time()
@@ -37,9 +38,9 @@ class Perfect:
 
 
 async def parts():
-    yield messages.UploadPart(header=messages.UploadHeader(size=SIZE, num_examples=10))
+    yield UploadPart(header=messages.UploadHeader(size=SIZE, num_examples=10))
     for _ in range(SIZE // CHUNK):
-        yield messages.UploadPart(data=bytes(CHUNK))
+        yield UploadPart(data=bytes(CHUNK))
 
 
 def make(population=PERFECT):
@@ -57,7 +58,7 @@ class Made(NamedTuple):
 
 
 async def fetch(link, first=0):
-    request = messages.DownloadRequest(digest=b"m", first_chunk=first)
+    request = DownloadRequest(digest=b"m", first_chunk=first)
     return [chunk.number async for chunk in link.download(request)]
 
 

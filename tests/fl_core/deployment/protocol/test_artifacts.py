@@ -4,6 +4,7 @@ import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.artifacts import ArtifactAssembly, digest_of
+from fedlm.fedlm_client.calls import Chunk
 from fedlm.fedlm_client.errors import ClientError, TransportError, UnknownArtifactError
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.errors import DiskError
@@ -13,7 +14,7 @@ SERVED = ServedArtifact([CONTENT[:700], CONTENT[700:]], "test", 1000)
 
 
 def chunk(number):
-    return messages.Chunk(number=number, data=SERVED.chunk(number).content())
+    return Chunk(number=number, data=SERVED.chunk(number).content())
 
 
 @pytest.mark.parametrize("size", [1, 999, 1000, 1001, 2560])
@@ -23,7 +24,7 @@ def test_content_arrives_as_it_was(size):
     for number in range(-(-size // 1000)):
         assert not assembly.complete
         assert assembly.next_chunk == number
-        assembly.add(messages.Chunk(number=number, data=served.chunk(number).content()))
+        assembly.add(Chunk(number=number, data=served.chunk(number).content()))
     assert assembly.complete
     assert assembly.content == CONTENT[:size]
 
@@ -40,8 +41,8 @@ def test_the_digest_is_of_content_and_encoding_alone():
 def test_a_changed_or_misplaced_chunk_is_found_and_can_be_fetched_again():
     assembly = ArtifactAssembly(SERVED.description, 10_000)
     changed = chunk(0)
-    changed.data = b"x" + changed.data[1:]
-    for wrong in (changed, chunk(1), messages.Chunk(number=0, data=b"")):
+    changed = changed._replace(data=b"x" + changed.data[1:])
+    for wrong in (changed, chunk(1), Chunk(number=0, data=b"")):
         with pytest.raises(TransportError):
             assembly.add(wrong)
     for number in range(3):
@@ -76,7 +77,7 @@ def test_a_chunk_of_another_length_than_was_announced_is_not_taken():
     description.digest = digest_of(description)
     assembly = ArtifactAssembly(description, 10)
     with pytest.raises(TransportError, match="not announced"):
-        assembly.add(messages.Chunk(number=0, data=bytes(10_000)))
+        assembly.add(Chunk(number=0, data=bytes(10_000)))
     assert len(assembly.content) == 10
 
 

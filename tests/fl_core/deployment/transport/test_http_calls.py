@@ -8,6 +8,7 @@ import pytest
 from fedlm.clients.device.dialling import dialling
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.artifacts import ArtifactAssembly
+from fedlm.fedlm_client.calls import DownloadRequest, UploadPart
 from fedlm.fedlm_client.errors import ClientError, RefusedError, TransportError, UnknownArtifactError
 from fedlm.fedlm_client.http_channel import HttpChannel
 from fedlm.fedlm_client.protocol import PROTOCOL
@@ -29,15 +30,15 @@ async def connected(handlers, port=0):
 
 
 async def fetch(channel, first_chunk=0):
-    request = messages.DownloadRequest(digest=ARTIFACT.description.digest, first_chunk=first_chunk)
+    request = DownloadRequest(digest=ARTIFACT.description.digest, first_chunk=first_chunk)
     return [chunk async for chunk in channel.download(request)]
 
 
 async def send(channel, body, outcome="TRAINED"):
     async def parts():
-        yield messages.UploadPart(header=messages.UploadHeader(outcome=outcome, size=len(body)))
+        yield UploadPart(header=messages.UploadHeader(outcome=outcome, size=len(body)))
         for start in range(0, len(body), 1000):
-            yield messages.UploadPart(data=body[start : start + 1000])
+            yield UploadPart(data=body[start : start + 1000])
 
     return await channel.upload(parts())
 

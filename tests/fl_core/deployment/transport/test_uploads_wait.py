@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.calls import UploadPart
 from fedlm.fedlm_client.errors import RefusedError
 from tests.fl_core.deployment.transport.test_http_calls import connected
 
@@ -32,10 +33,10 @@ def test_what_follows_the_header_is_sent_when_it_is_wanted(wanted):
     sent = []
 
     async def parts():
-        yield messages.UploadPart(header=messages.UploadHeader(size=20000))
+        yield UploadPart(header=messages.UploadHeader(size=20000))
         for piece in PIECES:
             sent.append(piece)
-            yield messages.UploadPart(data=piece)
+            yield UploadPart(data=piece)
 
     async def run():
         handlers = Uploads(wanted, sent)
@@ -59,9 +60,9 @@ def test_a_refused_upload_says_why():
             raise RefusedError("revoked")
 
     async def parts():
-        yield messages.UploadPart(header=messages.UploadHeader(size=20000))
+        yield UploadPart(header=messages.UploadHeader(size=20000))
         for piece in PIECES:
-            yield messages.UploadPart(data=piece)
+            yield UploadPart(data=piece)
 
     async def run():
         async with connected(Refusing()) as (_, channel):
