@@ -34,7 +34,8 @@ RULES = {"lowercase": True, "strip_accents": None, "clean_text": True, "handle_c
 @pytest.mark.parametrize("line", [b"my secret", b"[" * 100_000, b"1" * 5000])
 def test_a_line_that_is_no_text_is_not_shown(tmp_path, line):
     (tmp_path / "mine.jsonl").write_bytes(b'{"text": "a"}\n' + line)
-    with pytest.raises(ClientError, match=r"mine\.jsonl: line 2 is not (JSON|an object with a text); expected") as caught:
+    why = r"mine\.jsonl: line 2 is not (JSON|an object with a text); expected"
+    with pytest.raises(ClientError, match=why) as caught:
         ExampleStore(tmp_path / "mine.jsonl").texts()
     assert line.decode() not in str(caught.value)
 
