@@ -22,7 +22,7 @@ from flwr.serverapp.strategy import Strategy
 from fedlm.fl_core.client_algorithms.interface import Broadcast
 from fedlm.fl_core.errors import ConfigurationError, UserError, setting
 from fedlm.fl_core.privacy.noise.noise_source import fresh_secret
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
 from fedlm.fl_core.rounds.aggregation import (
     AggregationRules,
@@ -143,7 +143,7 @@ class FedlmStrategy(Strategy):
         *,
         rules: AggregationRules | None = None,
         averaging: Averaging | None = None,
-        participation: BoundedParticipation | None = None,
+        participation: BoundedParticipation | EpochParticipation | None = None,
         least_nodes: int | None = None,
     ) -> None:
         """Begin from parameters; use `private` for noise.
@@ -185,7 +185,8 @@ class FedlmStrategy(Strategy):
           ConfigurationError: the plan does not bound how often a client takes part.
         """
         participation = aggregation.plan.participation
-        if not isinstance(participation, BoundedParticipation):
+        limits = participation.limits()
+        if limits is None:
             raise ConfigurationError(
                 f"the plan's participation is {type(participation).__name__}, but Flower's nodes come as they come; "
                 "give a plan with BoundedParticipation"
@@ -199,7 +200,7 @@ class FedlmStrategy(Strategy):
             cohort_size,
             rules=rules,
             averaging=averaging,
-            participation=participation,
+            participation=limits,
             least_nodes=least_nodes,
         )
 

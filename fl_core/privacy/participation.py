@@ -3,7 +3,7 @@ else."""
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError, setting
@@ -22,6 +22,8 @@ class BySampling:
     """Who takes part is drawn in secret, by which privacy is amplified."""
 
     sampled: ClassVar[bool] = True
+    epoch: ClassVar[int | None] = None
+    """Rounds of an epoch, in each of which a client takes part at most once; None where there are none."""
 
     def limits(self) -> None:
         """What can be held of a client by counting: nothing."""
@@ -32,6 +34,11 @@ class ByLimits:
     """How often, and when, a client takes part is limited, whoever chooses the rounds."""
 
     sampled: ClassVar[bool] = False
+    epoch: ClassVar[int | None] = None
+
+    def allows(self, reach: int | None) -> bool:
+        """See `PoissonParticipation.allows`: any noise."""
+        return True
 
     def sampled_rounds(self, stretches: Sequence[tuple[int, int]]) -> None:
         """See `PoissonParticipation.sampled_rounds`: there are none."""
@@ -47,6 +54,7 @@ class PoissonParticipation(BySampling):
       cycle: of how many parts each client is in one, whatever its data; round t is for those of part `t mod cycle`.
     """
 
+    kind: ClassVar[str] = "poisson"
     sampling_probability: float
     cycle: int = field(default=1, kw_only=True)
 
@@ -65,6 +73,15 @@ class PoissonParticipation(BySampling):
     def sampled_rounds(self, stretches: Sequence[tuple[int, int]]) -> SampledRounds:
         """Describe the rounds in which one client may be drawn, of stretches from one round to before another."""
         return SampledRounds(self.most_eligible(stretches), self.sampling_probability)
+
+    def apart(self, rounds: int) -> tuple[int, str]:
+        """Say of how many rounds in a row, of so many in all, a client takes part in one at most, and by what."""
+        return min(self.cycle, rounds), "parts that take turns (the rounds, where there are fewer)"
+
+    def allows(self, reach: int | None) -> bool:
+        """Say whether noise can be accounted by which a round's sum is spread over so many rounds, None for all that
+        follow: it must have ended where the same clients may be drawn again."""
+        return reach is not None and reach <= self.cycle
 
     def in_words(self, unit: str, time: str) -> str:
         """Say who takes part, of units by their noun, and when, by the noun of what updates are summed over."""
@@ -94,6 +111,7 @@ class TruncatedPoissonParticipation(PoissonParticipation):
       most: that a round keeps.
     """
 
+    kind: ClassVar[str] = "truncated_poisson"
     population: int
     most: int
 
@@ -121,6 +139,7 @@ class BoundedParticipation(ByLimits):
       min_separation: b, the least difference between the numbers of two rounds of a client: 1 allows adjacent rounds.
     """
 
+    kind: ClassVar[str] = "bounded"
     max_participations: int | None = None
     min_separation: int = 1
 
@@ -133,6 +152,11 @@ class BoundedParticipation(ByLimits):
     def bounded(self, rounds: int) -> "BoundedParticipation":
         """What is promised of so many rounds, wherever they begin."""
         return self
+
+    def apart(self, rounds: int) -> tuple[int, str]:
+        """See `PoissonParticipation.apart`."""
+        limit = rounds if self.most(rounds) == 1 else min(self.min_separation, rounds)
+        return limit, "min-separation (the rounds, where a client takes part only once)"
 
     def limits(self) -> "BoundedParticipation":
         """What can be held of a client by counting."""
@@ -202,7 +226,12 @@ class EpochParticipation(ByLimits):
       rounds_per_epoch: how many rounds an epoch has.
     """
 
+    kind: ClassVar[str] = "epochs"
     rounds_per_epoch: int
+
+    @property
+    def epoch(self) -> int:  # type: ignore[override]
+        return self.rounds_per_epoch
 
     def __post_init__(self) -> None:
         if self.rounds_per_epoch < 1:
@@ -211,6 +240,10 @@ class EpochParticipation(ByLimits):
     def bounded(self, rounds: int) -> BoundedParticipation:
         """What still holds of the first so many rounds when the places of epochs are forgotten."""
         return BoundedParticipation(-(-rounds // self.rounds_per_epoch), 1)
+
+    def apart(self, rounds: int) -> tuple[int, str]:
+        """See `PoissonParticipation.apart`."""
+        return self.bounded(rounds).apart(rounds)
 
     def limits(self) -> "EpochParticipation":
         """What can be held of a client by counting."""
@@ -226,3 +259,18 @@ class EpochParticipation(ByLimits):
 
 
 Participation = PoissonParticipation | BoundedParticipation | EpochParticipation
+_KINDS: dict[str, Any] = {
+    one.kind: one
+    for one in (PoissonParticipation, TruncatedPoissonParticipation, BoundedParticipation, EpochParticipation)
+}
+
+
+def participation_as_json(participation: Participation) -> dict[str, Any]:
+    """Make a JSON-able dictionary, which `participation_from_json` takes."""
+    return {"kind": participation.kind, **asdict(participation)}
+
+
+def participation_from_json(record: dict[str, Any]) -> Participation:
+    """Undo `participation_as_json`; raises KeyError or TypeError where it is none."""
+    fields = dict(record)
+    return _KINDS[fields.pop("kind")](**fields)

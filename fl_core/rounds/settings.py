@@ -46,16 +46,16 @@ class TrainingSettings:
 
     algorithm: ClientAlgorithmSettings = field(default_factory=ClientAlgorithmSettings)
 
-    server_optimizer: ServerOptimizerName = "fedadam"
+    server_optimizer: ServerOptimizerName = ServerOptimizerConfig.name
     """How the server applies the mean update (Reddi et al. 2021). Or module:NAME, an optax optimizer of your own, or a
     function that makes one of server-learning-rate."""
-    server_momentum: Decay = 0.9
+    server_momentum: Decay = ServerOptimizerConfig.momentum
     """Momentum of fedavgm."""
-    server_beta1: Decay = 0.9
+    server_beta1: Decay = ServerOptimizerConfig.beta1
     """Decay of the first moment of fedadam and fedyogi."""
-    server_beta2: Decay = 0.999
+    server_beta2: Decay = ServerOptimizerConfig.beta2
     """Decay of the second moment of fedadam and fedyogi."""
-    server_epsilon: Positive = 1e-8
+    server_epsilon: Positive = ServerOptimizerConfig.epsilon
     """Added to the root of the second moment of fedadam, fedadagrad and fedyogi."""
     server_warmup_rounds: CountOrZero = 0
     """Rounds over which the server's learning rate grows, in equal steps, to its full size."""

@@ -14,7 +14,7 @@ from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count
 from fedlm.fl_core.privacy.mechanisms.interface import NoisePlan
 from fedlm.fl_core.privacy.mechanisms.toeplitz import Buffers, ToeplitzMechanism, ToeplitzNoise
-from fedlm.fl_core.privacy.participation import Participation, PoissonParticipation
+from fedlm.fl_core.privacy.participation import Participation
 from fedlm.models.base import Params
 
 _DEFAULT_BANDS = 16
@@ -64,7 +64,7 @@ class Banded(ToeplitzMechanism):
     def coefficients(self, options: BandedSettings, rounds: int, participation: Participation) -> tuple[float, ...]:
         from jax_privacy.matrix_factorization import toeplitz
 
-        limit, of = _most_bands(rounds, participation)
+        limit, of = participation.apart(rounds)
         bands = min(_DEFAULT_BANDS, limit) if options.bands is None else options.bands
         if not 1 <= bands <= limit:
             raise ConfigurationError(f"{setting('bands')} is {bands}, but must lie between 1 and {limit}, the {of}")
@@ -80,14 +80,6 @@ class Banded(ToeplitzMechanism):
 
     def noise(self, plan: NoisePlan, first: int, end: int) -> BandedNoise:
         return BandedNoise(plan.coefficients, first, end)
-
-
-def _most_bands(rounds: int, participation: Participation) -> tuple[int, str]:
-    if isinstance(participation, PoissonParticipation):
-        return min(participation.cycle, rounds), "parts that take turns (the rounds, where there are fewer)"
-    bound = participation.bounded(rounds)
-    limit = rounds if bound.most(rounds) == 1 else min(bound.min_separation, rounds)
-    return limit, "min-separation (the rounds, where a client takes part only once)"
 
 
 MECHANISM = Banded()

@@ -24,7 +24,6 @@ from fedlm.fl_core.privacy.mechanisms.interface import (
 )
 from fedlm.fl_core.privacy.mechanisms.tree_sensitivity import tree_sensitivity_squared
 from fedlm.fl_core.privacy.noise.noise_source import Draw, Name
-from fedlm.fl_core.privacy.participation import EpochParticipation
 from fedlm.models.base import Params
 
 Stack = tuple[tuple[int, Params], ...]
@@ -151,9 +150,9 @@ class Tree(Mechanism):
         return TreeNoise(plan, first, end)
 
     def sensitivity_squared(self, plan: NoisePlan, generations: Generations) -> float:
-        epochs, tree = plan.participation, plan.restart_every or plan.rounds
-        if isinstance(epochs, EpochParticipation) and epochs.rounds_per_epoch % tree == 0:
-            return _once_an_epoch(plan, epochs, generations)
+        epoch, tree = plan.participation.epoch, plan.restart_every or plan.rounds
+        if epoch is not None and epoch % tree == 0:
+            return _once_an_epoch(plan, epoch, generations)
         trees = [size for first, end in generations for size in plan.segments(first, end)]
         bound = plan.participation.bounded(last_round(generations))
         return tree_sensitivity_squared(trees, bound.max_participations, bound.min_separation, plan.complete_trees)
@@ -177,13 +176,13 @@ class Tree(Mechanism):
         return np.concatenate(variance)
 
 
-def _once_an_epoch(plan: NoisePlan, epochs: EpochParticipation, generations: Generations) -> int:
+def _once_an_epoch(plan: NoisePlan, rounds_per_epoch: int, generations: Generations) -> int:
     """No tree lies in two epochs, and a client is in one tree of an epoch, in one node of each of its levels."""
     levels: dict[int, int] = {}
     for first, end in generations:
         for size in plan.segments(first, end):
             height = (size - 1).bit_length() if plan.complete_trees else size.bit_length() - 1
-            epoch = first // epochs.rounds_per_epoch
+            epoch = first // rounds_per_epoch
             levels[epoch] = max(levels.get(epoch, 0), height + 1)
             first += size
     return sum(levels.values())

@@ -10,11 +10,9 @@ from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.mechanisms.interface import NoisePlan
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import (
-    BoundedParticipation,
-    EpochParticipation,
     Participation,
-    PoissonParticipation,
-    TruncatedPoissonParticipation,
+    participation_as_json,
+    participation_from_json,
 )
 from fedlm.models.arguments import check_fields
 
@@ -62,7 +60,7 @@ class PrivacyPlan(NoisePlan):
                 f"{_LEAST_NOISE:g} and {_MOST_NOISE:g}"
             )
         sampled = self.participation.sampled
-        if isinstance(self.participation, PoissonParticipation) and not self._amplified(self.participation):
+        if not self.participation.allows(mechanism.reach(self)):
             raise ConfigurationError(
                 f"there is no sound analysis of the mechanism {self.mechanism} with Poisson sampling. Amplification by "
                 "sampling needs noise that is independent between the rounds of a client. Without amplification "
@@ -78,15 +76,10 @@ class PrivacyPlan(NoisePlan):
                 "others; take zero_out"
             )
 
-    def _amplified(self, participation: PoissonParticipation) -> bool:
-        """Say whether what one round's sum is spread over has ended where the same clients may be drawn again."""
-        reach = MECHANISMS[self.mechanism].reach(self)
-        return reach is not None and reach <= participation.cycle
-
     def as_json(self) -> dict[str, Any]:
         """Make a JSON-able dictionary, which `from_json` takes."""
         record = dataclasses.asdict(self)
-        record["participation"] = {"kind": _KIND_OF[type(self.participation)], **record["participation"]}
+        record["participation"] = participation_as_json(self.participation)
         return record | {"coefficients": list(self.coefficients)}
 
     @staticmethod
@@ -97,22 +90,12 @@ class PrivacyPlan(NoisePlan):
           ConfigurationError: a field is missing, unknown or out of range.
         """
         try:
-            participation = dict(record["participation"])
-            kind = _KINDS[participation.pop("kind")]
+            participation = participation_from_json(record["participation"])
             return PrivacyPlan(
-                **record | {"participation": kind(**participation), "coefficients": tuple(record["coefficients"])}
+                **record | {"participation": participation, "coefficients": tuple(record["coefficients"])}
             )
         except (KeyError, TypeError) as error:
             raise ConfigurationError(f"not a plan of a private run: {error}") from error
-
-
-_KINDS: dict[str, Any] = {
-    "poisson": PoissonParticipation,
-    "truncated_poisson": TruncatedPoissonParticipation,
-    "bounded": BoundedParticipation,
-    "epochs": EpochParticipation,
-}
-_KIND_OF = {kind: name for name, kind in _KINDS.items()}
 
 
 def independent_mechanisms() -> list[str]:

@@ -5,7 +5,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedlm.fl_core.composed_settings import compose, default_settings
 from fedlm.fl_core.errors import ConfigurationError, setting
@@ -18,7 +18,7 @@ from fedlm.simulations.laws.laws_file import Laws
 from fedlm.simulations.laws.measuring.imported_runs import FEDERATED, OF_A_RUN, OF_MECHANISMS, RATES
 from fedlm.simulations.laws.planning.architectures import Architecture, nearest_architecture
 from fedlm.simulations.laws.planning.central_planner import UNCOUNTED_VOCABULARY, note_of_noise, notes_of
-from fedlm.simulations.laws.planning.configurations import NEAR, Configurations, Doubled, predict
+from fedlm.simulations.laws.planning.configurations import NEAR, Configurations, Doubled, Prediction, predict
 from fedlm.simulations.laws.planning.federated_planner import FederatedBudget, FederatedPlanner, planner_of
 from fedlm.simulations.laws.planning.federated_settings import FederatedSettings
 from fedlm.simulations.laws.surface.loss_surface import LossSurface
@@ -98,6 +98,51 @@ def plan_federated(
       ConfigurationError: the laws are not of federated runs, the accountant refuses what is asked for, or no training
         lies within the measured grid.
     """
+    people, client_trainings = _budgeted(laws, settings)
+    budget = FederatedBudget(people, epsilon, planned_delta(delta, people), client_trainings)
+    planner = planner_of(laws, settings, budget)
+    found = planner.configurations(budget)
+    chosen = _choose(planner, budget, found)
+    rate = laws.task.get("learning_rate", RATES[0])
+    return FederatedTraining(
+        model=chosen.model,
+        parameters=chosen.parameters,
+        people=people,
+        cohort_size=chosen.cohort_size,
+        rounds=chosen.rounds,
+        client_trainings=chosen.cohort_size * chosen.rounds,
+        rates={name: laws.task[name] for name in RATES if name in laws.task} | {rate: chosen.predicted.learning_rate},
+        noise_multiplier=chosen.noise,
+        noise_batch_ratio=chosen.predicted.noise_batch_ratio,
+        loss=chosen.predicted.loss,
+        band=chosen.predicted.band,
+        target_epsilon=epsilon,
+        near={_NAMES.get(name, name): ends for name, ends in found.ranges(found.near_best(near)).items()},
+        considered=int(found.known.sum()),
+        doubled=planner.doubled(budget),
+        notes=_notes(planner.surface, chosen, epsilon),
+        **_promise(planner, budget, chosen.plan),
+    )
+
+
+class _Chosen(NamedTuple):
+    """The best training."""
+
+    model: Architecture | None
+    parameters: int
+    cohort_size: int
+    rounds: int
+    plan: PrivacyPlan | None
+    is_least_noise: bool  # whether its noise is the least that was measured
+    predicted: Prediction
+
+    @property
+    def noise(self) -> float:
+        return 0.0 if self.plan is None else self.plan.noise_multiplier
+
+
+def _budgeted(laws: Laws, settings: FederatedSettings) -> tuple[int, float]:
+    """Give people and client trainings; refuse laws and settings without them."""
     if laws.task.get("command") != FEDERATED or laws.surface is None:
         raise ConfigurationError(
             "the laws are not of federated runs: measure with `fedlm compare`, take the runs in with `fedlm laws "
@@ -107,13 +152,11 @@ def plan_federated(
         raise ConfigurationError(
             f"a federated plan needs {setting('people')} and {setting('client_trainings')}; give both"
         )
-    surface = laws.surface
-    people = math.floor(settings.people)
-    delta = planned_delta(delta, people)
-    budget = FederatedBudget(people, epsilon, delta, settings.client_trainings)
-    planner = planner_of(laws, settings, budget)
-    found = planner.configurations(budget)
-    best = found.best()
+    return math.floor(settings.people), settings.client_trainings
+
+
+def _choose(planner: FederatedPlanner, budget: FederatedBudget, found: Configurations) -> _Chosen:
+    surface, best = planner.surface, found.best()
     if best is None:
         raise ConfigurationError(_outside(surface, budget, found))
     model = nearest_architecture(surface, float(found.parameters[best]))
@@ -121,38 +164,10 @@ def plan_federated(
     cohort_size, rounds = int(found.batch_size[best]), int(found.steps[best])
     least_noise = cohort_size * float(surface.with_measured_noise(0.0))
     plan = _accounted(planner, budget, cohort_size, rounds, least_noise=least_noise)
-    noise = 0.0 if plan is None else plan.noise_multiplier
-    predicted = predict(surface, parameters, rounds, None if plan is None else noise / cohort_size)
+    predicted = predict(surface, parameters, rounds, None if plan is None else plan.noise_multiplier / cohort_size)
     predicted.refuse_unmeasured(parameters, f"{rounds:,} rounds")
-    bound = None if plan is None or planner.sampler != "min_separation" else plan.participation
-    rate = laws.task.get("learning_rate", RATES[0])
-    return FederatedTraining(
-        model=model,
-        parameters=parameters,
-        people=people,
-        cohort_size=cohort_size,
-        rounds=rounds,
-        client_trainings=cohort_size * rounds,
-        mechanism=None if plan is None else planner.mechanism,
-        cohort_sampler=None if plan is None else planner.sampler,
-        min_separation=getattr(bound, "min_separation", None),
-        max_participations=getattr(bound, "max_participations", None),
-        rates={name: laws.task[name] for name in RATES if name in laws.task} | {rate: predicted.learning_rate},
-        noise_multiplier=noise,
-        noise_batch_ratio=predicted.noise_batch_ratio,
-        loss=predicted.loss,
-        band=predicted.band,
-        target_epsilon=epsilon,
-        guarantee=None if plan is None else account(plan, budget.delta),
-        near={_NAMES.get(name, name): ends for name, ends in found.ranges(found.near_best(near)).items()},
-        considered=int(found.known.sum()),
-        doubled=planner.doubled(budget),
-        covers=() if plan is None else _covers(delta, people),
-        notes=(
-            *_notes(surface, parameters, cohort_size=cohort_size, rounds=rounds, plan=plan),
-            *([note_of_noise(epsilon)] if plan is not None and noise == least_noise else []),
-        ),
-    )
+    is_least = plan is not None and plan.noise_multiplier == least_noise
+    return _Chosen(model, parameters, cohort_size, rounds, plan, is_least, predicted)
 
 
 def _accounted(
@@ -165,6 +180,17 @@ def _accounted(
     with_noise = planner.with_noise(rounds, participation)
     plan = calibrate(with_noise, budget.delta, epsilon=budget.epsilon)
     return plan if plan.noise_multiplier >= least_noise else with_noise(least_noise)
+
+
+def _promise(planner: FederatedPlanner, budget: FederatedBudget, plan: PrivacyPlan | None) -> dict[str, Any]:
+    """Give what a training has with privacy alone."""
+    names = ("mechanism", "cohort_sampler", "min_separation", "max_participations", "guarantee")
+    if plan is None:
+        return dict.fromkeys(names) | {"covers": ()}
+    bound = plan.participation if planner.sampler == "min_separation" else None
+    limits = (getattr(bound, name, None) for name in ("min_separation", "max_participations"))
+    found = (planner.mechanism, planner.sampler, *limits, account(plan, budget.delta))
+    return dict(zip(names, found, strict=True)) | {"covers": _covers(budget.delta, math.floor(budget.people))}
 
 
 def settings_of(found: FederatedTraining, laws: Laws, model: str) -> dict[str, Any]:
@@ -230,18 +256,16 @@ def _outside(surface: LossSurface, budget: FederatedBudget, found: Configuration
     )
 
 
-def _notes(
-    surface: LossSurface, parameters: float, *, cohort_size: int, rounds: int, plan: PrivacyPlan | None
-) -> list[str]:
-    notes = notes_of(surface, parameters, surface.batch_size, rounds, length=surface.length)
-    if cohort_size < surface.batch_size:
+def _notes(surface: LossSurface, chosen: _Chosen, epsilon: float) -> tuple[str, ...]:
+    notes = notes_of(surface, chosen.parameters, surface.batch_size, chosen.rounds, length=surface.length)
+    if chosen.cohort_size < surface.batch_size:
         notes.append(
             f"cohorts are smaller than the {surface.batch_size} clients of the measured runs, so updates vary more; "
             "the predicted loss leaves that out"
         )
-    if plan is not None and plan.coefficients:
+    if chosen.plan is not None and chosen.plan.coefficients:
         notes.append(
-            f"extrapolated: the coefficients of {plan.mechanism} noise are chosen for rounds and participation, and so "
-            "differ from those of the measured runs"
+            f"extrapolated: the coefficients of {chosen.plan.mechanism} noise are chosen for rounds and participation, "
+            "and so differ from those of the measured runs"
         )
-    return notes
+    return (*notes, *([note_of_noise(epsilon)] if chosen.is_least_noise else []))

@@ -151,7 +151,7 @@ def test_the_command_states_the_whole_promise(tmp_path, capsys):
     budget = ["--people", "1e6", "--client-trainings", "2e5", "--delta", "1e-7", "--cohort-sampler", "shuffled_epochs"]
     assert main([*words, "--federated", *budget]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    for part in ("unit: client", "adjacency: zero-out", "at delta", "at most one of every", "twice the people"):
+    for part in ("unit: client", "adjacency: zero-out", "at delta", "at most once in each epoch", "twice the people"):
         assert part in said
     assert main([*words, "--federated", *budget, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["training"]
