@@ -31,7 +31,7 @@ from benchmarks.simulation.contestants import Contestant
 from benchmarks.simulation.peers.protocol import timed
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.privacy.origins.vocabulary_origin import TOKENIZER_FILE
-from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints
 from fedlm.models.base import Params
 from fedlm.models.registry import MODELS, create_model
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer

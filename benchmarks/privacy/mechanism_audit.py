@@ -49,7 +49,7 @@ from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggreg
 from fedlm.fl_core.privacy.promise.guarantee import events_of, sensitivity_squared
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan, plan_noise
 from fedlm.fl_core.rounds.aggregation import empty_aggregate
-from fedlm.simulations.pretraining.cyclic_sampling import CyclicPoissonBatches
+from fedlm.simulations.pretraining.batches.cyclic_sampling import CyclicPoissonBatches
 
 RESULTS = Path(__file__).parent / "results" / "mechanism_audit.json"
 ROUNDS = 12

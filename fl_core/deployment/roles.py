@@ -41,7 +41,7 @@ from fedlm.fl_core.deployment.transport.http_enrolment import EnrolmentServer
 from fedlm.fl_core.deployment.transport.listeners import Listener
 from fedlm.fl_core.process_memory import frozen_start, return_freed_memory
 from fedlm.fl_core.runs.driver import Observer
-from fedlm.fl_core.runs.private_files import keep_private
+from fedlm.fl_core.runs.files.private_files import keep_private
 from fedlm.fl_core.runs.run_folder import AGGREGATOR, RunFolder, refuse_other_contents
 
 _GRACE_SECONDS, _LOOK_SECONDS = 2.0, 0.1

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.recorded_runs import RecordedRun, folder_size, whole_checkpoints
-from fedlm.fl_core.runs.run_lock import run_lock
 
 _UNFINISHED = ("*.partial", ".*.partial", "checkpoints/*.orbax-checkpoint-tmp", "privacy/*.partial")
 

@@ -22,11 +22,11 @@ from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.processes import gather, is_first, together
-from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.endings import DIVERGED, FINISHED, UNANSWERED
+from fedlm.fl_core.runs.files.checkpoints import parameters_digest
+from fedlm.fl_core.runs.files.metrics_log import METRICS_FILE, finite_row, read_rows
 from fedlm.fl_core.runs.identity import SUMMARY_FILE, RunIdentity
 from fedlm.fl_core.runs.lineage import CommonPlace, Lineage
-from fedlm.fl_core.runs.metrics_log import METRICS_FILE, finite_row, read_rows
 from fedlm.fl_core.runs.round_rows import DIVERGED_ROUNDS, Divergence, was_answered
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.models.base import Params

@@ -10,8 +10,8 @@ import jax
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.processes import gather
+from fedlm.fl_core.runs.files.places import PLACES, places_of
 from fedlm.fl_core.runs.outcome import restated
-from fedlm.fl_core.runs.places import PLACES, places_of
 from fedlm.models.registry import DESCRIPTION
 
 SUMMARY_FILE = "summary.json"

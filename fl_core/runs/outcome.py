@@ -13,7 +13,7 @@ from fedlm.fl_core.privacy.origins.ancestry import (
 )
 from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
-from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints
 from fedlm.models.base import Params
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from fedlm.fl_core.privacy.record.releases import Releases, Resumed
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.statement import state, state_plan
 from fedlm.fl_core.processes import gather, is_first, together
-from fedlm.fl_core.runs.checkpoints import parameters_digest
 from fedlm.fl_core.runs.data_budget import Reservation
+from fedlm.fl_core.runs.files.checkpoints import parameters_digest
 from fedlm.fl_core.runs.run_folder import RunFolder
 
 

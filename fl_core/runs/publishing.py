@@ -32,11 +32,11 @@ from fedlm.fl_core.privacy.origins.vocabulary_origin import (
 from fedlm.fl_core.privacy.promise.spending import least_covered, vocabularies_of
 from fedlm.fl_core.runs.capabilities.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.capabilities.reattention import ERRORS_FACT, ERRORS_FILE, errors_as_text, read_errors
-from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints, parameters_digest
+from fedlm.fl_core.runs.files.places import place_in
+from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.outcome import fit_parameters, ledger_in, refuse_not_finite, stored_parameters
-from fedlm.fl_core.runs.places import place_in
 from fedlm.fl_core.runs.published_statement import state_release, whole_record
-from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import Params
 
 MODEL_FILE, SETTINGS_FILE = "model.npz", "settings.json"

@@ -17,8 +17,8 @@ from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, may_be
 from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE, ONE_DOCUMENT
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.runs.endings import DIVERGED, FINISHED, UNANSWERED
+from fedlm.fl_core.runs.files.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
-from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.outcome import statement_in
 from fedlm.fl_core.runs.run_folder import COMPARISON_FILE
 

@@ -9,7 +9,7 @@ import jax
 from fedlm.fl_core.rounds.aggregation import norm_quantiles
 from fedlm.fl_core.rounds.round_loop import RoundResult
 from fedlm.fl_core.rounds.scores import Scores
-from fedlm.fl_core.runs.metrics_log import finite_or_none
+from fedlm.fl_core.runs.files.metrics_log import finite_or_none
 
 DIVERGED_ROUNDS = 3
 WENT_BACK = "went_back"

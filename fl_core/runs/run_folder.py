@@ -8,12 +8,12 @@ from typing import Any, Protocol, TypeVar
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.processes import gather, is_first, together
-from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints
+from fedlm.fl_core.runs.files.metrics_log import METRICS_FILE, MetricsLog, finite_row
+from fedlm.fl_core.runs.files.private_files import keep_private
+from fedlm.fl_core.runs.files.run_lock import LOCK_FILE, run_lock
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
-from fedlm.fl_core.runs.metrics_log import METRICS_FILE, MetricsLog, finite_row
-from fedlm.fl_core.runs.private_files import keep_private
 from fedlm.fl_core.runs.round_rows import DIVERGED_ROUNDS
-from fedlm.fl_core.runs.run_lock import LOCK_FILE, run_lock
 
 
 class _Closing(Protocol):

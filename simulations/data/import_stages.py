@@ -17,7 +17,7 @@ from typing import Any
 
 from fedlm.fl_core.atomic_files import disk_errors, write_atomically
 from fedlm.fl_core.errors import DataError, setting
-from fedlm.fl_core.runs.run_lock import run_lock
+from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.grouping import RunSummary, read_summary, write_run
 from fedlm.simulations.data.sources.base import Part, Progress, ReadPart, Source

@@ -10,7 +10,7 @@ from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import DataError
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.rounds.scores import DEFINITIONS, ClientSums, Scores, evaluate_clients
-from fedlm.fl_core.runs.metrics_log import finite_or_none
+from fedlm.fl_core.runs.files.metrics_log import finite_or_none
 from fedlm.fl_core.runs.outcome import stated_privacy
 from fedlm.models.base import Batch
 from fedlm.models.precision import precision_scope

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.rounds.scores import ClientSums, scores_of_each
-from fedlm.fl_core.runs.metrics_log import finite_or_none
+from fedlm.fl_core.runs.files.metrics_log import finite_or_none
 
 SPREAD = ("mean", "p10", "median", "p90")
 

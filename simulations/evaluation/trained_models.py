@@ -10,11 +10,11 @@ from fedlm.fl_core.privacy.origins.ancestry import IMPORTED
 from fedlm.fl_core.privacy.origins.vocabulary_origin import TOKENIZER_FILE
 from fedlm.fl_core.runs.capabilities.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.capabilities.reattention import ERRORS_FACT, read_errors
+from fedlm.fl_core.runs.files.places import place_in
+from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.outcome import fit_parameters
-from fedlm.fl_core.runs.places import place_in
 from fedlm.fl_core.runs.publishing import released
 from fedlm.fl_core.runs.recorded_runs import whole_checkpoints
-from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.base import Model, Params, parameter_count
 from fedlm.models.precision import Precision, resolve_precision, with_precision
@@ -41,7 +41,7 @@ class TrainedModel(NamedTuple):
     folder: Path  # of the run
     command: str  # that the run is of, `simulate`, `pretrain` or `model import`
     # JSON-able settings of the run, with `model`, `data`, `length` and `precision` among them, and for `pretrain`
-    # what `fedlm.simulations.pretraining.privacy_units.open_units` takes
+    # what `fedlm.simulations.pretraining.batches.privacy_units.open_units` takes
     settings: dict[str, Any]
     model: Model  # with the data's vocabulary, in the policy's precision
     precision: Precision

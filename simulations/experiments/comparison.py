@@ -20,7 +20,7 @@ from fedlm.fl_core.composed_settings import settings_as_json, with_changes
 from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.runs.endings import FINISHED
-from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
+from fedlm.fl_core.runs.files.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.outcome import restated
 from fedlm.fl_core.runs.run_folder import COMPARISON, COMPARISON_FILE, refuse_other_contents
 from fedlm.models.arguments import StrPath, checked_arguments

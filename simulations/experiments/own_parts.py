@@ -22,7 +22,7 @@ from fedlm.fl_core.rounds.local_sgd import LocalTraining
 from fedlm.fl_core.rounds.round_loop import FederatedOptimization
 from fedlm.fl_core.rounds.server_optimizers import OwnServerOptimizer, check_server_rate
 from fedlm.fl_core.runs.capabilities.interface import Builder, Capability, Opening
-from fedlm.fl_core.runs.metrics_log import finite_or_none
+from fedlm.fl_core.runs.files.metrics_log import finite_or_none
 from fedlm.models.arguments import checked_arguments
 from fedlm.models.base import Model, Params
 from fedlm.models.registry import ModelEntry, with_special_tokens

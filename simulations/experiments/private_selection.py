@@ -27,10 +27,10 @@ from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.record.record_chain import Record
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.statement import Statement, state_plan
+from fedlm.fl_core.runs.files.private_files import keep_private
+from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.identity import SUMMARY_FILE, TRAINING_DATA
 from fedlm.fl_core.runs.outcome import ledger_in, restated, statement_in
-from fedlm.fl_core.runs.private_files import keep_private
-from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments.cell_execution import LocalProcesses, run_cells
 from fedlm.simulations.experiments.comparison import Cell, CellResult, changed_settings, claim_folder, read_result

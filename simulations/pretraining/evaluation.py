@@ -7,7 +7,7 @@ import numpy as np
 from fedlm.models.base import Batch, Model
 from fedlm.models.families.masked_language import MaskedBatch
 from fedlm.simulations.data.federated_data import FederatedData, device_batches
-from fedlm.simulations.pretraining.masking import MaskedWords
+from fedlm.simulations.pretraining.batches.masking import MaskedWords
 
 _MASKS_SEED = 0
 

@@ -19,7 +19,7 @@ from fedlm.fl_core.number_ranges import Count, CountOrZero
 from fedlm.fl_core.randomness import host_rng
 from fedlm.fl_core.runs.capabilities.interface import Capability, Opening
 from fedlm.models.special_tokens import OOV_ID, OWN, PAD_ID, SpecialTokens
-from fedlm.simulations.pretraining.privacy_units import Units
+from fedlm.simulations.pretraining.batches.privacy_units import Units
 
 _FIRST_WORD = OOV_ID + 1
 

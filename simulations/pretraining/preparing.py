@@ -24,9 +24,9 @@ from fedlm.models.registry import create_model
 from fedlm.models.training_shapes import shapes_of_training
 from fedlm.simulations.data.federated_data import StoredData, open_splits
 from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.pretraining.batches.privacy_units import Units, open_units
 from fedlm.simulations.pretraining.capabilities import CAPABILITIES
 from fedlm.simulations.pretraining.optimizers import OPTIMIZERS
-from fedlm.simulations.pretraining.privacy_units import Units, open_units
 from fedlm.simulations.pretraining.private_steps import plan_privacy
 from fedlm.simulations.pretraining.settings import Pretraining
 from fedlm.simulations.pretraining.trainer import StepRules, Trainer

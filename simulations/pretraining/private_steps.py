@@ -8,9 +8,9 @@ from fedlm.fl_core.privacy.promise.band_choice import best_bands
 from fedlm.fl_core.privacy.promise.central_plan import central_plan, enough_for_most_batches, most_bands
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.promise.spending import calibrate_total
-from fedlm.simulations.pretraining.cyclic_sampling import CyclicPoissonBatches
-from fedlm.simulations.pretraining.privacy_units import Units
-from fedlm.simulations.pretraining.sampling import Batches, PoissonBatches, TruncatedPoissonBatches
+from fedlm.simulations.pretraining.batches.cyclic_sampling import CyclicPoissonBatches
+from fedlm.simulations.pretraining.batches.privacy_units import Units
+from fedlm.simulations.pretraining.batches.sampling import Batches, PoissonBatches, TruncatedPoissonBatches
 from fedlm.simulations.pretraining.settings import Pretraining
 
 

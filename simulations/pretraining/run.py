@@ -26,14 +26,14 @@ from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training
 from fedlm.models.base import Params, parameter_count
 from fedlm.models.precision import precision_scope
-from fedlm.simulations.pretraining.dropout import DropoutKeys
+from fedlm.simulations.pretraining.batches.dropout import DropoutKeys
+from fedlm.simulations.pretraining.batches.masking import MaskedWords
+from fedlm.simulations.pretraining.batches.pipeline import LogicalBatch, Transform, logical_batches
+from fedlm.simulations.pretraining.batches.sampling import Batches, ShuffledBatches
 from fedlm.simulations.pretraining.evaluation import scored_batches
 from fedlm.simulations.pretraining.flops import peak_flops, training_flops_per_token
-from fedlm.simulations.pretraining.masking import MaskedWords
-from fedlm.simulations.pretraining.pipeline import LogicalBatch, Transform, logical_batches
 from fedlm.simulations.pretraining.preparing import PreparedPretraining, prepare_pretraining, trainer_of
 from fedlm.simulations.pretraining.private_steps import private_batches
-from fedlm.simulations.pretraining.sampling import Batches, ShuffledBatches
 from fedlm.simulations.pretraining.settings import Pretraining
 from fedlm.simulations.pretraining.trainer import StepReport, TrainState
 

@@ -18,9 +18,9 @@ from fedlm.fl_core.runs.capabilities.lora_settings import LoraSettings
 from fedlm.fl_core.runs.capabilities.reattention import ReattentionSettings
 from fedlm.fl_core.runs.capabilities.warm_start_settings import WarmStartSettings
 from fedlm.models.precision import Precision
+from fedlm.simulations.pretraining.batches.privacy_units import Packing, Unit
 from fedlm.simulations.pretraining.inserted_canaries import CanarySettings
 from fedlm.simulations.pretraining.optimizers import OptimizerName, ScheduleName, learning_rates
-from fedlm.simulations.pretraining.privacy_units import Packing, Unit
 from fedlm.simulations.pretraining.trainer import Sharding
 
 _TARGETS = ("epsilon", "noise_multiplier", "noise_batch_ratio")

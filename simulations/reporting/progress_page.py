@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE
+from fedlm.fl_core.runs.files.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
-from fedlm.fl_core.runs.metrics_log import METRICS_FILE, read_rows
 from fedlm.simulations.experiments.cell_execution import Row
 from fedlm.simulations.experiments.comparison import Cell, CellResult, list_cells
 from fedlm.simulations.experiments.configuration import Comparison

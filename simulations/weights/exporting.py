@@ -17,10 +17,10 @@ from fedlm.fl_core.privacy.origins.vocabulary_origin import TOKENIZER_FILE, toke
 from fedlm.fl_core.runs.capabilities.frozen_parameters import whole_parameters
 from fedlm.fl_core.runs.capabilities.lora_settings import recorded_lora
 from fedlm.fl_core.runs.capabilities.reattention import ERRORS_FACT
+from fedlm.fl_core.runs.files.places import place_in
+from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.outcome import fit_parameters, stated_privacy
-from fedlm.fl_core.runs.places import place_in
 from fedlm.fl_core.runs.publishing import released
-from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import Params
 from fedlm.models.families.transformer import LARGEST_SIZE
 from fedlm.models.hugging_face import gpt2 as gpt2

@@ -14,7 +14,7 @@ from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.privacy.origins.ancestry import CLAIM_FIELD, IMPORTED, NOT_PRIVATE, OF_A_PUBLISHER
 from fedlm.fl_core.privacy.origins.publisher_claims import PublisherClaim
 from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, TOKENIZER_FILE, VocabularyOrigin
-from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
 from fedlm.fl_core.runs.outcome import refuse_not_finite
 from fedlm.models.base import Params, parameter_count

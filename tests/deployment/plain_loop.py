@@ -4,9 +4,9 @@ from fedlm.clients.device.local_training import ClientProgram
 from fedlm.fl_core.privacy.private_plan import PlannedRounds, plan_aggregation
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.rounds.norm_bounds import BoundedMean
-from fedlm.fl_core.runs.checkpoints import Checkpoints
 from fedlm.fl_core.runs.driver import Run
 from fedlm.fl_core.runs.federated_training import FederatedTraining
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints
 from fedlm.fl_core.runs.identity import RunIdentity
 from fedlm.fl_core.runs.private_releases import PrivacyTerms
 from fedlm.fl_core.runs.round_rows import find_divergence

@@ -14,7 +14,7 @@ from fedlm.fl_core.deployment.state import retrying
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
 from fedlm.fl_core.errors import UserError
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
-from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints
 from tests.deployment import kills
 from tests.deployment import small_deployment as small
 

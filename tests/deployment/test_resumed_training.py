@@ -19,7 +19,7 @@ from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger
 from fedlm.fl_core.rounds.aggregation import empty_aggregate
 from fedlm.fl_core.rounds.round_loop import CohortResult
-from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints
 from fedlm.fl_core.runs.run_folder import RunFolder
 from tests.deployment import small_deployment as small
 from tests.support.exact_totals import exact_total

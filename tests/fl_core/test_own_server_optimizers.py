@@ -10,7 +10,7 @@ from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.rounds.server_optimizers import OwnServerOptimizer, ServerOptimizerConfig, init_server, server_step
 from fedlm.fl_core.rounds.settings import TrainingSettings
-from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints
 
 PARAMS = {"w": jnp.array([1.0, -2.0, 0.5]), "b": jnp.array([[0.1], [0.2]])}
 OPTIMIZERS = {

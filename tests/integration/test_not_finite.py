@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedlm import UserError, open_model
-from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints
 from fedlm.fl_core.runs.outcome import refuse_not_finite
 from tests.support.untrained import untrained_run
 

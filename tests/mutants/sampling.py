@@ -52,7 +52,7 @@ AREAS: dict[str, tuple[int, tuple[str, ...]]] = {
         (
             "fl_core/rounds/round_loop.py",
             "fl_core/runs/driver.py",
-            "fl_core/runs/checkpoints.py",
+            "fl_core/runs/files/checkpoints.py",
             "fl_core/runs/federated_training.py",
             "fl_core/runs/run_folder.py",
             "fl_core/runs/endings.py",

@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from fedlm.fl_core.runs.metrics_log import read_rows
+from fedlm.fl_core.runs.files.metrics_log import read_rows
 
 # A command's own `--devices` says how many devices there are.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}

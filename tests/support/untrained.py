@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from fedlm.fl_core.composed_settings import compose, settings_as_json
-from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints
 from fedlm.models.registry import create_model
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments.configuration import Experiment

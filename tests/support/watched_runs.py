@@ -21,7 +21,7 @@ from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
 from fedlm.fl_core.privacy.record import releases
 from fedlm.fl_core.rounds.aggregation import empty_aggregate
 from fedlm.fl_core.rounds.round_loop import CohortResult
-from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.fl_core.runs.files.checkpoints import parameters_digest
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.models.base import language_model
 from fedlm.models.registry import ModelEntry

@@ -14,7 +14,7 @@ import numpy as np
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.origins.ancestry import settings_in
 from fedlm.fl_core.runs.capabilities.lora_settings import recorded_lora
-from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints, parameters_digest
 from fedlm.models.base import Params
 from fedlm.models.layers.lora import merge
 

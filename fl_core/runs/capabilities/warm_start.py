@@ -27,10 +27,10 @@ from fedlm.fl_core.processes import from_first, is_first, together
 from fedlm.fl_core.runs.capabilities.frozen_parameters import is_kept, keep_frozen, read_frozen, whole_parameters
 from fedlm.fl_core.runs.capabilities.interface import Capability, Ended, Opening
 from fedlm.fl_core.runs.capabilities.warm_start_settings import WarmStartSettings
-from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints, parameters_digest
+from fedlm.fl_core.runs.files.places import place_in
 from fedlm.fl_core.runs.identity import Fact
 from fedlm.fl_core.runs.outcome import fit_parameters, ledger_in, stated_privacy, stored_parameters
-from fedlm.fl_core.runs.places import place_in
 from fedlm.models.base import Params
 from fedlm.models.registry import same_model
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
-from fedlm.fl_core.runs.run_lock import run_lock
+from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.simulations.data.exports.base import Export, ExportSettings
 from fedlm.simulations.data.exports.registry import EXPORTS
 from fedlm.simulations.data.federated_data import refuse_completions

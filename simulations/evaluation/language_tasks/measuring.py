@@ -19,7 +19,7 @@ from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.extras import extra
 from fedlm.fl_core.number_ranges import Count, CountOrZero
 from fedlm.fl_core.privacy.origins.ancestry import settings_in
-from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.fl_core.runs.files.checkpoints import parameters_digest
 from fedlm.models.decoding import decoder_of
 from fedlm.models.precision import precision_scope, resolve_precision, with_precision
 from fedlm.simulations.evaluation.language_tasks.chosen_tasks import choose_tasks

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.number_ranges import Count, Range, Seed
-from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.fl_core.runs.files.checkpoints import parameters_digest
 from fedlm.fl_core.runs.outcome import stated_privacy
 from fedlm.models.decoding import decoder_of
 from fedlm.models.precision import precision_scope
@@ -26,8 +26,8 @@ from fedlm.simulations.evaluation.memorization.extraction import (
 from fedlm.simulations.evaluation.memorization.greedy_decoding import greedy_suffixes
 from fedlm.simulations.evaluation.memorization.sequences import Candidates, Lengths, choose_lengths
 from fedlm.simulations.evaluation.trained_models import NOT_COVERED, TrainedModel, open_model
+from fedlm.simulations.pretraining.batches.privacy_units import Units, open_units
 from fedlm.simulations.pretraining.inserted_canaries import canaries_of
-from fedlm.simulations.pretraining.privacy_units import Units, open_units
 
 BASELINE = "heldout"
 """The split whose sequences the model has not seen."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.randomness import host_rng
 from fedlm.models.special_tokens import PAD_ID
-from fedlm.simulations.pretraining.privacy_units import Units
+from fedlm.simulations.pretraining.batches.privacy_units import Units
 
 MAX_SEEN = 32_768
 """Sequences that are looked at, at most."""

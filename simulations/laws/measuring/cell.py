@@ -20,8 +20,8 @@ from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.clipping.methods import Clipping, method_for
 from fedlm.fl_core.exact_sums import MOST_CLIP_NORM
 from fedlm.fl_core.randomness import host_rng
-from fedlm.fl_core.runs.checkpoints import Checkpoints
-from fedlm.fl_core.runs.run_lock import run_lock
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints
+from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.models.base import Model, parameter_count
 from fedlm.models.precision import resolve_precision, with_precision
 from fedlm.models.registry import create_model
@@ -30,9 +30,9 @@ from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.laws.measuring.cell_program import CellProgram, StepMeasures, StepNumbers
 from fedlm.simulations.laws.measuring.grid import Grid
 from fedlm.simulations.laws.measuring.measurements import Measurements, make_measurements, write_measurements
-from fedlm.simulations.pretraining.masking import MaskedWords
-from fedlm.simulations.pretraining.privacy_units import Units, open_units
-from fedlm.simulations.pretraining.sampling import ShuffledBatches
+from fedlm.simulations.pretraining.batches.masking import MaskedWords
+from fedlm.simulations.pretraining.batches.privacy_units import Units, open_units
+from fedlm.simulations.pretraining.batches.sampling import ShuffledBatches
 
 CHECKPOINT_SECONDS = 120.0
 """Between two checkpoints of a cell."""

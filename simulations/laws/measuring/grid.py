@@ -11,8 +11,8 @@ from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, CountOrZero, Decay, NotNegative, Positive, Seed
 from fedlm.models.precision import Precision
+from fedlm.simulations.pretraining.batches.privacy_units import Packing
 from fedlm.simulations.pretraining.optimizers import ScheduleName, learning_rates
-from fedlm.simulations.pretraining.privacy_units import Packing
 
 AXES = ("models", "learning_rates", "noise_batch_ratios", "batch_sizes", "steps", "training_examples", "seeds")
 """The settings by which cells differ: one cell for each combination of their values."""

@@ -16,8 +16,8 @@ from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.runs.capabilities.reattention import refuse_reattention
 from fedlm.fl_core.runs.data_budget import budget_of
+from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.run_folder import GRID, GRID_FILE, refuse_other_contents
-from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.models.base import parameter_count
 from fedlm.models.registry import create_model
 from fedlm.models.training_shapes import check_length

@@ -18,7 +18,7 @@ from fedlm.fl_core.privacy.origins.vocabulary_origin import origin_of_import
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
 from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
-from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.fl_core.runs.files.checkpoints import parameters_digest
 from fedlm.fl_core.runs.publishing import PAGE_FILE, load_published
 from fedlm.fl_core.runs.statement_check import check_statement, read_statement
 from fedlm.models.registry import create_model

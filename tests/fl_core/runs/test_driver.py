@@ -12,8 +12,8 @@ from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.runs.driver import Run, Step
+from fedlm.fl_core.runs.files.metrics_log import read_rows
 from fedlm.fl_core.runs.identity import RunIdentity
-from fedlm.fl_core.runs.metrics_log import read_rows
 from fedlm.fl_core.runs.private_releases import PrivacyTerms
 from fedlm.fl_core.runs.round_rows import Divergence
 from fedlm.fl_core.runs.run_folder import RunFolder

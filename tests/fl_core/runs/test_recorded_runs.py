@@ -18,8 +18,8 @@ from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import DOCUMENT_CLIENT, PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release
 from fedlm.fl_core.runs.cleaning import removable, remove, whole_runs
+from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.recorded_runs import find_runs, read_run
-from fedlm.fl_core.runs.run_lock import run_lock
 
 SETTINGS = {"model": "cifg_tiny", "rounds": 4, "data": "store", "noise_seed": "entropy"}
 PLAN = PrivacyPlan("gaussian", 6, 4.0, BoundedParticipation(None, 1))

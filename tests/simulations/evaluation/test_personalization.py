@@ -11,7 +11,7 @@ from fedlm.fl_core.composed_settings import compose, settings_as_json, with_chan
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.errors import CheckpointError, DataError
 from fedlm.fl_core.rounds.scores import ClientSums, evaluate
-from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints
 from fedlm.models.losses import ExampleSums
 from fedlm.simulations.data.federated_data import InMemoryData, evaluation_batches
 from fedlm.simulations.evaluation.client_evaluation import evaluate_split, write_evaluation

@@ -11,7 +11,7 @@ from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.rounds.aggregation import AggregationRules
 from fedlm.fl_core.rounds.local_sgd import LocalTraining
 from fedlm.fl_core.rounds.round_loop import RoundPlan
-from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.updates.registry import make_compressor
 from fedlm.fl_core.updates.update_bytes import upload_bytes
 from fedlm.models.base import given_frozen, parameter_count

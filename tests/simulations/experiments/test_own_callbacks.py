@@ -7,7 +7,7 @@ import pytest
 
 import fedlm
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.fl_core.runs.files.checkpoints import parameters_digest
 from tests.simulations.experiments.own_experiments import PRIVATE, SETTINGS, TINY, StopAt, Watch
 
 pytestmark = pytest.mark.usefixtures("plain_cohorts")

@@ -16,7 +16,7 @@ from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
 from fedlm.fl_core.privacy.noise.noise_source import noise_from
 from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
-from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints
 from tests.simulations.experiments import toy_private_run as toy
 
 KILLS = int(os.environ.get("FEDLM_KILLS", "12"))

@@ -17,7 +17,7 @@ from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.promise.plan import CLIENT
 from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger
 from fedlm.fl_core.rounds.round_loop import RoundPlan
-from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.fl_core.runs.files.checkpoints import parameters_digest
 from fedlm.fl_core.runs.private_releases import BegunRun
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.simulations.data.store.token_store import TokenStore

@@ -13,11 +13,11 @@ from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release
+from fedlm.fl_core.runs.files.metrics_log import MetricsLog, finite_or_none, read_rows
+from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
-from fedlm.fl_core.runs.metrics_log import MetricsLog, finite_or_none, read_rows
 from fedlm.fl_core.runs.outcome import statement_in
 from fedlm.fl_core.runs.round_rows import find_divergence
-from fedlm.fl_core.runs.run_lock import run_lock
 from fedlm.simulations.data.federated_data import ChosenClients, InMemoryData, evaluation_batches, evaluation_owners
 from fedlm.simulations.engine.lane_count import choose_lanes
 from fedlm.simulations.experiments.configuration import (

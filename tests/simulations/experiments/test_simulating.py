@@ -8,7 +8,7 @@ import pytest
 
 import fedlm
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
-from fedlm.fl_core.runs.checkpoints import parameters_digest
+from fedlm.fl_core.runs.files.checkpoints import parameters_digest
 from fedlm.models.families.cifg import CifgConfig, cifg
 from fedlm.models.losses import ExampleSums
 from fedlm.simulations.data.client_text import ClientText

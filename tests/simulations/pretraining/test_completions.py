@@ -16,11 +16,11 @@ from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.in_memory import InMemoryText
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.store.writer import StoreWriter
+from fedlm.simulations.pretraining.batches.pipeline import logical_batches
+from fedlm.simulations.pretraining.batches.privacy_units import open_units
+from fedlm.simulations.pretraining.batches.sampling import ShuffledBatches
 from fedlm.simulations.pretraining.inserted_canaries import canaries_of, with_canaries
-from fedlm.simulations.pretraining.pipeline import logical_batches
-from fedlm.simulations.pretraining.privacy_units import open_units
 from fedlm.simulations.pretraining.run import run_pretraining
-from fedlm.simulations.pretraining.sampling import ShuffledBatches
 from fedlm.simulations.pretraining.settings import Pretraining
 from tests.simulations.pretraining.small_stores import TOKENIZER
 from tests.support.plain_runs import MODEL

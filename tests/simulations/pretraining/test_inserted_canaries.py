@@ -3,10 +3,10 @@ import pytest
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, PAD_ID, SPECIAL_TOKENS
+from fedlm.simulations.pretraining.batches.pipeline import logical_batches
+from fedlm.simulations.pretraining.batches.privacy_units import open_units
+from fedlm.simulations.pretraining.batches.sampling import ShuffledBatches
 from fedlm.simulations.pretraining.inserted_canaries import InsertedCanaries, canaries_of, with_canaries
-from fedlm.simulations.pretraining.pipeline import logical_batches
-from fedlm.simulations.pretraining.privacy_units import open_units
-from fedlm.simulations.pretraining.sampling import ShuffledBatches
 from tests.simulations.pretraining.small_stores import write_store
 
 CANARIES = InsertedCanaries(5, (1, 4), 6, 60, seed=2)

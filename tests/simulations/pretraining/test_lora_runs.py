@@ -13,7 +13,7 @@ from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.runs.capabilities.frozen_parameters import read_frozen
 from fedlm.fl_core.runs.capabilities.warm_start import read_parameters
-from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints, parameters_digest
 from fedlm.models.base import parameter_count
 from fedlm.models.layers.lora import LORA_A, LORA_B, lora_model
 from fedlm.models.registry import create_model

@@ -10,11 +10,11 @@ import pytest
 from fedlm.fl_core.clipping.methods import Clipping
 from fedlm.models.registry import create_model
 from fedlm.models.special_tokens import PAD_ID
+from fedlm.simulations.pretraining.batches.masking import MaskedWords
+from fedlm.simulations.pretraining.batches.pipeline import logical_batches
+from fedlm.simulations.pretraining.batches.privacy_units import Units, open_units
+from fedlm.simulations.pretraining.batches.sampling import PoissonBatches
 from fedlm.simulations.pretraining.inserted_canaries import canaries_of, with_canaries
-from fedlm.simulations.pretraining.masking import MaskedWords
-from fedlm.simulations.pretraining.pipeline import logical_batches
-from fedlm.simulations.pretraining.privacy_units import Units, open_units
-from fedlm.simulations.pretraining.sampling import PoissonBatches
 from fedlm.simulations.pretraining.trainer import StepRules, Trainer
 from tests.simulations.pretraining.small_runs import described
 from tests.simulations.pretraining.small_stores import TOKENIZER, write_store

@@ -17,7 +17,7 @@ from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError, DataError, DiskError
 from fedlm.fl_core.privacy.origins.ancestry import OF_A_PUBLISHER
 from fedlm.fl_core.runs.capabilities.warm_start import read_parameters
-from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints
 from fedlm.fl_core.runs.recorded_runs import find_runs
 from fedlm.models.registry import MODELS, create_model
 from fedlm.simulations.data.client_text import ClientText

@@ -17,7 +17,7 @@ from fedlm.simulations.data.recommendation.importing import RecommendationSettin
 from fedlm.simulations.data.sources.interactions import Interactions
 from fedlm.simulations.data.splits import SPLITS, split_of
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.pretraining.privacy_units import open_units
+from fedlm.simulations.pretraining.batches.privacy_units import open_units
 from tests.simulations.data.recommendation.item_stores import (
     import_sequences,
     made_up_sequences,

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import log_softmax
 
 from fedlm.fl_core.errors import DiskError
-from fedlm.fl_core.runs.checkpoints import Checkpoints
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints
 from fedlm.models.registry import create_model
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer

@@ -14,7 +14,7 @@ from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.evaluation.memorization.measuring import MemorizationSettings, measure_memorization
 from fedlm.simulations.evaluation.memorization.sequences import Candidates, choose_lengths
 from fedlm.simulations.experiments.trained_run import open_run
-from fedlm.simulations.pretraining.privacy_units import open_units
+from fedlm.simulations.pretraining.batches.privacy_units import open_units
 from tests.simulations.evaluation.memorization.overfit_run import write_run
 from tests.simulations.pretraining.small_stores import TOKENIZER
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.randomness import host_rng
-from fedlm.simulations.pretraining.privacy_units import Units
+from fedlm.simulations.pretraining.batches.privacy_units import Units
 
 
 class Batches(Protocol):

@@ -14,7 +14,7 @@ from fedlm.fl_core.rounds.client_examples import cut_of_prompts
 from fedlm.models.special_tokens import PAD_ID
 from fedlm.simulations.data.grouping import client_digest
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.pretraining.token_stream import TokenStream, open_stream
+from fedlm.simulations.pretraining.batches.token_stream import TokenStream, open_stream
 
 Unit = Literal["example", "user"]
 Packing = Literal["none", "packed"]

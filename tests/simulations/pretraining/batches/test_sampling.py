@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.simulations.pretraining.sampling import PoissonBatches, ShuffledBatches, TruncatedPoissonBatches
+from fedlm.simulations.pretraining.batches.sampling import PoissonBatches, ShuffledBatches, TruncatedPoissonBatches
 
 STEPS = 4000
 SECRET = int.from_bytes(bytes(range(32)))

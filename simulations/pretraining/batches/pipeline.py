@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.extras import extra
 from fedlm.models.special_tokens import PAD_ID
-from fedlm.simulations.pretraining.privacy_units import Units
-from fedlm.simulations.pretraining.sampling import Batches
+from fedlm.simulations.pretraining.batches.privacy_units import Units
+from fedlm.simulations.pretraining.batches.sampling import Batches
 
 with extra("pretrain"):
     import grain

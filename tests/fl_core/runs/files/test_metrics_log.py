@@ -7,7 +7,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from fedlm.fl_core.errors import CheckpointError, DiskError
-from fedlm.fl_core.runs.metrics_log import MetricsLog, read_rows
+from fedlm.fl_core.runs.files.metrics_log import MetricsLog, read_rows
 
 
 def events(folder):

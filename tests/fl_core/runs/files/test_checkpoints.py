@@ -8,7 +8,7 @@ import pytest
 
 from fedlm.fl_core.errors import CheckpointError, DiskError
 from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig, init_server, server_step
-from fedlm.fl_core.runs.checkpoints import Checkpoints, parameters_digest
+from fedlm.fl_core.runs.files.checkpoints import Checkpoints, parameters_digest
 
 PARAMS = {"w": jnp.arange(6.0).reshape(2, 3), "blocks": [{"b": jnp.ones(4)}, {"b": jnp.zeros(4)}]}
 
@@ -81,7 +81,7 @@ def test_the_digest_sees_one_changed_bit():
 def test_a_new_run_does_not_wait_for_the_library_of_checkpoints(tmp_path):
     code = (
         "import pathlib, sys\n"
-        "from fedlm.fl_core.runs.checkpoints import Checkpoints\n"
+        "from fedlm.fl_core.runs.files.checkpoints import Checkpoints\n"
         f"with Checkpoints(pathlib.Path({str(tmp_path)!r})) as checkpoints:\n"
         "    assert checkpoints.latest_round() == 0\n"
         "print('orbax.checkpoint' in sys.modules)"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.privacy.promise.central_plan import slots_of_part
 from fedlm.fl_core.randomness import host_rng
-from fedlm.simulations.pretraining.sampling import SeededBatches
+from fedlm.simulations.pretraining.batches.sampling import SeededBatches
 
 
 @dataclass(frozen=True, eq=False)

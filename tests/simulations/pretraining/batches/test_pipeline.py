@@ -7,10 +7,10 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models.base import Batch
 from fedlm.models.special_tokens import PAD_ID
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.pretraining.masking import MaskedWords
-from fedlm.simulations.pretraining.pipeline import logical_batches
-from fedlm.simulations.pretraining.privacy_units import open_units
-from fedlm.simulations.pretraining.sampling import PoissonBatches, ShuffledBatches
+from fedlm.simulations.pretraining.batches.masking import MaskedWords
+from fedlm.simulations.pretraining.batches.pipeline import logical_batches
+from fedlm.simulations.pretraining.batches.privacy_units import open_units
+from fedlm.simulations.pretraining.batches.sampling import PoissonBatches, ShuffledBatches
 
 STEPS = 12
 

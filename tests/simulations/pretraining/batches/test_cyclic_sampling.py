@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedlm.simulations.pretraining.cyclic_sampling import CyclicPoissonBatches
-from fedlm.simulations.pretraining.sampling import PoissonBatches
-from tests.simulations.pretraining.test_sampling import FALSE_ALARM, SECRET, Numbered, chi_square, drawn
+from fedlm.simulations.pretraining.batches.cyclic_sampling import CyclicPoissonBatches
+from fedlm.simulations.pretraining.batches.sampling import PoissonBatches
+from tests.simulations.pretraining.batches.test_sampling import FALSE_ALARM, SECRET, Numbered, chi_square, drawn
 
 
 def batches_of(count=40, cycle=4, probability=0.5, **options):

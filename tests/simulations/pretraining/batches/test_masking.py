@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from fedlm.models.special_tokens import PAD_ID
-from fedlm.simulations.pretraining.masking import MaskedWords
+from fedlm.simulations.pretraining.batches.masking import MaskedWords
 
 FALSE_ALARM = 1e-6
 VOCABULARY = 54

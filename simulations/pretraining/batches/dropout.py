@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.randomness import host_rng
-from fedlm.simulations.pretraining.pipeline import Transform
-from fedlm.simulations.pretraining.row_streams import random_bits
+from fedlm.simulations.pretraining.batches.pipeline import Transform
+from fedlm.simulations.pretraining.batches.row_streams import random_bits
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.tables.jsonl import JsonLines
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.store.writer import StoreWriter
-from fedlm.simulations.pretraining.privacy_units import open_units
+from fedlm.simulations.pretraining.batches.privacy_units import open_units
 from fedlm.simulations.pretraining.private_steps import plan_privacy
 from fedlm.simulations.pretraining.settings import Pretraining
 from tests.simulations.pretraining.small_stores import TOKENIZER, sum_of_tokens, write_store

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.atomic_files import disk_errors, sync_to_disk, write_atomically
 from fedlm.fl_core.errors import DataError
-from fedlm.fl_core.runs.run_lock import run_lock
+from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.models.special_tokens import SpecialTokens
 from fedlm.simulations.data.store.format import token_dtype
 from fedlm.simulations.data.store.token_store import ClientSplit, TokenStore
