@@ -9,6 +9,7 @@ from fedlm.models.base import Params
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.families.bert import BertConfig
 from fedlm.models.families.transformer import LARGEST_SIZE
+from fedlm.models.hugging_face.gemma import check_fixed
 from fedlm.models.hugging_face.named_states import StateError, from_state, to_state
 
 _DENSE_OF_BLOCK = {
@@ -50,9 +51,7 @@ def config_from_hugging_face(document: Mapping[str, Any]) -> BertConfig:
     Raises:
       ConfigurationError: a field is missing, or says what our model has not got.
     """
-    for name, accepted in _MUST_BE.items():
-        if document.get(name) not in accepted:
-            raise ConfigurationError(f"{name} is {document.get(name)!r}, but only {accepted[0]!r} is known")
+    check_fixed(document, _MUST_BE)
     for name in ("vocab_size", *_SIZES.values()):
         if type(document.get(name)) is not int or not 1 <= document[name] <= LARGEST_SIZE:
             raise ConfigurationError(f"{name} is {document.get(name)!r}, expected a positive integer")

@@ -81,9 +81,7 @@ def config_from_hugging_face(document: Mapping[str, Any]) -> PublishedDecoderCon
       ConfigurationError: a field is missing or of no use, or says what our model has not got.
     """
     family = FAMILIES[document["model_type"]]
-    for name, accepted in _MUST_BE.items():
-        if document.get(name) not in accepted:
-            raise ConfigurationError(f"{name} is {document[name]!r}, but only {accepted[0]!r} is known")
+    check_fixed(document, _MUST_BE)
     if document.get("hidden_activation", document.get("hidden_act")) is None:
         raise ConfigurationError(f"has no hidden_activation, expected {_GELU!r}")
     sizes = {ours: number(document, theirs, int) for ours, theirs in SIZES.items()}
@@ -125,6 +123,13 @@ def is_read_as(
         return dataclasses.replace(read(document), special_tokens=config.special_tokens) == config
     except ConfigurationError:
         return False
+
+
+def check_fixed(document: Mapping[str, Any], must_be: Mapping[str, tuple[Any, ...]]) -> None:
+    """Refuse, as a ConfigurationError, a configuration with a field that is none of the values that are known."""
+    for name, accepted in must_be.items():
+        if document.get(name) not in accepted:
+            raise ConfigurationError(f"{name} is {document.get(name)!r}, but only {accepted[0]!r} is known")
 
 
 def number(document: Mapping[str, Any], name: str, kind: type = float) -> Any:

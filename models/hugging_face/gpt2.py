@@ -14,7 +14,7 @@ from fedlm.models.base import Params
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.families.published_decoder import PublishedDecoderConfig
 from fedlm.models.families.transformer import check_layers
-from fedlm.models.hugging_face.gemma import is_read_as, number
+from fedlm.models.hugging_face.gemma import check_fixed, is_read_as, number
 
 _SIZES = {"vocabulary_size": "vocab_size", "layers": "n_layer", "heads": "n_head", "embedding": "n_embd"}
 _MUST_BE: dict[str, tuple[Any, ...]] = {
@@ -38,9 +38,7 @@ def config_from_hugging_face(document: Mapping[str, Any]) -> PublishedDecoderCon
     Raises:
       ConfigurationError: a field is missing or of no use, or says what our model has not got.
     """
-    for name, accepted in _MUST_BE.items():
-        if document.get(name) not in accepted:
-            raise ConfigurationError(f"{name} is {document.get(name)!r}, but only {accepted[0]!r} is known")
+    check_fixed(document, _MUST_BE)
     sizes = {ours: number(document, theirs, int) for ours, theirs in _SIZES.items()}
     check_layers(sizes["layers"])
     if sizes["embedding"] % sizes["heads"]:

@@ -10,7 +10,16 @@ from fedlm.models.base import Params
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.families.published_decoder import PublishedDecoderConfig
 from fedlm.models.families.transformer import check_layers
-from fedlm.models.hugging_face.gemma import EMBEDDING, HEAD, KERNELS, LAYER_KINDS, SIZES, is_read_as, number
+from fedlm.models.hugging_face.gemma import (
+    EMBEDDING,
+    HEAD,
+    KERNELS,
+    LAYER_KINDS,
+    SIZES,
+    check_fixed,
+    is_read_as,
+    number,
+)
 
 
 class _Family(NamedTuple):
@@ -53,9 +62,7 @@ def config_from_hugging_face(document: Mapping[str, Any]) -> PublishedDecoderCon
       ConfigurationError: a field is missing or of no use, or says what our model has not got.
     """
     family = FAMILIES[document["model_type"]]
-    for name, accepted in _MUST_BE.items():
-        if document.get(name) not in accepted:
-            raise ConfigurationError(f"{name} is {document.get(name)!r}, but only {accepted[0]!r} is known")
+    check_fixed(document, _MUST_BE)
     tied = document.get("tie_word_embeddings")
     if not isinstance(tied, bool):
         raise ConfigurationError(f"tie_word_embeddings is {tied!r}, expected true or false")
