@@ -6,7 +6,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 ROOMS = ("models", "fl_core", "simulations", "clients", "fedlm/command_line", "fedlm/commands", "fedlm/interop")
 MOST_POSITIONAL = 4
-LEFT_OUT = ("fl_core/privacy/accounting", "fl_core/deployment/security")
+LEFT_OUT = ("fl_core/privacy/accounting",)
 
 
 def positional(function):

@@ -42,7 +42,7 @@ def sign_authority(key: PrivateKey, days: int) -> x509.Certificate:
     """Make an authority that signs for itself for some days; raises `KeysError` where these are out of range."""
     # A name of its own, so that a certificate of another deployment is refused for what it is.
     name = _name(f"fedlm authority {secrets.token_hex(4)}")
-    builder = _builder(name, name, key.public_key(), days)
+    builder = _builder(name, name, key.public_key(), days=days)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_key_usage(key_cert_sign=True, crl_sign=True), critical=True)
     return builder.sign(key, hashes.SHA256())
@@ -53,6 +53,7 @@ def sign_server(
     authority_key: PrivateKey,
     key: ec.EllipticCurvePublicKey,
     hosts: Sequence[str],
+    *,
     days: int,
 ) -> x509.Certificate:
     """Make the certificate of a server that clients dial by names or addresses, not valid longer than the authority's.
@@ -60,20 +61,20 @@ def sign_server(
     Raises:
       KeysError: a host is none, or the days are out of range.
     """
-    builder = _builder(_name("fedlm server"), authority.subject, key, days, authority.not_valid_after_utc)
+    builder = _builder(_name("fedlm server"), authority.subject, key, days=days, latest=authority.not_valid_after_utc)
     builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
     return _sign_end(builder, authority, authority_key, ExtendedKeyUsageOID.SERVER_AUTH)
 
 
 def sign_client(
-    authority: x509.Certificate, authority_key: PrivateKey, key: ec.EllipticCurvePublicKey, name: str, days: int
+    authority: x509.Certificate, authority_key: PrivateKey, key: ec.EllipticCurvePublicKey, name: str, *, days: int
 ) -> x509.Certificate:
     """Make a client's certificate, not valid longer than the authority's.
 
     Raises:
       KeysError: the name is none, or the days are out of range.
     """
-    builder = _builder(_name(check_name(name)), authority.subject, key, days, authority.not_valid_after_utc)
+    builder = _builder(_name(check_name(name)), authority.subject, key, days=days, latest=authority.not_valid_after_utc)
     return _sign_end(builder, authority, authority_key, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
@@ -147,6 +148,7 @@ def _builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
+    *,
     days: int,
     latest: datetime.datetime | None = None,
 ) -> x509.CertificateBuilder:

@@ -86,7 +86,7 @@ class Authority:
     def make_server(self, hosts: Sequence[str], days: int = SERVER_DAYS) -> None:
         """Make a server's credentials, in place of earlier ones; raises `KeysError` where a host is none."""
         key = new_key()
-        certificate = sign_server(self._certificate, self._key, key.public_key(), hosts, days)
+        certificate = sign_server(self._certificate, self._key, key.public_key(), hosts, days=days)
         write_pair(self._folder, SERVER, certificate_pem(certificate), key_pem(key))
 
     def server_hosts(self) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ class Authority:
         """
         self._check_new(name)
         key, folder = new_key(), self._folder / "clients" / name
-        certificate = certificate_pem(sign_client(self._certificate, self._key, key.public_key(), name, days))
+        certificate = certificate_pem(sign_client(self._certificate, self._key, key.public_key(), name, days=days))
         make_folder(folder, private=True)
         write_credentials(folder, certificate_pem(self._certificate), certificate, key_pem(key))
         self._note(name, secrets.token_hex(32), certificate)
@@ -156,7 +156,7 @@ class Authority:
             key = requested_key(request)
         except KeysError as error:
             raise RefusedError(f"{name}: {error}") from error
-        certificate = certificate_pem(sign_client(self._certificate, self._key, key, name, facts["days"]))
+        certificate = certificate_pem(sign_client(self._certificate, self._key, key, name, days=facts["days"]))
         if not facts["again"] and self._has_another(name, _digest(token)):
             raise RefusedError(f"{name} has a certificate already")
         try:
