@@ -59,7 +59,8 @@ class BinomialMixturePair(LossPair):
 
     @property
     def fineness(self) -> float:
-        return min(1.0, 1 / (self.shift * self.examples))
+        # Within pi times this of the real line all terms have positive real parts, so that their sum has no zeros.
+        return min(1.0, 0.5 / (self.shift * self.examples))
 
     def loss(self, u: np.ndarray) -> np.ndarray:
         return self._log_ratio(u) if self.direction == "remove" else -self._log_ratio(-u)
@@ -87,8 +88,9 @@ class BinomialMixturePair(LossPair):
 
     def rounding(self, begin: float, end: float) -> float:
         slopes, _, size = self._terms
-        # Each of the parts of a term is rounded twice at most, and so are their sums, exponential and logarithm.
-        return 8 * _ROUNDING * (1 + size + float(slopes[-1]) * max(abs(begin), abs(end)))
+        # Each part of a term is rounded four times at most, shift as a float among it; each term of the sum once.
+        reach = float(slopes[-1]) * max(abs(begin), abs(end))
+        return 8 * _ROUNDING * (1 + self.examples + size + reach)
 
     @cached_property
     def _weights(self) -> np.ndarray:
