@@ -189,7 +189,7 @@ def test_a_store_without_a_record_counts_as_made_of_its_text(private_store):
     assert origin == UNKNOWN
     assert not origin.covered
     assert "NOT COVERED" in origin.sentence()
-    assert "nothing is recorded" in origin.sentence()
+    assert "there is no record of it" in origin.sentence()
 
 
 def test_a_damaged_record_is_named(private_store):

@@ -234,7 +234,7 @@ def test_never_replaces_what_is_no_export(name, small, tmp_path):
         with pytest.raises(DataError, match="Choose another out"):
             export_store(small, name, out, overwrite=True)
     if name == "fedjax":
-        with pytest.raises(DataError, match="expected a folder"):
+        with pytest.raises(DataError, match="is not a folder"):
             export_store(small, name, folder / "thesis.txt", overwrite=True)
     assert files_in(tmp_path) == before
 
