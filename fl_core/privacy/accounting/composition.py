@@ -310,17 +310,18 @@ def _neighbours(events: Sequence[Event]) -> list[tuple[Event, ...]]:
 def _merged(events: Sequence[Event]) -> tuple[Event, ...]:
     """Events of one kind as one, and noise that hides everybody equally as a single release of less noise."""
     counts: dict[Event, int] = {}
-    precision = 0.0
+    precisions: list[float] = []
     for event in events:
         event.check()
         if isinstance(event, GaussianEvent) and event.sampling_probability == 0:
             continue
         if isinstance(event, GaussianEvent) and event.sampling_probability == 1 and event.most is None:
-            precision += event.count / event.noise_multiplier**2
+            precisions.append(event.count / event.noise_multiplier**2)
         else:
             kind = _with_count(event, 1)
             counts[kind] = counts.get(kind, 0) + event.count
     merged = [_with_count(event, count) for event, count in counts.items() if count]
+    precision = math.fsum(precisions)
     return (*merged, *([GaussianEvent(precision**-0.5)] if precision else []))
 
 

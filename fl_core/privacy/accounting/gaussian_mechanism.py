@@ -2,6 +2,7 @@
 them; epsilon is bounded from above, and from below."""
 
 import functools
+import math
 
 import numpy as np
 import scipy
@@ -13,10 +14,12 @@ _ROOT = 1e-30
 """Absolute error of the search for epsilon, so that the relative one of float64 decides."""
 _ROUNDING = 1e-14
 """Relative: of that search, and of a difference of two probabilities that agree the more the more noise there is."""
+_OF_DELTA = 4e-15
+"""Relative: of the larger of these two probabilities (statement 23)."""
 
 
 def gaussian_epsilon_above(noise_multiplier: float, delta: float) -> float:
-    """Bound epsilon from above, no more than the rounding of float64 from the exact one.
+    """Bound epsilon from above, no more than the rounding of float64 from the exact one (statement 23).
 
     Args:
       noise_multiplier: standard deviation of the noise, in units of the sensitivity.
@@ -26,10 +29,8 @@ def gaussian_epsilon_above(noise_multiplier: float, delta: float) -> float:
         # The library's search is not that exact. The loss is above this with probability delta.
         shift = 1 / noise_multiplier
         return float(shift**2 / 2 - shift * scipy.special.ndtri(delta)) * (1 + 1e-12)
-    # Two probabilities that are equal in float64 differ by less than any delta that is asked for.
-    with np.errstate(divide="ignore"):
-        found = float(accounting_library().get_epsilon_gaussian(noise_multiplier, delta, tol=_ROOT))
-    return found * (1 + _ROUNDING * (1 + noise_multiplier))
+    found, error = _found_and_error(noise_multiplier, delta)
+    return max(found * (1 + _ROUNDING * (1 + noise_multiplier)), found + error)
 
 
 def gaussian_epsilon_below(noise_multiplier: float, delta: float) -> float:
@@ -38,7 +39,21 @@ def gaussian_epsilon_below(noise_multiplier: float, delta: float) -> float:
         # Of what is above epsilon + 1, delta has 1 - 1/e at least.
         shift, above = 1 / noise_multiplier, delta / -np.expm1(-1)
         return float(shift**2 / 2 - shift * scipy.special.ndtri(above) - 1) * (1 - 1e-12) if above < 1 else 0.0
-    return max(0.0, gaussian_epsilon_above(noise_multiplier, delta) * (1 - 2 * _ROUNDING * (1 + noise_multiplier)))
+    found, error = _found_and_error(noise_multiplier, delta)
+    return max(0.0, min(found * (1 - _ROUNDING * (1 + noise_multiplier)), found - error))
+
+
+def _found_and_error(noise_multiplier: float, delta: float) -> tuple[float, float]:
+    """Search for epsilon, and bound what rounding of delta does to it."""
+    shift = 1 / noise_multiplier
+    if scipy.special.erf(shift / math.sqrt(8)) * (1 + _ROUNDING) <= delta:
+        return 0.0, 0.0  # delta is no less than the total variation
+    # Two probabilities that are equal in float64 differ by less than any delta that is asked for.
+    with np.errstate(divide="ignore"):
+        found = float(accounting_library().get_epsilon_gaussian(noise_multiplier, delta, tol=_ROOT))
+    own = float(scipy.special.log_ndtr(shift / 2 - found / shift))
+    other = found + float(scipy.special.log_ndtr(-shift / 2 - found / shift))
+    return found, _OF_DELTA * math.exp(min(own - other, 700.0))
 
 
 @functools.lru_cache(maxsize=256)

@@ -237,6 +237,31 @@ def test_epsilon_of_hardly_any_noise(noise):
     assert lower <= upper
 
 
+@pytest.mark.parametrize(("noise", "gap"), [(0.5, 1e-6), (3.0, 1e-9), (1e4, 1e-12), (1e8, 1e-12), (13245.0, -1e-12)])
+def test_epsilon_of_one_gaussian_where_delta_is_next_to_the_total_variation(noise, gap):
+    """Epsilon is next to 0 there, and the rounding of delta is far more of it than elsewhere."""
+    with mpmath.workdps(50):
+        shift = 1 / mpmath.mpf(noise)
+
+        def exact(at):
+            at = mpmath.mpf(at)
+            return mpmath.ncdf(shift / 2 - at / shift) - mpmath.exp(at) * mpmath.ncdf(-shift / 2 - at / shift)
+
+        delta = float(exact(0) * (1 - mpmath.mpf(gap)))
+        upper, lower = epsilon_bounds([GaussianEvent(noise)], delta)
+        assert exact(upper) <= delta
+        assert lower == 0 or exact(lower) >= delta
+    assert upper < 1e-5
+
+
+def test_the_noise_of_many_different_releases_is_added_up_exactly():
+    events = [GaussianEvent(1 + number / 7) for number in range(20_000)]
+    with mpmath.workdps(40):
+        exact = sum(mpmath.mpf(event.noise_multiplier) ** -2 for event in events) ** -0.5
+        (merged,) = composition._merged(events)
+        assert abs(merged.noise_multiplier / exact - 1) <= 4 * 2.0**-53
+
+
 @pytest.mark.parametrize("event", [GaussianEvent(1e-9), GaussianEvent(1e11), StatedEvent(1e5)])
 def test_numbers_beyond_what_floats_can_tell_apart_are_refused(event):
     with pytest.raises(ConfigurationError, match="but must lie between"):
