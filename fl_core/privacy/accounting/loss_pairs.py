@@ -17,6 +17,7 @@ Direction = Literal["remove", "add"]
 """Whether the person is in the data set that outcomes are drawn from, or in the other."""
 DIRECTIONS: tuple[Direction, ...] = ("remove", "add")
 _ROUNDING = 2.0**-53
+_LEAST = 1e-300  # mass, of what no float may express (statement 7)
 
 
 class LossPair(ABC):
@@ -206,17 +207,19 @@ class MixedLoss:
     def range(self, pair: LossPair, tail: float) -> tuple[float, float]:
         """Give the outcomes of a pair that are computed: all but the mass `tail` at each end, and what the cap cuts."""
         begin, end = pair.range(tail)
-        return begin, end if self.cap == math.inf else min(end, float(pair.outcome(np.array([self.cap]))[0]))
+        if self.cap < math.inf:
+            end = min(end, float(pair.outcome(np.array([self.cap]))[0]))
+        return min(begin, end - 1), end  # all of a rare pair's losses may be above the cap
 
     def above(self, tail: float) -> tuple[float, float]:
-        """Compute P's and Q's mass above what is computed, and of infinite loss."""
+        """Compute P's and Q's mass above what is computed, and of infinite loss; Q's is 0 only where it is exactly."""
         own, other = self.infinite, 0.0
         for weight, pair in self.pairs:
             here = pair.above(self.range(pair, tail)[1])
-            own, other = own + weight * here[0], other + weight * here[1]
+            own, other = own + weight * here[0], other + weight * here[1] + _LEAST
         for loss, probability in self.atoms:
             if loss > self.cap:
-                own, other = own + probability, other + probability * math.exp(-loss)
+                own, other = own + probability, other + probability * math.exp(-loss) + _LEAST
         return own, other
 
 

@@ -89,15 +89,10 @@ def _error(factors: Sequence[Factor]) -> float:
     error = roundings * math.sqrt(2 * float(np.mean(np.square(product * jumped))))
     for factor, size in zip(factors, sizes, strict=True):
         left = product / size
-        error += factor.times * factor.jumps.error * _largest(left)
+        error += factor.times * factor.jumps.error * float(left.max())
         if factor.others is not None:
-            error += factor.times * factor.others.error * _largest(left * jumped)
+            error += factor.times * factor.others.error * float((left * jumped).max())
     return error
-
-
-def _largest(factor: np.ndarray) -> float:
-    """The most that multiplying by these makes of a root of mean squares."""
-    return min(float(factor.max()), math.sqrt(2 * float(np.sum(np.square(factor)))))
 
 
 _Pair = tuple[np.ndarray, np.ndarray | None]

@@ -273,13 +273,14 @@ def _profile(
     # The root of the sum over points of (exp(-tilt y) (1 - exp(-y)))^2, y their distance to epsilon.
     peak = math.exp(log_peak(tilt))
     error = spread * math.sqrt(1 / (2 * spacing * tilt * (2 * tilt + 1) * (tilt + 1)) + peak**2)
+    rounding = 2 * factor + 16 * UNIT * max(window.low_tilt, window.high_tilt) * farthest
     if below:
         # What lies outside the window comes back in at its other end.
-        log_outside_above = log_above - log_moment - window.high_tilt * (window.high - spacing)
-        log_outside_below = log_below - log_moment + window.low_tilt * (window.low + spacing)
+        log_outside_above = log_above - log_moment - window.high_tilt * (window.high - spacing) + rounding
+        log_outside_below = log_below - log_moment + window.low_tilt * (window.low + spacing) + rounding
         error += (math.exp(min(0.0, log_outside_above)) + math.exp(min(0.0, log_outside_below))) * peak
     else:
-        log_outside = log_above - last_tilt * (window.high - spacing) + 2 * factor
+        log_outside = log_above - last_tilt * (window.high - spacing) + rounding
         above = above[0] + math.exp(min(0.0, log_outside)), above[1]
     return _Profile(
         below,

@@ -44,12 +44,14 @@ class _Nodes:
       log_mass: float64 [nodes].
       loss: float64 [nodes].
       ends: the last node of each pair.
+      rounding: bound on the errors of `loss`, and those of `log_mass` that come from it.
     """
 
     count: int
     log_mass: np.ndarray
     loss: np.ndarray
     ends: tuple[int, ...] = ()
+    rounding: float = 0.0
 
     def rises_to_an_end(self, tilt: float) -> bool:
         """Whether tilted masses rise so steeply to where losses are cut that their sum is no bound (statement 20)."""
@@ -94,9 +96,9 @@ def chernoff_delta(losses: Losses, epsilon: float) -> float:
         if any(part.rises_to_an_end(tilt) for part in nodes):
             return _NO_BOUND
         total = _cumulants(nodes, tilt)[0]
-        return total - tilt * epsilon + log_peak(tilt) + _rounding(total, tilt * epsilon) + error
+        error = _error_of_moments(nodes, tilt) + _rounding(total, tilt * epsilon)
+        return total - tilt * epsilon + log_peak(tilt) + error
 
-    error = _error_of_moments(nodes)
     found = scipy.optimize.minimize_scalar(log_delta, bounds=_log_tilts(nodes), method="bounded")
     return (
         math.exp(min(0.0, float(found.fun))) * (1 + 1e-6)
@@ -111,22 +113,22 @@ def chernoff_epsilon(losses: Losses, delta: float) -> float:
     if left <= 0:
         return math.inf
     nodes = _nodes_of(losses, _SMALLEST)
-    error = _error_of_moments(nodes)
 
     def epsilon(log_tilt: float) -> float:
         tilt = math.exp(log_tilt)
         if any(part.rises_to_an_end(tilt) for part in nodes):
             return _NO_BOUND
         total = _cumulants(nodes, tilt)[0]
-        return (total + error + _rounding(total, 0.0) - math.log(left) + log_peak(tilt)) / tilt
+        error = _error_of_moments(nodes, tilt) + _rounding(total, 0.0)
+        return (total + error - math.log(left) + log_peak(tilt)) / tilt
 
     found = scipy.optimize.minimize_scalar(epsilon, bounds=_log_tilts(nodes), method="bounded")
     return max(0.0, float(found.fun) * (1 + 1e-6)) if found.fun < _NO_BOUND else math.inf
 
 
-def _error_of_moments(nodes: Sequence[_Nodes]) -> float:
+def _error_of_moments(nodes: Sequence[_Nodes], tilt: float) -> float:
     """Bound the error of the logarithm of moments, but for the rounding of its parts (statement 20)."""
-    return 1e-13 * (1 + sum(part.count for part in nodes))
+    return 1e-13 + sum(part.count * (1e-13 + (1 + tilt) * part.rounding) for part in nodes)
 
 
 def _rounding(total: float, other: float) -> float:
@@ -269,19 +271,21 @@ def _nodes_of(losses: Losses, delta: float) -> list[_Nodes]:
 
 
 @functools.lru_cache(maxsize=8)
-def _masses_and_losses(loss: MixedLoss, tail: float) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
-    masses, at, ends = [], [], [-1]
+def _masses_and_losses(loss: MixedLoss, tail: float) -> tuple[np.ndarray, np.ndarray, tuple[int, ...], float]:
+    masses, at, ends, rounding = [], [], [-1], 0.0
     for weight, pair in loss.pairs:
         begin, end = loss.range(pair, tail)
         step = 0.1 * pair.fineness
-        u = np.arange(begin, end + step, step)
+        # Not `arange` of floats, whose steps are the rounded difference of the first two.
+        u = begin + step * np.arange(math.ceil((end - begin) / step) + 1)
         masses.append(pair.log_density(u) + math.log(weight * step / math.sqrt(2 * math.pi)))
         at.append(pair.loss(u))
         ends.append(ends[-1] + len(u))
+        rounding = max(rounding, pair.rounding(float(u[0]), float(u[-1])))
     for value, probability in loss.atoms_below_cap:
         masses.append(np.array([math.log(max(probability, 1e-300))]))
         at.append(np.array([value]))
-    return np.concatenate(masses), np.concatenate(at), tuple(ends[1:])
+    return np.concatenate(masses), np.concatenate(at), tuple(ends[1:]), rounding
 
 
 def _cumulants(nodes: Sequence[_Nodes], tilt: float) -> tuple[float, float, float]:

@@ -19,12 +19,14 @@ from fedlm.fl_core.privacy.accounting.delta import check_delta
 from fedlm.fl_core.privacy.accounting.loss_grids import MASS_ERROR
 from fedlm.fl_core.privacy.accounting.loss_pairs import DIRECTIONS, Direction, LossPair, MixedLoss
 from fedlm.fl_core.privacy.accounting.loss_sums import lower_epsilon, upper_epsilon
+from fedlm.fl_core.privacy.accounting.loss_windows import total_variation
 
 MOST_EXAMPLES = 256
 """Of a user."""
 _MOST_SHIFT = 50.0  # what all examples of a user change the sum by, in standard deviations of the noise
 _ROUNDING = 2.0**-53
-_LEAST_TAIL = 1e-40
+_MOST_NOISE = 1e10
+_LEAST_TAIL = 1e-60
 _NEWTON_STEPS = 60
 _WITHIN, _FINER = 0.01, (0, 1, 3)
 
@@ -121,7 +123,9 @@ class BinomialMixturePair(LossPair):
         found = np.full(np.shape(value), -np.inf)
         real = value > offsets[0] + 1e-12 * (1 + abs(offsets[0]))
         wanted = value[real]
-        u = np.min((wanted[:, None] - offsets[1:]) / slopes[1:], axis=1)
+        u = np.full_like(wanted, np.inf)
+        for slope, offset in zip(slopes[1:], offsets[1:], strict=True):
+            np.minimum(u, (wanted - offset) / slope, out=u)
         for _ in range(_NEWTON_STEPS):
             ratio, slope = self._log_ratio_and_slope(u)
             step = np.maximum(ratio - wanted, 0.0) / np.maximum(slope, 1e-300)
@@ -158,22 +162,26 @@ def sampled_examples_bounds(
         )
     if steps < 1:
         raise ConfigurationError(f"{setting('steps')} is {steps}, but must be at least 1")
-    if not noise_multiplier >= examples / _MOST_SHIFT:
+    if not examples / _MOST_SHIFT <= noise_multiplier <= _MOST_NOISE:
         raise ConfigurationError(
             f"{setting('noise_multiplier')} is {noise_multiplier}, but must be at least {examples / _MOST_SHIFT:g} for "
-            f"{examples} examples of a user"
+            f"{examples} examples of a user, and {_MOST_NOISE:g} at most"
         )
     pairs = [BinomialMixturePair(1 / noise_multiplier, probability, examples, direction) for direction in DIRECTIONS]
-    if max(pair.rounding(*pair.range(_LEAST_TAIL)) for pair in pairs) > MASS_ERROR:
+    rounding = max(pair.rounding(*pair.range(_LEAST_TAIL)) for pair in pairs)
+    if rounding > MASS_ERROR:
         raise ConfigurationError(
             f"{setting('examples_per_user')} is {examples} and {setting('sampling_probability')} is {probability}, of "
             "which float64 does not tell the outcomes exactly enough; give fewer examples of a user, or a larger "
             "probability"
         )
     both = [[(steps, MixedLoss(((1.0, pair),)))] for pair in pairs]
+    moved = steps * rounding  # which total variations do not count (statement 21)
+    if max(map(total_variation, both)) + moved <= delta:
+        return EpsilonBounds(0.0, 0.0)
     upper, lower = math.inf, 0.0
     for finer in _FINER:
-        upper = min(upper, max(upper_epsilon(losses, delta, finer) for losses in both))
+        upper = min(upper, moved + max(upper_epsilon(losses, delta, finer) for losses in both))
         lower = max(lower, *(lower_epsilon(losses, delta, finer, near=upper) for losses in both))
         if lower >= upper * (1 - _WITHIN):
             break

@@ -1,6 +1,7 @@
 """Bounds on epsilon, held to closed forms, to sums that others compute, and to an inverse Laplace transform."""
 
 import math
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -19,9 +20,16 @@ from fedlm.fl_core.privacy.accounting.composition import (
     epsilon_bounds,
 )
 from fedlm.fl_core.privacy.accounting.loss_grids import MASS_ERROR, cells_of, fitting_offset
-from fedlm.fl_core.privacy.accounting.loss_pairs import DIRECTIONS, MixedLoss, ReplacedGaussianPair, sampled_gaussian
+from fedlm.fl_core.privacy.accounting.loss_pairs import (
+    DIRECTIONS,
+    MixedLoss,
+    ReplacedGaussianPair,
+    SampledGaussianPair,
+    sampled_gaussian,
+)
 from fedlm.fl_core.privacy.accounting.loss_sums import _computed, _solve, lower_epsilon, upper_delta, upper_epsilon
-from fedlm.fl_core.privacy.accounting.loss_windows import window_of_jumps
+from fedlm.fl_core.privacy.accounting.loss_windows import _masses_and_losses, window_of_jumps
+from fedlm.fl_core.privacy.accounting.sampled_examples import BinomialMixturePair
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from tests.support.properties import costly
 
@@ -302,6 +310,38 @@ def test_masses_on_the_grid(direction):
         assert sign * (1 - of_other) >= -1e-9
         assert of_other == pytest.approx(1, abs=1e-5)
         assert np.sum(grid.masses) == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        *(SampledGaussianPair(50.0, 0.01, direction) for direction in DIRECTIONS),
+        ReplacedGaussianPair(100.0, 0.3),
+        BinomialMixturePair(2.5, 0.1, 20, "remove"),
+    ],
+)
+def test_weights_at_nodes_add_up_to_1(pair):
+    """As closely as quick bounds count on for each of very many releases."""
+    log_mass, *_ = _masses_and_losses(MixedLoss(((1.0, pair),)), 1e-46)
+    assert math.fsum(np.exp(log_mass)) == pytest.approx(1, abs=2e-13)
+
+
+def test_a_pair_may_have_hardly_a_loss_below_a_cap():
+    """Only where it is rare beside others, as rounds are that are not cut."""
+    loss = replace(sampled_gaussian(0.03, 0.5, "add"), cap=0.3)
+    cells = cells_of(loss, 0.01, 0.0, 1e-12, 1 << 10)
+    assert 0 < cells.mass.sum() < 1e-50
+    assert loss.above(1e-12)[0] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "loss", [MixedLoss(atoms=((800.0, 0.5), (0.0, 0.5)), cap=100.0), sampled_gaussian(0.02, 0.01, "remove")]
+)
+def test_masses_that_no_float_expresses_are_not_none(loss):
+    """From below, none would say that a release gives everything away."""
+    own, other = loss.above(1e-40)
+    assert own > 0
+    assert 0 < other < 1e-290
 
 
 @pytest.mark.parametrize(("shift", "probability"), [(0.4, 0.01), (3.0, 0.2), (1.0, 1.0)])

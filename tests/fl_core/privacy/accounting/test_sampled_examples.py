@@ -73,6 +73,16 @@ def test_drawn_outcomes_have_the_delta_of_the_bounds(direction):
     assert upper_delta(losses, upper) == pytest.approx(delta, rel=1e-2)
 
 
+def test_the_rounding_of_losses_is_counted_once_a_step():
+    noise, examples, probability, steps, delta = 1e3, 4, 0.1, 10**5, 1e-3
+    found = sampled_examples_bounds(noise, examples, probability, steps=steps, delta=delta)
+    pairs = [BinomialMixturePair(1 / noise, probability, examples, direction) for direction in DIRECTIONS]
+    computed = max(upper_epsilon([(steps, MixedLoss(((1.0, pair),)))], delta) for pair in pairs)
+    rounding = max(pair.rounding(*pair.range(1e-40)) for pair in pairs)
+    assert found.upper >= computed + steps * rounding
+    assert sampled_examples_bounds(noise, examples, probability, steps=1, delta=0.1) == (0, 0)
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("shift", "probability", "examples"), [(0.5, 0.05, 4), (0.01, 1e-6, 256), (3.0, 0.9, 16)])
 def test_outcomes_undo_losses_and_masses_add_up(shift, probability, examples, direction):
@@ -98,6 +108,7 @@ def test_outcomes_undo_losses_and_masses_add_up(shift, probability, examples, di
         ((0.01, 2, 0.1, 1), "must be at least 0.04"),
         ((20.0, 256, 1e-3, 1), "does not tell the outcomes exactly enough"),
         ((math.nan, 2, 0.1, 1), "noise_multiplier is nan"),
+        ((math.inf, 2, 0.1, 1), "1e\\+10 at most"),
     ],
 )
 def test_numbers_out_of_range_are_refused(words, message):
