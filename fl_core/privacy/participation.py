@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.models.arguments import check_fields
 
 
 class SampledRounds(NamedTuple):
@@ -25,6 +26,11 @@ class BySampling:
     epoch: ClassVar[int | None] = None
     """Rounds of an epoch, in each of which a client takes part at most once; None where there are none."""
 
+    @property
+    def equal_parts(self) -> bool:
+        """Whether the accounting needs parts of equal size."""
+        return False
+
     def limits(self) -> None:
         """What can be held of a client by counting: nothing."""
         return None
@@ -35,6 +41,7 @@ class ByLimits:
 
     sampled: ClassVar[bool] = False
     epoch: ClassVar[int | None] = None
+    equal_parts: ClassVar[bool] = False
 
     def allows(self, reach: int | None) -> bool:
         """See `PoissonParticipation.allows`: any noise."""
@@ -59,6 +66,7 @@ class PoissonParticipation(BySampling):
     cycle: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.cycle < 1:
             raise ConfigurationError(f"{setting('cycle')} is {self.cycle}, but must be at least 1")
         if not 0 < self.sampling_probability <= 1:
@@ -119,6 +127,12 @@ class TruncatedPoissonParticipation(PoissonParticipation):
         super().__post_init__()
         if self.most < 1:
             raise ConfigurationError(f"{setting('truncated_batch_size')} is {self.most}, but must be at least 1")
+        if self.population < 1:
+            raise ConfigurationError(f"there are {self.population} to sample from, but must be at least 1")
+
+    @property
+    def equal_parts(self) -> bool:
+        return self.cycle > 1
 
     def sampled_rounds(self, stretches: Sequence[tuple[int, int]]) -> SampledRounds:
         return super().sampled_rounds(stretches)._replace(population=self.population, most=self.most)
@@ -144,6 +158,7 @@ class BoundedParticipation(ByLimits):
     min_separation: int = 1
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("max_participations", "min_separation"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -234,6 +249,7 @@ class EpochParticipation(ByLimits):
         return self.rounds_per_epoch
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.rounds_per_epoch < 1:
             raise ConfigurationError(f"rounds_per_epoch is {self.rounds_per_epoch}, but must be at least 1")
 

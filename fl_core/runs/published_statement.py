@@ -33,6 +33,7 @@ WITHHELD = (
     "updates that were dropped because they were not finite, and whether and when the run counted as diverged",
     "training losses, norms of updates and gradients, and how many were clipped",
     "scores on held-out and test clients; nothing is promised to these people",
+    "what clients keep to themselves, where they keep anything: layers that stay with people",
     "times, interruptions and restarts",
     "the state of the noise and of the optimizer, and the secret of the noise",
 )

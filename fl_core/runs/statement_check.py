@@ -4,26 +4,35 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.privacy.accounting.delta import check_delta
-from fedlm.fl_core.privacy.origins.ancestry import TUNING_FIELD, Phase, as_records
+from fedlm.fl_core.privacy.origins.ancestry import (
+    NOT_PRIVATE,
+    NOTHING_PROMISED,
+    REPEATABLE,
+    TUNING_FIELD,
+    WITHOUT_LEDGER,
+    Phase,
+    as_records,
+)
+from fedlm.fl_core.privacy.origins.publisher_claims import claims_as_json, not_private_with_claims
 from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
 from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
-from fedlm.fl_core.privacy.promise.guarantee import Guarantee
+from fedlm.fl_core.privacy.promise.guarantee import Guarantee, gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.vocabulary_spending import least_numbers
 from fedlm.fl_core.privacy.statement import Statement, state_plan
 from fedlm.fl_core.runs.published_statement import (
     DATA_FIELD,
     FINGERPRINTS,
     as_planned,
     describe,
-    statement_schema,
     whole_record,
 )
+from fedlm.fl_core.runs.statement_reading import check_size, plain, shortened
 
 _OF_MODEL = ("model", "parameters_sha256")
 UNCHECKED = (
@@ -36,7 +45,6 @@ _FINGERPRINT_OF = {name: field for field, name in FINGERPRINTS.items()}
 _ROUNDING = 1e-9  # by which another machine's arithmetic may differ
 _LOOSER = 0.01  # by which an accountant may be looser than this one, as a part
 _UPPER, _BESIDE = ("epsilon", "rho", "sensitivity"), ("epsilon_lower", "epsilon_by_rdp")
-_SHOWN = 90  # characters
 
 
 class Checked(NamedTuple):
@@ -53,65 +61,80 @@ class Checked(NamedTuple):
     delta: float | None
 
 
-def read_statement(path: Path) -> dict[str, Any]:
-    """Read a statement that fits the schema.
-
-    Raises:
-      ConfigurationError: the file holds none; the message names the field.
-    """
-    import jsonschema
-
-    try:
-        record = json.loads(path.read_text("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_each_once)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigurationError(
-            f"{path}: cannot be read as JSON ({error}); give the statement.json of a release"
-        ) from error
-    found = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(statement_schema()).iter_errors(record))
-    if found is not None:
-        place = ".".join(map(str, found.absolute_path)) or "the file"
-        raise ConfigurationError(
-            f"{path}: no statement of a release: {place}: {_short(found.message)}; give the statement.json of a release"
-        )
-    return record
-
-
 def check_statement(record: dict[str, Any]) -> Checked:
     """Recompute a statement from its plan, and from what it says of what came before, and compare every field.
 
-    Of a statement that promises nothing nothing has to be compared: the schema sees to it that it claims nothing.
-
     Raises:
-      ConfigurationError: the plan, or what came before, is none that there can be.
+      ConfigurationError: the plan, or what came before, is none that there can be, or too large to be checked.
     """
-    if record["plan"] is None or not record["private"]:
-        return Checked((), None, None)
+    try:
+        return _checked(record)
+    except ConfigurationError as error:
+        # It may quote the file.
+        raise ConfigurationError(plain(str(error))) from error
+    except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise ConfigurationError(
+            f"the plan, or what it says of what came before, is none that there can be ({type(error).__name__}: "
+            f"{shortened(str(error))}); give the statement.json of a release"
+        ) from error
+
+
+def _checked(record: dict[str, Any]) -> Checked:
+    if record["plan"] is None:
+        return Checked(tuple(_differences(record, _without_plan(record), "")), None, None)
+    check_size(record)
     plan, delta = PrivacyPlan.from_json(record["plan"]), record["delta"]
     check_delta(delta)
     data = record[DATA_FIELD]
     found = state_plan(plan, delta, _about(record))
-    if found.total is None:
+    if found.total is None and record["private"]:
         return Checked((f"private is true, but nothing can be promised: {'; '.join(found.not_private)}",), None, delta)
-    findings = [*_numbers_that_differ(record, found)]
+    if found.total is not None and not record["private"]:
+        return Checked(("private is false, but from the plan follows true",), None, delta)
+    findings = [*_numbers_that_differ(record, found), *_counts_that_differ(record)]
     if not findings:
-        of_model = {name: record[name] for name in _OF_MODEL}
         vocabulary = found.vocabulary.as_json() | {"tokenizer": record["vocabulary"]["tokenizer"]}
-        expected = whole_record(describe(_as_claimed(found, record), plan, delta, data), of_model, vocabulary)
-        expected |= {"written_by": record["written_by"]}
-        findings = list(_differences(record, json.loads(json_text(expected)), ""))
-    return Checked(tuple(findings), found.total.epsilon, delta)
+        expected = _written(describe(_as_claimed(found, record), plan, delta, data), record, vocabulary)
+        findings = list(_differences(record, expected, ""))
+    return Checked(tuple(findings), None if found.total is None else found.total.epsilon, delta)
+
+
+def _written(stated: dict[str, Any], record: dict[str, Any], vocabulary: dict[str, Any]) -> dict[str, Any]:
+    """Write what is stated as a release does, with the fields of the record that follow from nothing."""
+    whole = whole_record(stated, {name: record[name] for name in _OF_MODEL}, vocabulary)
+    written: dict[str, Any] = json.loads(json_text(whole | {"written_by": record["written_by"]}))
+    return written
+
+
+def _without_plan(record: dict[str, Any]) -> dict[str, Any]:
+    """Make the statement of a run without a ledger."""
+    phases, reasons = [Phase(**phase) for phase in _about(record)["ancestry"]], record["not_private_because"]
+    vocabulary = VocabularyOrigin.from_json(_with_fingerprints(record["vocabulary"])).as_json()
+    stated = {
+        "private": False,
+        "plan": None,
+        "delta": None,
+        DATA_FIELD: None,
+        "privacy": not_private_with_claims(NOT_PRIVATE, phases),
+        "privacy_guarantee": None,
+        **claims_as_json(phases, private=False),
+        "ancestry": as_records(phases),
+        "not_private_because": [next((one for one in WITHOUT_LEDGER if [one] == reasons), NOTHING_PROMISED)],
+    }
+    return _written(stated, record, vocabulary | {"tokenizer": record["vocabulary"]["tokenizer"]})
 
 
 def _about(record: dict[str, Any]) -> dict[str, Any]:
     """Make again what the run's ledger says, as far as its statement follows from that."""
-    vocabularies = record.get("vocabularies") or [record[ORIGIN_FIELD]]
+    vocabularies = record.get("vocabularies") or [record.get(ORIGIN_FIELD)]
     ancestry = [_with_fingerprints(phase) | {"parameters_sha256": ""} for phase in record["ancestry"]]
     about = {
         "training_data_sha256": record[DATA_FIELD],
         "ancestry": as_records([as_planned(_as_written(Phase(**phase))) for phase in ancestry]),
-        TUNING_FIELD: record[TUNING_FIELD],
+        TUNING_FIELD: record.get(TUNING_FIELD),
         ORIGIN_FIELD: vocabularies[0],
         RELEVANCE_FIELD: record.get(RELEVANCE_FIELD),
+        "experiment": {"noise_seed": "experiment"} if REPEATABLE in record["not_private_because"] else {},
     }
     return _with_fingerprints(about)
 
@@ -132,11 +155,37 @@ def _with_fingerprints(record: Any) -> Any:
 
 def _numbers_that_differ(record: dict[str, Any], found: Statement) -> Iterator[str]:
     for place, guarantee in (("privacy_guarantee", found.total), ("guarantee_of_this_run_alone", found.own)):
-        if guarantee is None or record[place] is None:
+        if guarantee is None or record.get(place) is None:
             continue
         ours = guarantee.as_json()
         for name in (*_UPPER, *_BESIDE):
             yield from _number(f"{place}.{name}", record[place].get(name), ours[name], name in _UPPER)
+
+
+def _counts_that_differ(record: dict[str, Any]) -> Iterator[str]:
+    """Hold private vocabularies and relevances of tokens to the noise that they name."""
+    of_runs = [("", record), *((f"ancestry.{number}.", one) for number, one in enumerate(record["ancestry"]))]
+    for before, one in of_runs:
+        words = {"vocabulary": one.get("vocabulary")} if before else {ORIGIN_FIELD: one.get(ORIGIN_FIELD)}
+        words |= {f"vocabularies.{number}": origin for number, origin in enumerate(one.get("vocabularies", []))}
+        for place, origin in words.items():
+            private = None if origin is None else VocabularyOrigin.from_json(origin).private
+            if private is not None:
+                claimed = dataclasses.asdict(private)
+                yield from _less_than(f"{before}{place}.guarantee", claimed, least_numbers(private))
+        place = "relevance" if before else RELEVANCE_FIELD
+        relevance = RelevanceOrigin.from_json(one.get(place))
+        if relevance is not None and relevance.private is not None:
+            private_relevance = relevance.private
+            epsilon = gaussian_epsilon(private_relevance.noise_multiplier, 1.0, private_relevance.delta)
+            claimed = dataclasses.asdict(private_relevance)
+            yield from _less_than(f"{before}{place}.guarantee", claimed, {"epsilon": epsilon})
+
+
+def _less_than(place: str, claimed: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
+    for name, value in ours.items():
+        if claimed[name] < value * (1 - _ROUNDING):
+            yield f"{place}.{name} is {claimed[name]!r}, but its noise needs {value!r}: the statement claims less"
 
 
 def _number(place: str, claimed: float | None, ours: float | None, upper: bool) -> Iterator[str]:
@@ -167,7 +216,7 @@ def _with_numbers(guarantee: Guarantee, claimed: dict[str, Any]) -> Guarantee:
 def _differences(claimed: Any, expected: Any, place: str) -> Iterator[str]:
     if isinstance(claimed, dict) and isinstance(expected, dict):
         for name in dict.fromkeys([*expected, *claimed]):
-            inner = f"{place}.{name}".lstrip(".")
+            inner = f"{place}.{plain(name)}".lstrip(".")
             if name not in claimed:
                 yield f"{inner} is missing"
             elif name not in expected:
@@ -179,8 +228,8 @@ def _differences(claimed: Any, expected: Any, place: str) -> Iterator[str]:
             [one for one in expected if one not in claimed],
             [one for one in claimed if one not in expected],
         )
-        yield from (f"{place} lacks {_short(repr(line))}" for line in lacking)
-        yield from (f"{place} has {_short(repr(line))}, which does not follow" for line in surplus)
+        yield from (f"{place} lacks {shortened(repr(line))}" for line in lacking)
+        yield from (f"{place} has {shortened(repr(line))}, which does not follow" for line in surplus)
         if claimed != expected and not lacking and not surplus:
             yield f"{place} has its lines in another order, or one of them twice"
     elif isinstance(claimed, list) and isinstance(expected, list) and len(claimed) == len(expected):
@@ -191,20 +240,4 @@ def _differences(claimed: Any, expected: Any, place: str) -> Iterator[str]:
 
 
 def _said(value: Any) -> str:
-    return "nothing" if value is None else _short(repr(value))
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 4]} ..."
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        twice = next(name for name, _ in pairs if [one for one, _ in pairs].count(name) > 1)
-        raise ValueError(f"{twice!r} is there twice")
-    return record
+    return "nothing" if value is None else shortened(repr(value))

@@ -26,7 +26,8 @@ class CheckCommand:
 
 def check(command: CheckCommand) -> int:
     """Check a statement, and say what does not follow."""
-    from fedlm.fl_core.runs.statement_check import UNCHECKED, check_statement, read_statement
+    from fedlm.fl_core.runs.statement_check import UNCHECKED, check_statement
+    from fedlm.fl_core.runs.statement_reading import plain, read_statement
 
     record = read_statement(command.statement)
     found = check_statement(record)
@@ -35,7 +36,7 @@ def check(command: CheckCommand) -> int:
     if found.findings:
         console.print(f"[red]{name}: DOES NOT HOLD[/]", soft_wrap=True, highlight=False)
         for line in found.findings:
-            console.print(f"- {escape(line)}", soft_wrap=True, highlight=False)
+            console.print(f"- {escape(plain(line))}", soft_wrap=True, highlight=False)
         return _DOES_NOT_HOLD
     if not record["private"]:
         console.print(f"{name}: promises nothing, and says so", soft_wrap=True, highlight=False)

@@ -59,6 +59,9 @@ class Blt(ToeplitzMechanism):
     def coefficients(self, options: NoSettings, rounds: int, participation: Participation) -> tuple[float, ...]:
         return optimize(rounds, participation.bounded(rounds))
 
+    def diagonal(self, coefficients: tuple[float, ...]) -> float:
+        return 1.0
+
     def column(self, coefficients: tuple[float, ...], rounds: int) -> np.ndarray:
         decays, scales = np.split(np.asarray(coefficients, np.float64), 2)
         powers = np.arange(rounds - 1)[:, None]

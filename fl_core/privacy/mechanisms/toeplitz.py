@@ -59,6 +59,17 @@ class ToeplitzNoise:
 class ToeplitzMechanism(StrategyMechanism):
     """Noise of a Toeplitz strategy."""
 
+    def check_coefficients(self, plan: NoisePlan) -> None:
+        super().check_coefficients(plan)
+        if not (np.isfinite(plan.coefficients).all() and self.diagonal(plan.coefficients) > 0):
+            raise ConfigurationError(
+                f"the coefficients of the mechanism {self.name} must be finite, and that of its diagonal above 0"
+            )
+
+    def diagonal(self, coefficients: tuple[float, ...]) -> float:
+        """Give what the strategy, or its inverse, has on its diagonal."""
+        return coefficients[0]
+
     @abstractmethod
     def column(self, coefficients: tuple[float, ...], rounds: int) -> np.ndarray:
         """Write out the first column of the strategy, float64 [rounds]."""

@@ -27,6 +27,9 @@ CLAIM_FIELD = "publisher_claim"
 """In what a checkpoint says of imported parameters: what their publisher claims, see `PublisherClaim`."""
 NOTHING_PROMISED = "it was trained without privacy"
 OF_A_PUBLISHER = "its weights were imported, and nobody has checked what their publisher promises"
+_LEDGER_MISSING = "its ledger is missing"
+WITHOUT_LEDGER = (NOTHING_PROMISED, OF_A_PUBLISHER, _LEDGER_MISSING)
+"""Why nothing is promised of a run without a ledger."""
 TUNING_FIELD = "tuning"
 """In what checkpoints and ledger say of a run: `runs`, the number of private runs that it was compared with, or
 `selection`, the private selection that it is a trial of; its ledger adds `chosen` to the best of those."""
@@ -176,7 +179,7 @@ def why_not_private(about: dict[str, Any]) -> str:
     """Say why nothing is promised of a run without a ledger, of what its checkpoint says of it."""
     if IMPORTED in about:
         return OF_A_PUBLISHER
-    return "its ledger is missing" if settings_in(about).get("privacy", "none") != "none" else NOTHING_PROMISED
+    return _LEDGER_MISSING if settings_in(about).get("privacy", "none") != "none" else NOTHING_PROMISED
 
 
 def as_records(ancestry: Sequence[Phase]) -> list[dict[str, Any]]:

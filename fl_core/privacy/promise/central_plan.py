@@ -62,11 +62,6 @@ def central_plan(
                 f"{setting('truncated_batch_size')} is {truncated_batch_size}, but must not be below "
                 f"{setting('batch_size')}, {batch_size}"
             )
-        if cycle > 1 and adjacency != "zero_out":
-            raise ConfigurationError(
-                "truncated batches with bands are accounted for parts of equal size, which one more unit would change; "
-                "give the adjacency zero_out, or the sampling poisson"
-            )
         participation = TruncatedPoissonParticipation(
             participation.sampling_probability, slots_of_part(units, cycle), truncated_batch_size, cycle=cycle
         )

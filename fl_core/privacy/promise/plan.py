@@ -76,6 +76,12 @@ class PrivacyPlan(NoisePlan):
                 "others; take zero_out"
             )
 
+        if self.adjacency == "add_or_remove" and self.participation.equal_parts:
+            raise ConfigurationError(
+                "truncated batches with bands are accounted for parts of equal size, which one more unit would change; "
+                "give the adjacency zero_out, or the sampling poisson"
+            )
+
     def as_json(self) -> dict[str, Any]:
         """Make a JSON-able dictionary, which `from_json` takes."""
         record = dataclasses.asdict(self)

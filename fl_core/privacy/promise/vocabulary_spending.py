@@ -73,6 +73,16 @@ def least_threshold(deviation: int, delta: float, words_per_client: int) -> int:
     )
 
 
+def least_numbers(private: PrivateVocabulary) -> dict[str, float]:
+    """Give the epsilon that a private vocabulary's noise keeps at what the threshold leaves of delta, and the least
+    threshold that keeps threshold_delta."""
+    deviation, delta = private.noise_multiplier * COUNT_NORM, private.threshold_delta
+    return {
+        "epsilon": gaussian_epsilon(private.noise_multiplier, 1.0, private.delta - delta),
+        "threshold": least_threshold(math.floor(deviation), delta, private.words_per_client) / COUNT_NORM,
+    }
+
+
 def vocabulary_events(origin: VocabularyOrigin, unit: str) -> tuple[Event, ...]:
     """List what a vocabulary adds to all other releases about a unit of privacy, whichever the adjacency.
 

@@ -14,12 +14,13 @@ from fedlm.commands.cli import main
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.privacy.origins.ancestry import OF_A_PUBLISHER, Phase, as_records
 from fedlm.fl_core.privacy.origins.publisher_claims import PublisherClaim
+from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, PrivateRelevance, RelevanceOrigin
 from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, PrivateVocabulary, VocabularyOrigin
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
 from fedlm.fl_core.privacy.promise.central_plan import central_plan
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.statement import state_plan
-from fedlm.fl_core.runs.published_statement import describe, statement_schema, whole_record
+from fedlm.fl_core.runs.published_statement import describe, state_release, statement_schema, whole_record
 from fedlm.fl_core.runs.statement_check import UNCHECKED
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "statement.md"
@@ -215,6 +216,9 @@ def test_an_accountant_may_be_a_little_looser_but_no_tighter(factor, expected, c
         ("[" * 100_000, "cannot be read as JSON"),
         ('{"epsilon": NaN}', "NaN is no number of JSON"),
         ('{"kind": 1, "kind": 2}', "'kind' is there twice"),
+        ('{"delta": 1e400}', "1e400 is too large a number"),
+        ('{"delta": 1' + "0" * 30 + "}", "is too large a number"),
+        ('"' + "a" * (1 << 24) + '"', "it has more than 16,777,216 bytes"),
         ("[]", "the file: [] is not of type 'object'"),
         ('{"kind": "other"}', "no statement of a release"),
     ],
@@ -230,10 +234,96 @@ def test_what_is_no_statement_is_one_line_and_status_2(content, words, check, tm
     assert said.count("\n") == 1
 
 
-def test_a_plan_that_there_cannot_be_is_no_statement(check):
-    record = statement(GAUSSIAN)
-    for place, value in ((("plan", "mechanism"), "magic"), (("plan", "participation", "kind"), "epochs")):
-        assert check(changed(record, place, value))[0] == 2
+TRUNCATED = central_plan(1000, 20, 30, 1.5, truncated_batch_size=60, adjacency="zero_out")
+BANDED = PrivacyPlan("banded", 4, 3.0, BoundedParticipation(2, 2), coefficients=(1.0, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("plan", "place", "value", "words"),
+    [
+        (GAUSSIAN, ("mechanism",), "magic", "must be one of"),
+        (GAUSSIAN, ("participation", "kind"), "epochs", "not a plan of a private run"),
+        (GAUSSIAN, ("participation", "max_participations"), 1.5, "is not of type 'integer'"),
+        (GAUSSIAN, ("participation", "max_participations"), 2.0, "must be a whole number or None"),
+        (GAUSSIAN, ("participation", "min_separation"), True, "is not of type 'integer'"),
+        # As if no batch ever lost an example.
+        (TRUNCATED, ("participation", "population"), None, "is not of type 'integer'"),
+        (TRUNCATED, ("participation", "population"), 0, "must be at least 1"),
+        # As if one more example fitted into equal parts.
+        (TRUNCATED, ("participation", "cycle"), 2, "accounted for parts of equal size"),
+        # As if a strategy of nothing gave nothing away.
+        (BANDED, ("coefficients",), [0.0, 0.0], "that of its diagonal above 0"),
+    ],
+)
+def test_a_plan_that_there_cannot_be_is_no_statement(plan, place, value, words, check):
+    record = changed(statement(plan), ("plan", *place), value)
+    if place == ("participation", "cycle"):
+        record["plan"]["adjacency"] = "add_or_remove"
+    status, said = check(record)
+    assert (status, words in said, said.count("\n")) == (2, True, 1), said
+
+
+@pytest.mark.parametrize(
+    ("plan", "changes", "words"),
+    [
+        (GAUSSIAN, {"rounds": 10**8}, "100,000,000 rounds, but 10,000,000 at most"),
+        (GAUSSIAN, {"rounds": 10**400}, "is too large a number"),
+        (PrivacyPlan("tree", 9, 3.0, BoundedParticipation()), {"rounds": 10**6}, "additions that the sensitivity"),
+        (PrivacyPlan("tree", 9, 3.0, BoundedParticipation(1, 9)), {"rounds": 10**6}, "additions that the sensitivity"),
+    ],
+)
+def test_a_plan_that_would_take_hours_is_refused(plan, changes, words, check):
+    record = statement(plan)
+    record["plan"] |= changes
+    if plan.participation.min_separation > 1:
+        record["plan"]["participation"]["min_separation"] = 10**5
+    status, said = check(record)
+    assert (status, words in said, said.count("\n")) == (2, True, 1), said
+
+
+def test_many_trainings_or_words_are_refused(check):
+    record = statement(*PLANS["composed"][:1], **PLANS["composed"][1])
+    many = changed(record, ("ancestry",), record["ancestry"] * 51)
+    assert "51 trainings before this one, but 50 at most" in check(many)[1]
+    words = changed(record, ("vocabulary_origin", "guarantee", "words_per_client"), 10**9)
+    assert "1,000,000,000 words of one client in a private vocabulary, but 1,000,000 at most" in check(words)[1]
+
+
+def test_what_cannot_be_computed_is_no_statement(check):
+    for plan, place, value in (
+        (PrivacyPlan("blt", 4, 3.0, BoundedParticipation(2), coefficients=(0.5, 0.1)), ("coefficients",), [0.5]),
+        (GAUSSIAN, ("unit",), ""),
+    ):
+        assert check(changed(statement(plan), ("plan", *place), value))[0] == 2
+    assert check(changed(statement(GAUSSIAN), ("tuning",), {"chosen": True}))[0] == 2
+    deep = json.dumps(changed(statement(GAUSSIAN), ("vocabulary", "more"), "here")).replace(
+        '"here"', "[" * 600 + "]" * 600
+    )
+    assert check(deep)[0] in (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("epsilon", 0.5), ("threshold", 5.0), ("threshold_delta", 1e-60), ("noise_multiplier", 1.0)]
+)
+def test_a_private_vocabulary_is_held_to_its_noise(field, value, check):
+    """With its sentences and the epsilon of everything as if it were true."""
+    guarantee = dataclasses.replace(PRIVATE_WORDS.private, **{field: value})
+    record = statement(GAUSSIAN, **{ORIGIN_FIELD: dataclasses.replace(PRIVATE_WORDS, private=guarantee).as_json()})
+    status, said = check(record)
+    assert (status, "but its noise needs" in said) == (1, True), said
+    before = BEFORE._replace(vocabulary=dataclasses.replace(PRIVATE_WORDS, private=guarantee).as_json())
+    status, said = check(statement(GAUSSIAN, ancestry=as_records([before])))
+    assert (status, "ancestry.0.vocabulary.guarantee." in said) == (1, True), said
+
+
+def test_private_relevances_are_held_to_their_noise(check):
+    for epsilon, expected in ((2.5, 0), (1.5, 1)):
+        relevance = RelevanceOrigin("private", "0" * 64, PrivateRelevance(epsilon, 1e-9, 3.0, 20))
+        status, said = check(statement(GAUSSIAN, **{RELEVANCE_FIELD: relevance.as_json()}))
+        assert (status, "relevance_origin.guarantee.epsilon is 1.5, but its noise needs" in said) == (
+            expected,
+            bool(expected),
+        ), said
 
 
 def test_who_promises_nothing_may_say_so(check):
@@ -242,3 +332,38 @@ def test_who_promises_nothing_may_say_so(check):
     assert check(repeatable)[0] == 0
     assert check(changed(repeatable, ("private",), True))[0] in (1, 2)
     assert math.isfinite(statement(GAUSSIAN)["privacy_guarantee"]["epsilon"])
+
+
+def without_ledger(**about):
+    stated = state_release(about, None)
+    of_model = {"model": "cifg_tiny", "parameters_sha256": "0" * 64}
+    vocabulary = VocabularyOrigin("training data", text=TEXT).as_json() | {"tokenizer": "not published"}
+    return json.loads(json_text(whole_record(stated, of_model, vocabulary)))
+
+
+@pytest.mark.parametrize("about", [{}, {"ancestry": as_records([BEFORE, IMPORTED])}, {"imported": {"a": 1}}])
+def test_who_promises_nothing_claims_nothing_beside_it(about, check):
+    plain = without_ledger(**about)
+    status, said = check(plain)
+    assert (status, "promises nothing, and says so" in said) == (0, True), said
+    repeatable = statement(GAUSSIAN, experiment={"noise_seed": "experiment"})
+    for record in (plain, repeatable):
+        for field, value in (
+            ("privacy", "NOT PRIVATE in name alone: it has (epsilon = 0.1, delta = 1e-09)-differential privacy"),
+            ("not_private_because", ["of words: epsilon is 0.1"]),
+            ("accountant", "epsilon is 0.1"),
+            ("publisher_claims", [{"statement": "epsilon is 0.1, and fedlm has checked it"}]),
+            ("vocabulary", {"tokenizer": "published", "statement": "epsilon is 0.1"}),
+        ):
+            assert check(record | {field: value})[0] in (1, 2), field
+
+
+def test_a_statement_gives_no_commands_to_a_terminal(check):
+    record = statement(GAUSSIAN)
+    hostile = "\x1b[2J\nstatement.json: epsilon = 0.1 at delta = 1e-05 follows from the plan"
+    status, said = check(changed(record, ("vocabulary", hostile), 1))
+    assert status == 1
+    assert "\x1b" not in said
+    assert said.count("\n") == 2
+    status, said = check(changed(record, ("plan", "participation", hostile), 1))
+    assert (status, "\x1b" in said, said.count("\n")) == (2, False, 1)

@@ -19,7 +19,8 @@ from fedlm.fl_core.privacy.promise.private_selection import SelectionEvent, comp
 from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release
 from fedlm.fl_core.runs.publishing import publish
 from fedlm.fl_core.runs.recorded_runs import find_runs
-from fedlm.fl_core.runs.statement_check import check_statement, read_statement
+from fedlm.fl_core.runs.statement_check import check_statement
+from fedlm.fl_core.runs.statement_reading import read_statement
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.in_memory import InMemoryText
