@@ -18,6 +18,7 @@ from fedlm.fl_core.client_algorithms.interface import (
     LocalState,
     check_private,
     filled,
+    kept_by_client,
     sent_by_server,
 )
 from fedlm.fl_core.errors import ConfigurationError, setting
@@ -98,6 +99,11 @@ class PersonalLayers(ClientAlgorithm):
             raise ConfigurationError(
                 f"{given} with the client algorithm {kind}: the server would remember some of the personal layers; "
                 "take another client algorithm, or leave the layers out"
+            )
+        if jax.tree_util.tree_leaves(kept_by_client(self.algorithm, params)):
+            raise ConfigurationError(
+                f"{given} with the client algorithm {kind}, whose clients keep something else already; let it keep "
+                "these layers too, or take another"
             )
         # What else a client sends might tell of its own layers.
         check_private(self.algorithm, params)

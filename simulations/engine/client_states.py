@@ -39,6 +39,8 @@ class ClientStates:
             if path is not None:
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._file = sqlite3.connect(":memory:" if path is None else path, isolation_level=None)
+            # Else a loss of power may take back what was committed last, also after its checkpoint was written.
+            self._file.execute("PRAGMA synchronous = EXTRA")
             self._file.execute(
                 "CREATE TABLE IF NOT EXISTS states (client INTEGER, round INTEGER, state BLOB, "
                 "PRIMARY KEY (client, round)) WITHOUT ROWID"

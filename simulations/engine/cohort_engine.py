@@ -257,10 +257,14 @@ def _run_device_chunk(
         key = jax.random.fold_in(setting.upload_key, inputs.client)
         compressed = compress_update(work.compressor, key, delta)
         received = decompress_update(work.compressor, key, compressed, delta)
+        kept = algorithm.keep(lane.local)
+        if keeps:
+            # A device whose layers are ruined sends nothing.
+            whole = all_finite(kept)
+            received = jax.tree_util.tree_map(lambda leaf: jnp.where(whole, leaf, jnp.nan), received)
         examples = jnp.asarray(inputs.num_examples)
         update = contribution(received, examples, lane.sums, work.rules, clip_norm=setting.clip_norm)
-        kept = algorithm.keep(lane.local)
-        counts = (update.dropped == 0) & all_finite(kept) & inputs.last
+        counts = (update.dropped == 0) & inputs.last
         update = jax.tree_util.tree_map(lambda leaf: jnp.where(inputs.last, leaf, jnp.zeros_like(leaf)), update)
         return _Reported(update, kept, counts)
 

@@ -30,6 +30,7 @@ def test_clients_keep_the_last_and_new_ones_have_the_first(tmp_path):
     with contextlib.closing(ClientStates(tmp_path / "file")) as kept:
         kept.write(0, np.array([7, 3]), states(5, 2))
         kept.write(1, np.array([3]), states(6, 1))
+        assert kept._file.execute("PRAGMA synchronous").fetchone() == (3,)
         assert read(kept, 3, 4, 7) == ([6, 0, 5], [-6, 1, -5])
         assert [kept.has(client) for client in (3, 4, 7)] == [True, False, True]
         assert kept.read(np.array([3]), FIRST, room=4)["a"].tolist() == [[6, 6], [0, 0], [0, 0], [0, 0]]

@@ -1,6 +1,7 @@
 """Layers that stay with clients: what travels, what stays, and what is refused."""
 
 import contextlib
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -101,6 +102,27 @@ def test_an_update_that_does_not_count_leaves_what_its_client_kept():
     assert np.sum(np.any(heads != PARAMS["head"], axis=(1, 2))) <= 8 - cohort.aggregate.dropped
 
 
+class Ruining(PersonalLayers):
+    """What clients would keep is not finite, though what they send is."""
+
+    def keep(self, local):
+        return jax.tree_util.tree_map(lambda leaf: leaf * jnp.inf, super().keep(local))
+
+
+def test_who_cannot_keep_its_layers_sends_nothing():
+    settings = small.deployment(**PERSONAL)
+    work = work_of(settings)
+    training = dataclasses.replace(work.training, algorithm=Ruining(PLAIN_SGD, ("head",)))
+    loop = InProcessRunner(ClientProgram(MODEL, training, work.compressor), work.rules, DATA.sequences)
+    with contextlib.closing(ClientStates()) as states:
+        ruining = dataclasses.replace(work, training=training)
+        engine = CohortEngine(ruining, DATA, small.LENGTH, devices=jax.devices()[:1], states=states)
+        expected, found = (after_rounds(settings, runner, rounds=1)[1].aggregate.dropped for runner in (loop, engine))
+        assert found == expected == 8
+        heads = states.read(np.arange(small.CLIENTS), FIRST)["head"]
+    np.testing.assert_array_equal(heads, np.broadcast_to(PARAMS["head"], heads.shape))
+
+
 def test_layers_are_named_by_parameters_or_what_these_begin_with():
     params = {"blocks": [{"a": jnp.zeros(1)}, {"a": jnp.zeros(2)}], "blocks_too": jnp.zeros(3)}
     kept = PersonalLayers(PLAIN_SGD, ("blocks.1",)).init_client(params)
@@ -122,6 +144,10 @@ def test_layers_are_named_by_parameters_or_what_these_begin_with():
             "client algorithm MimeLite: the server would remember some of",
         ),
         (PersonalLayers(REMEMBERING, ("head",)), "client algorithm Remembering: the server would remember"),
+        (
+            PersonalLayers(PersonalLayers(PLAIN_SGD, ("head",)), ("table",)),
+            "client algorithm PersonalLayers, whose clients keep something else already",
+        ),
     ],
 )
 def test_what_cannot_stay_with_clients_is_refused(algorithm, told):
