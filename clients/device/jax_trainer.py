@@ -67,6 +67,10 @@ class JaxTrainer:
         software = f"fedlm {VERSION}"
         return messages.CheckInRequest(client_version=software, models=self._allowed.models, algorithms=algorithms)
 
+    def depends_on(self, asked: messages.RoundConfiguration, examples: object) -> object:
+        kept = self._kept.name(asked)
+        return examples if kept is None else (examples, kept)
+
     async def fetch(self, asked: messages.RoundConfiguration, fetch: Fetch) -> bytearray:
         """Fetch the tokenizer, where it is not there yet, and give the server's parameters."""
         digest = asked.vocabulary.digest

@@ -150,6 +150,7 @@ def test_an_aggregator_alone_that_is_asked_to_end_hands_over_what_it_has(tmp_pat
     SqlState(database).claim("run")
     content = b"".join(pack_parameters(what.model.init(jax.random.key(0))))
     round_ = SharedRound("aa" * 16, 0, 0, 0.1, 0.1, 2, 1, 1, 3, agreement(what), "", "selecting", 600.0)
+    named = set()
 
     async def until(reached):
         # In another thread: the aggregator and the client need this one. There is no coordinator, by whose clock a
@@ -162,6 +163,8 @@ def test_an_aggregator_alone_that_is_asked_to_end_hands_over_what_it_has(tmp_pat
         endpoints = small.endpoints(settings, free_port)
         aggregating = asyncio.create_task(aggregate(what, tmp_path / "aggregator", endpoints, url))
         clients = [small.make_client(free_port, tmp_path, one) for one in range(reports)]
+        for one in clients:
+            one._trainer.depends_on = lambda asked, examples: named.add(asked.run)
         async with asyncio.timeout(small.PATIENCE):
             await until(lambda: shared.current()[1])
             shared.open(round_._replace(parameters=shared.put(content)))
@@ -174,6 +177,7 @@ def test_an_aggregator_alone_that_is_asked_to_end_hands_over_what_it_has(tmp_pat
     with contextlib.closing(database):
         asyncio.run(go())
         assert [one.reports for one in shared.partial_sums(round_.token)] == [1] * reports
+        assert named == ({"run"} if reports else set())
         assert shared.tally(round_.token).phase == "selecting"
 
 

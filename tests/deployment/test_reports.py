@@ -146,6 +146,19 @@ def test_a_round_short_of_reports_is_abandoned_and_nothing_of_it_counts(tmp_path
     in_round(tmp_path, scenario, minimum_reports=2)
 
 
+def test_every_run_has_a_name_of_its_own_that_its_rounds_tell(tmp_path):
+    """By it devices know that what they keep is of another run, however alike."""
+    names = []
+
+    async def scenario(round_):
+        names.append((await round_.select("client")).run)
+
+    for folder in ("one", "two", "two"):
+        in_round(tmp_path / folder, scenario, compiled=False)
+    assert all(names)
+    assert names[0] != names[1] == names[2]
+
+
 def test_a_round_waits_for_its_first_client_as_long_as_it_takes(tmp_path):
     async def scenario(round_):
         await asyncio.sleep(0.6)

@@ -187,9 +187,10 @@ class Client:
     async def _take_part_in(self, channel: Channel, asked: messages.RoundConfiguration) -> float:
         deadline = time.monotonic() + _seconds_of(asked.seconds)
         examples = self._trainer.text.version()
+        device = self._trainer.depends_on(asked, examples)
         header = _Outcome(attempt=asked.attempt, upload_id=secrets.token_bytes(16))
         try:
-            if reason := self._participation.may(asked, examples):
+            if reason := self._participation.may(asked, device):
                 self._notice(f"round {asked.round_number}: it does not take part, since {reason}")
                 raise EndedError(_Outcome.NOT_ALLOWED)
             update: Update | None = await self._train(channel, asked, examples, deadline)
@@ -198,7 +199,7 @@ class Client:
             update, header.outcome = None, ended.outcome
         if not self._limits.keep_model:
             self._download = None
-        parts = _parts(header, update, lambda: self._participation.take(asked, examples))
+        parts = _parts(header, update, lambda: self._participation.take(asked, device))
         reply = await self._send(channel, parts, deadline)
         self._tell_owner(asked.round_number, header.outcome, reply)
         return _seconds_of(reply.come_back_seconds)
@@ -221,6 +222,7 @@ class Client:
             return await self._fetch(channel, description, most, option)
 
         fetched: Any = await self._trainer.fetch(asked, fetch)
+        device = self._trainer.depends_on(asked, examples)
 
         def train() -> Update:
             until = min(deadline, time.monotonic() + self._limits.max_training_seconds)
@@ -228,7 +230,7 @@ class Client:
                 asked,
                 examples,
                 self._limits.max_batches,
-                lambda: self._participation.tell(asked, examples),
+                lambda: self._participation.tell(asked, device),
                 lambda: self._before_step(until),
             )
             return self._trainer.train(of_round, fetched)

@@ -65,12 +65,12 @@ class OwnParticipation:
         self._path, self._accept, self._require = path, accept_plan, require_plan
         self._kept: dict[str, Any] = {}
 
-    def may(self, configuration: messages.RoundConfiguration, examples: object) -> str:
+    def may(self, configuration: messages.RoundConfiguration, device: object) -> str:
         """Hold what a server asks for to the plan.
 
         Args:
           configuration: what it asks for; not trusted.
-          examples: the version of the device's text.
+          device: names what else an update follows from, see `Trainer.depends_on`.
 
         Returns:
           Why not, in a few words; empty where the device may take part.
@@ -112,23 +112,23 @@ class OwnParticipation:
                 f"the server shows a plan that allows more ({plan.words}) than the one that it showed first "
                 f"({known[name].words}){_ADVICE}"
             )
-        return _why_not(plan, _of(record, name), configuration.round_number, _digest(configuration, examples))
+        return _why_not(plan, _of(record, name), configuration.round_number, _digest(configuration, device))
 
-    def tell(self, configuration: messages.RoundConfiguration, examples: object) -> None:
+    def tell(self, configuration: messages.RoundConfiguration, device: object) -> None:
         """Count what training came to, which goes to a server before it says whether it wants the update; see
         `take`."""
         if not configuration.HasField("participation"):
             return
-        record, name, digest = self._read(), configuration.population, _digest(configuration, examples)
+        record, name, digest = self._read(), configuration.population, _digest(configuration, device)
         found = _of(record, name)
         if digest not in found["told"] and digest not in found["taken"].values():
             record[name] = found | {"told": [*found["told"], digest]}
             self._write(record)
 
-    def take(self, configuration: messages.RoundConfiguration, examples: object) -> None:
+    def take(self, configuration: messages.RoundConfiguration, device: object) -> None:
         """Count a round that an update goes to; when this returns, it is on disk. Raises ClientError where it cannot
         be written."""
-        record, name, digest = self._read(), configuration.population, _digest(configuration, examples)
+        record, name, digest = self._read(), configuration.population, _digest(configuration, device)
         found = _of(record, name)
         taken = found["taken"] | {str(configuration.round_number): digest}
         record[name] = found | {"taken": taken, "told": [one for one in found["told"] if one != digest]}
@@ -207,11 +207,15 @@ def _read_plan(configuration: messages.RoundConfiguration) -> ShownPlan | None:
     return ShownPlan(shown.rounds, most, shown.min_separation)
 
 
-def _digest(configuration: messages.RoundConfiguration, examples: object) -> str:
-    """Name all that an update follows from."""
+def request_of(configuration: messages.RoundConfiguration) -> bytes:
+    """Give the bytes of all of a request that an update follows from."""
     asked = messages.RoundConfiguration()
     asked.CopyFrom(configuration)
     for name in ("attempt", "seconds", "population", "participation"):
         asked.ClearField(name)
-    content = asked.SerializeToString(deterministic=True) + repr(examples).encode()
-    return hashlib.sha256(content).hexdigest()
+    return asked.SerializeToString(deterministic=True)
+
+
+def _digest(configuration: messages.RoundConfiguration, device: object) -> str:
+    """Name all that an update follows from."""
+    return hashlib.sha256(request_of(configuration) + repr(device).encode()).hexdigest()

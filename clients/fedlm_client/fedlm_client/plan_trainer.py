@@ -65,6 +65,9 @@ class PlanTrainer:
     def introduce(self) -> messages.CheckInRequest:
         return messages.CheckInRequest(client_version=f"fedlm-client {VERSION}", needs_plan=True)
 
+    def depends_on(self, asked: messages.RoundConfiguration, examples: object) -> object:
+        return examples
+
     async def fetch(self, asked: messages.RoundConfiguration, fetch: Fetch) -> Fetched:
         if not asked.HasField("plan"):
             raise ClientError(

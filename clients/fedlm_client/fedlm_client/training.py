@@ -99,6 +99,11 @@ class Trainer(Protocol):
         """Say what it can train, for a check-in."""
         ...
 
+    def depends_on(self, asked: messages.RoundConfiguration, examples: object) -> object:
+        """Name all on this device that an update follows from, the version of its text among it: with the same name the
+        same request gets the same update. Raises ClientError where that cannot be read."""
+        ...
+
     async def fetch(self, asked: messages.RoundConfiguration, fetch: Fetch) -> Any:
         """Fetch what a round needs, and check it; no text is looked at. Raises ClientError where it refuses."""
         ...

@@ -210,8 +210,9 @@ class Aggregator:
             await asyncio.sleep(_BEAT_SECONDS)
             return
         total = await asyncio.to_thread(self._sum, plan, found.clip_norm)
+        run = await asyncio.to_thread(self._service.state.run)
         now = asyncio.get_running_loop().time()
-        attempt = Attempt(plan, parameters, total, now, now + found.seconds_left, token)
+        attempt = Attempt(plan, parameters, total, now, now + found.seconds_left, token, run)
         self._shard = self._collecting = Shard(attempt, self._shared, self._name)
         event("shard_opened", round=found.round_number, attempt=found.token, aggregator=self._name)
 

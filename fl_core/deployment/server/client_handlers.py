@@ -183,6 +183,7 @@ class ClientHandlers:
             seconds=attempt.deadline - asyncio.get_running_loop().time(),
             population=self._offer.population,
             participation=self._offer.participation,
+            run=attempt.run,
         )
 
     async def download(

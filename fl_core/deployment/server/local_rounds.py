@@ -221,6 +221,7 @@ class LocalRounds:
         """Prepare; nothing is selected before `collect`."""
         self.registry, self._state, self._rules = service.registry, service.state, service.rules
         self._receiver, self._pacing = service.receiver, service.pacing
+        self._run = service.state.run()
         self._collecting: LocalCollection | None = None
         self._latest: RoundProgress | None = None
         self._next_round, self._clock = 0, asyncio.get_running_loop().time
@@ -290,7 +291,7 @@ class LocalRounds:
           DrainedError: the server is going down, and nobody was selected yet.
         """
         rules = self._rules.for_cohort(len(plan.clients)) if len(plan.clients) else self._rules
-        attempt = Attempt(plan, parameters, total, self._clock())
+        attempt = Attempt(plan, parameters, total, self._clock(), run=self._run)
         collection = LocalCollection(attempt, rules, lambda number: self.registry.comes_last(number, plan.round_number))
         self._next_round, self._collecting = plan.round_number, collection
         event("round_opened", round=plan.round_number, attempt=attempt.token.hex())

@@ -50,6 +50,11 @@ class SqlState:
                     "to this run's folder, or a new one for a new run"
                 )
 
+    def run(self) -> str:
+        """Give the name of the run that this state is of; empty before it is claimed."""
+        with self._database.reading() as connection:
+            return connection.scalar(sql.select(RUNS.c.run)) or ""
+
     def enter(self, known: Sequence[str], name: str) -> bool:
         """Enter a process that goes on with the claimed run; see `fedlm.fl_core.runs.lineage.CommonPlace.enter`."""
         with self._database.writing() as connection:

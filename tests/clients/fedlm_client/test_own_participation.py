@@ -47,12 +47,12 @@ def models(count):
 class Hostile:
     """Handlers of a server that asks for whatever rounds it likes, and says that it wants all updates."""
 
-    def __init__(self, *wanted, status="ACCEPTED", want_bytes=True):
+    def __init__(self, *wanted, status="ACCEPTED", want_bytes=True, settings=SETTINGS):
         self.wanted, self.status, self.want_bytes = list(wanted), status, want_bytes
         self.outcomes, self.updates, self.next = [], [], 0
         self.models = models(2)
         self.vocabulary = ServedArtifact([b'{"kind": "numbers"}'], "tokenizer", 4096)
-        self.program = write_training_program(SETTINGS.model, small.task(SETTINGS).model, SETTINGS.training)
+        self.program = write_training_program(settings.model, small.task(settings).model, settings.training)
 
     async def check_in(self, peer, request):
         if self.next == len(self.wanted):
@@ -165,6 +165,18 @@ def test_an_attempt_that_is_made_again_gets_the_same_update_and_nothing_else(tmp
     changed = Hostile(asked(4))
     meet(changed, tmp_path)
     assert changed.outcomes == ["NOT_ALLOWED"]
+
+
+def test_with_layers_of_its_own_too_an_attempt_that_is_made_again_gets_the_same_update(tmp_path):
+    personal = small.deployment(chunk_bytes=4096, personal_layers=("head",))
+    # What the first request began with is gone after another one, so that it would get another update.
+    hostile = Hostile(asked(4), asked(4), asked(9), asked(9), asked(4), settings=personal)
+    meet(hostile, tmp_path)
+    assert hostile.outcomes == ["TRAINED"] * 4 + ["NOT_ALLOWED"]
+    first, again, second, again_second = hostile.updates
+    assert first == again
+    assert second == again_second
+    assert first != second
 
 
 class Late(Hostile):

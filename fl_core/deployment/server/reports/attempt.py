@@ -33,6 +33,7 @@ class Attempt:
     opened: float  # when it was opened, then when its first client was selected, by the loop's clock
     deadline: float = math.inf  # when reports are refused, by the loop's clock
     token: bytes = field(default_factory=lambda: secrets.token_bytes(16))  # its name, which nobody can guess
+    run: str = ""  # the name of its run, which no other has
     participants: dict[int, Participant] = field(default_factory=dict)
     accepted: list[int] = field(default_factory=list)  # numbers of the clients whose reports count
     declined: int = 0  # selected clients that answered without an update
