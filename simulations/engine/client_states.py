@@ -51,7 +51,9 @@ class ClientStates:
                     f"{path}: has what clients kept in {seen} rounds, but the run goes on after {rounds}; put back the "
                     "file that belongs to the run"
                 )
-            self._file.execute("DELETE FROM states WHERE round >= ?", (rounds,))
+            with self._transaction():
+                self._file.execute("DELETE FROM states WHERE round >= ?", (rounds,))
+                self._file.execute(f"PRAGMA user_version = {rounds}")
 
     def close(self) -> None:
         """Close the file; what is kept in memory is lost."""

@@ -46,6 +46,8 @@ def test_a_run_that_goes_back_has_what_was_kept_then(tmp_path):
         assert file.execute("SELECT round FROM states ORDER BY round").fetchall() == [(1,), (2,), (3,), (4,)]
     with contextlib.closing(ClientStates(path, rounds=2)) as kept:
         assert read(kept, 1) == ([1], [-1])
+    with pytest.raises(CheckpointError, match="kept in 2 rounds, but the run goes on after 5"):
+        ClientStates(path, rounds=5)
     with contextlib.closing(ClientStates(path)) as kept:
         assert read(kept, 1) == ([0], [1])
 
