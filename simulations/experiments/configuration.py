@@ -4,11 +4,11 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from fedlm.fl_core.composed_settings import PartSettings, check_parts, check_value_types, compose, path_settings
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.number_ranges import Count, CountOrZero, NotNegative, Positive, PositiveOrInfinite, Seed
+from fedlm.fl_core.number_ranges import Count, CountOrZero, Positive, PositiveOrInfinite, Seed
 from fedlm.fl_core.privacy.settings import PrivacyName, PrivacySettings
 from fedlm.fl_core.rounds.server_optimizers import DEFAULT_SERVER_RATE
 from fedlm.fl_core.rounds.settings import TrainingSettings
@@ -17,10 +17,7 @@ from fedlm.fl_core.runs.capabilities.reattention import ReattentionSettings
 from fedlm.fl_core.runs.capabilities.warm_start_settings import WarmStartSettings
 from fedlm.simulations.engine.cohort_settings import CohortSettings
 from fedlm.simulations.evaluation.canaries import AuditSettings
-
-if TYPE_CHECKING:
-    # A run without privacy need not load the libraries of privacy.
-    from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
+from fedlm.simulations.experiments.tuning import SelectionSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,51 +95,6 @@ class Experiment(RunSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectionSettings:
-    """Private selection: the best of a random number of runs, at a stated price."""
-
-    private_selection: Literal["none", "poisson", "truncated_negative_binomial"] = "none"
-    """Keep only the best of a secret random number of runs, with a statement that includes what the choice costs
-    (Papernot and Steinke 2022). Each run is a random one of the combinations of models and learning rates, with a seed
-    and noise of its own. The best one has the lowest held-out loss. The distribution of the number:
-    truncated_negative_binomial costs least, and gives at least one run; poisson varies less, and may give none. A
-    target-epsilon includes the choice. none: train every combination with every seed; choosing among them is not
-    accounted."""
-    expected_trials: Positive = 10.0
-    """How many runs a private selection trains on average."""
-    selection_eta: NotNegative = 1.0
-    """Shape of the truncated negative binomial distribution: 1 is the geometric one; smaller costs less and varies
-    more, down to 0, the logarithmic one."""
-
-    def __post_init__(self) -> None:
-        check_value_types(self)
-        for name, unused in (
-            ("expected_trials", self.private_selection == "none"),
-            ("selection_eta", self.private_selection != "truncated_negative_binomial"),
-        ):
-            if unused and getattr(self, name) != getattr(type(self), name):
-                raise ConfigurationError(
-                    f"{setting(name)} is {getattr(self, name)}, which does nothing with {setting('private_selection')} "
-                    f"{self.private_selection}; leave it out"
-                )
-        self.law()
-
-    def law(self) -> "TrialsLaw | None":
-        """Make the distribution of the number of runs; None where there is no private selection.
-
-        Raises:
-          ConfigurationError: a number is out of range.
-        """
-        if self.private_selection == "none":
-            return None
-        # The libraries of privacy take a while to load.
-        from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
-
-        poisson = self.private_selection == "poisson"
-        return TrialsLaw(self.private_selection, self.expected_trials, None if poisson else self.selection_eta)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Comparison(RunSettings):
     """Several models, each trained with all combinations of rates, privacy and seeds.
 
@@ -177,7 +129,9 @@ class Comparison(RunSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_selection()
+        varied = {name: getattr(self, name) for name in ("mechanisms", "epsilons", "seeds")}
+        given = {name: value for name, value in varied.items() if value != getattr(type(self), name)}
+        self.selection.check_runs(self.privacy, given, audited=self.audit.audit_canaries > 0)
         self._check_halvings()
         for name in ("models", "client_learning_rates", "server_learning_rates", "seeds"):
             values = getattr(self, name)
@@ -185,31 +139,6 @@ class Comparison(RunSettings):
                 raise ConfigurationError(
                     f"{setting(name)} is {values}, but must name at least one value, each only once"
                 )
-
-    def _check_selection(self) -> None:
-        if self.selection.private_selection == "none":
-            return
-        for name, default in (("mechanisms", ()), ("epsilons", ()), ("seeds", type(self).seeds)):
-            if getattr(self, name) != default:
-                raise ConfigurationError(
-                    f"{setting(name)} is {getattr(self, name)}, but a private selection has runs of one privacy, each "
-                    f"with a seed of its own; leave {name} out"
-                )
-        if not self.privacy.is_private or self.privacy.noise_seed != "entropy":
-            raise ConfigurationError(
-                f"{setting('private_selection')} needs runs that are private: give {setting('privacy')}, and no "
-                f"{setting('noise_seed')}, or leave it out"
-            )
-        if self.privacy.target_rho is not None:
-            raise ConfigurationError(
-                f"{setting('target_rho')} does not express a private selection; give {setting('target_epsilon')} or "
-                f"{setting('noise_multiplier')}"
-            )
-        if self.audit.audit_canaries:
-            raise ConfigurationError(
-                f"{setting('audit_canaries')}: an audit is of one run, and does not fit a private selection; leave one "
-                "of them out"
-            )
 
     def _check_halvings(self) -> None:
         if 2**self.halvings > self.rounds:

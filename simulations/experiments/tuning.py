@@ -1,9 +1,14 @@
-"""What a run is compared with, as its ledger says, and what choosing it costs."""
+"""What a run is compared with, as its ledger says, and how the best of several is chosen at a stated price."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
+from fedlm.fl_core.composed_settings import check_value_types
+from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.number_ranges import NotNegative, Positive
 from fedlm.fl_core.privacy.origins.ancestry import TUNING_FIELD
+from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.runs.capabilities.interface import Capability
 
 if TYPE_CHECKING:
@@ -25,3 +30,82 @@ class ComparedWith(Capability):
 
     def about(self) -> dict[str, Any]:
         return {TUNING_FIELD: self._tuning}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionSettings:
+    """Private selection: the best of a random number of runs, at a stated price."""
+
+    private_selection: Literal["none", "poisson", "truncated_negative_binomial"] = "none"
+    """Keep only the best of a secret random number of runs, with a statement that includes what the choice costs
+    (Papernot and Steinke 2022). Each run is a random one of the combinations of models and learning rates, with a seed
+    and noise of its own. The best one has the lowest held-out loss. The distribution of the number:
+    truncated_negative_binomial costs least, and gives at least one run; poisson varies less, and may give none. A
+    target-epsilon includes the choice. none: train every combination with every seed; choosing among them is not
+    accounted."""
+    expected_trials: Positive = 10.0
+    """How many runs a private selection trains on average."""
+    selection_eta: NotNegative = 1.0
+    """Shape of the truncated negative binomial distribution: 1 is the geometric one; smaller costs less and varies
+    more, down to 0, the logarithmic one."""
+
+    def __post_init__(self) -> None:
+        check_value_types(self)
+        for name, unused in (
+            ("expected_trials", self.private_selection == "none"),
+            ("selection_eta", self.private_selection != "truncated_negative_binomial"),
+        ):
+            if unused and getattr(self, name) != getattr(type(self), name):
+                raise ConfigurationError(
+                    f"{setting(name)} is {getattr(self, name)}, which does nothing with {setting('private_selection')} "
+                    f"{self.private_selection}; leave it out"
+                )
+        self.law()
+
+    def law(self) -> "TrialsLaw | None":
+        """Make the distribution of the number of runs; None where there is no private selection.
+
+        Raises:
+          ConfigurationError: a number is out of range.
+        """
+        if self.private_selection == "none":
+            return None
+        # The libraries of privacy take a while to load.
+        from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
+
+        poisson = self.private_selection == "poisson"
+        return TrialsLaw(self.private_selection, self.expected_trials, None if poisson else self.selection_eta)
+
+    def check_runs(self, privacy: PrivacySettings, given: Mapping[str, Any], *, audited: bool) -> None:
+        """Refuse runs that no private selection can be of.
+
+        Args:
+          privacy: of the runs.
+          given: settings that a selection has no use for, and that are not their defaults.
+          audited: whether runs have canaries.
+
+        Raises:
+          ConfigurationError: there is a private selection, and the runs do not fit it.
+        """
+        if self.private_selection == "none":
+            return
+        for name, value in given.items():
+            raise ConfigurationError(
+                f"{setting(name)} is {value}, but a private selection has runs of one privacy, each with a seed of its "
+                f"own; leave {name} out"
+            )
+        if not privacy.is_private or privacy.noise_seed != "entropy":
+            raise ConfigurationError(
+                f"{setting('private_selection')} needs runs that are private: give {setting('privacy')}, and no "
+                f"{setting('noise_seed')}, or leave it out"
+            )
+        if privacy.target_rho is not None:
+            raise ConfigurationError(
+                f"{setting('target_rho')} does not express a private selection; give {setting('target_epsilon')} or "
+                f"{setting('noise_multiplier')}"
+            )
+        if audited:
+            raise ConfigurationError(
+                f"{setting('audit_canaries')}: an audit is of one run, and does not fit a private selection; leave one "
+                "of them out"
+            )
