@@ -13,7 +13,6 @@ from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.privacy.accounting.delta import default_delta
 from fedlm.fl_core.privacy.origins.ancestry import Phase, on_other_data
 from fedlm.fl_core.privacy.origins.run_origins import Origins
-from fedlm.fl_core.privacy.participation import Participation
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.rounds.round_loop import FederatedOptimization, PlainAveraging
@@ -34,8 +33,8 @@ from fedlm.simulations.experiments.federated_models import named_builder
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
+    from fedlm.fl_core.privacy.private_plan import Beside, PlannedRounds
     from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
-    from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
     from fedlm.fl_core.runs.private_releases import BegunRun
 
 
@@ -69,32 +68,16 @@ class Privacy(NamedTuple):
     """What a run with noise promises, and how."""
 
     settings: PrivacySettings
-    rounds: int
-    cohort_size: int
-    clip_norm: float
-    participation: Participation
-    delta: float
+    rounds: "PlannedRounds"
+    beside: "Beside"
     noise_seed: int | None  # None for noise that nobody can compute again
-    training_data: str  # fingerprint of the training clients' text
-    origins: Origins  # of what the run begins with
-    law: "TrialsLaw | None"  # of the number of trials that the run is to be chosen from
-    without_users: bool  # whether clients are documents
 
     def plan(self, begun: "BegunRun | None" = None) -> "PrivateAggregation":
         """Work out what happens to the sums of rounds; `begun` is what the run that goes on has promised."""
-        from fedlm.fl_core.privacy.private_plan import Beside, PlannedRounds, plan_aggregation
-        from fedlm.fl_core.privacy.promise.plan import CLIENT, DOCUMENT_CLIENT
+        from fedlm.fl_core.privacy.private_plan import plan_aggregation
 
-        planned = PlannedRounds(
-            self.rounds,
-            self.cohort_size,
-            self.clip_norm,
-            self.participation,
-            self.delta,
-            DOCUMENT_CLIENT if self.without_users else CLIENT,
-        )
-        beside = Beside(self.origins if begun is None else begun.origins, self.training_data, self.law)
-        return plan_aggregation(self.settings, planned, beside, begun and begun.plan)
+        beside = self.beside if begun is None else self.beside._replace(origins=begun.origins)
+        return plan_aggregation(self.settings, self.rounds, beside, begun and begun.plan)
 
 
 class PreparedExperiment(NamedTuple):
@@ -149,7 +132,7 @@ def prepare(experiment: Experiment, brought: Sequence[Capability] = (), out: Pat
     train, cohorts = _clients(experiment, opened)
     delta = experiment.privacy.delta or default_delta(len(train.num_examples))
     privacy = _privacy(experiment, opened, cohorts, delta) if experiment.privacy.is_private else None
-    before = on_other_data(privacy.origins.ancestry, privacy.training_data) if privacy else ()
+    before = on_other_data(privacy.beside.origins.ancestry, privacy.beside.training_data) if privacy else ()
     capabilities = capabilities.planned(functools.partial(_noise_ratio, privacy, out))
     built = opened.build(store.vocabulary_size, store.special_tokens, **capabilities.constants())
     precision = resolve_precision(experiment.training.precision, jax.default_backend())
@@ -253,23 +236,26 @@ def _divergence_of(
 
 
 def _privacy(experiment: Experiment, opened: _Opened, cohorts: Cohorts, delta: float) -> Privacy:
+    # The libraries of privacy take a while to load.
+    from fedlm.fl_core.privacy.private_plan import Beside, PlannedRounds
+    from fedlm.fl_core.privacy.promise.plan import CLIENT, DOCUMENT_CLIENT
+
     clip_norm, store, capabilities = experiment.training.update_clip_norm, opened.store, opened.capabilities
     assert cohorts.participation is not None
     assert clip_norm is not None
     assert opened.training_data is not None
-    return Privacy(
-        settings=experiment.privacy,
+    rounds = PlannedRounds(
         rounds=experiment.rounds,
         cohort_size=experiment.cohorts.cohort_size,
         clip_norm=clip_norm,
         participation=cohorts.participation,
         delta=delta,
-        noise_seed=experiment.seed if experiment.privacy.noise_seed == "experiment" else None,
-        training_data=opened.training_data,
-        origins=capabilities.origins(Origins(vocabulary=store.vocabulary_origin)),
-        law=capabilities.law(),
-        without_users=store.without_users,
+        unit=DOCUMENT_CLIENT if store.without_users else CLIENT,
     )
+    origins = capabilities.origins(Origins(vocabulary=store.vocabulary_origin))
+    beside = Beside(origins, opened.training_data, capabilities.law())
+    seed = experiment.seed if experiment.privacy.noise_seed == "experiment" else None
+    return Privacy(experiment.privacy, rounds, beside, seed)
 
 
 def _identity(experiment: Experiment, opened: _Opened, cohorts: Cohorts, capabilities: Capabilities) -> RunIdentity:

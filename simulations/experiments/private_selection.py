@@ -173,7 +173,7 @@ def _plan(experiment: Any, law: TrialsLaw) -> tuple[Statement, Record]:
     privacy = prepared.privacy
     assert privacy is not None
     plan, about = privacy.plan().plan, prepared.identity.about()
-    return state_plan(plan, privacy.delta, about), _beginning(plan, privacy.delta, about)
+    return state_plan(plan, prepared.delta, about), _beginning(plan, prepared.delta, about)
 
 
 def _beginning(plan: PrivacyPlan, delta: float, about: Mapping[str, Any]) -> Record:

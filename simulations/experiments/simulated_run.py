@@ -148,7 +148,7 @@ def _privacy(prepared: PreparedExperiment, folder: RunFolder) -> "tuple[PrivateA
 
     privacy, record = prepared.privacy, None
     assert privacy is not None
-    limits = privacy.participation.limits()
+    limits = privacy.rounds.participation.limits()
     if is_first() and limits is not None:
         path, clients = folder.directory / PRIVACY_FOLDER / PARTICIPATION_FILE, prepared.training.clients
         record = ParticipationRecord(path, clients.client_ids, limits)
@@ -156,10 +156,10 @@ def _privacy(prepared: PreparedExperiment, folder: RunFolder) -> "tuple[PrivateA
     aggregation = together(lambda: privacy.plan(begun))
     # All processes draw the same noise, by the plan of the first: an optimized matrix may differ in its last bits.
     plan = aggregation.plan.from_json(gather(aggregation.plan.as_json())[0])
-    origins = privacy.origins if begun is None else begun.origins
-    training = planned_training("simulate", folder.directory, plan, privacy.training_data)
+    origins = privacy.beside.origins if begun is None else begun.origins
+    training = planned_training("simulate", folder.directory, plan, privacy.beside.training_data)
     reservation = prepared.capabilities.reservation(training, origins)
-    terms = PrivacyTerms(plan, privacy.delta, privacy.noise_seed, participation=record, budget=reservation)
+    terms = PrivacyTerms(plan, prepared.delta, privacy.noise_seed, participation=record, budget=reservation)
     return dataclasses.replace(aggregation, plan=plan), terms
 
 

@@ -84,7 +84,7 @@ def state_simulation(command: SimulateStatementCommand) -> dict[str, Any]:
             f"{setting('privacy')} is none: such a run promises nothing; give --privacy, or a preset that has it"
         )
     aggregation = privacy.plan()
-    statement = state_plan(aggregation.plan, privacy.delta, prepared.identity.about())
+    statement = state_plan(aggregation.plan, prepared.delta, prepared.identity.about())
     return statement.as_terms() | {"clip_norm": aggregation.clip_norm, "plan": aggregation.plan.as_json()}
 
 

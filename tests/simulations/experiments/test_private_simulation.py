@@ -117,7 +117,7 @@ def test_a_client_is_called_what_the_data_set_says_that_it_is(settings, tmp_path
     assert f"; unit: {unit}" in said
     assert ("per document, not per user" in said) == without_users
     # What a run has promised when it was begun is what it goes on with.
-    earlier = BegunRun(dataclasses.replace(plan, unit=CLIENT), privacy.origins)
+    earlier = BegunRun(dataclasses.replace(plan, unit=CLIENT), privacy.beside.origins)
     assert privacy.plan(earlier).plan == earlier.plan
 
 
