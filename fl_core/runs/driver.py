@@ -20,6 +20,7 @@ from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE, recorded_ancestr
 from fedlm.fl_core.privacy.origins.publisher_claims import claims_as_json, not_private_with_claims
 from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE
+from fedlm.fl_core.privacy.record.standing import Standing
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.endings import DIVERGED, FINISHED, UNANSWERED
@@ -38,22 +39,6 @@ if TYPE_CHECKING:
 
 Observer = Callable[[dict[str, Any]], None]
 """Called with the metrics row of each step, once it may be seen, in the first process."""
-
-
-class Standing(NamedTuple):
-    """Where a run stands; the same in all processes. The secrets travel over the links that gradients take."""
-
-    checkpoint: int  # steps that the checkpoint to start from has seen; 0 to start afresh
-    first: int
-    end: int  # one more than the last step that may run
-    noise_from: int | None = None  # the step with which the current noise began; None without privacy
-    secret: str = ""  # of the current noise, in hex
-    draw_seed: str | None = None  # of who takes part in a step, in hex; None where that follows from the run's seed
-
-    @property
-    def fresh_noise(self) -> bool:
-        """Whether noise begins anew, so that the checkpoint's state of it is not to be used."""
-        return self.noise_from == self.first
 
 
 class Step(NamedTuple):
@@ -150,11 +135,8 @@ class Run:
                 f"{folder.directory}: holds a run that is not private, and this one is; give another {setting('out')}"
             )
         released = bool(releases.ledger.releases)
-        found, state = releases.resume(self._identity.about())
+        standing, state = releases.resume(self._identity.about())
         self._go_on(released)
-        standing = Standing(
-            found.checkpoint, found.next_round, found.end, found.first, found.secret.hex(), releases.draw_seed()
-        )
         return standing, state
 
     def _go_on(self, begun: bool) -> None:

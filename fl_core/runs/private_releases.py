@@ -9,7 +9,8 @@ from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE, PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.record.participation_record import ParticipationRecord
-from fedlm.fl_core.privacy.record.releases import Releases, Resumed
+from fedlm.fl_core.privacy.record.releases import Releases
+from fedlm.fl_core.privacy.record.standing import Standing
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.statement import state, state_plan
 from fedlm.fl_core.processes import gather, is_first, together
@@ -43,15 +44,15 @@ class PrivateReleases:
         self.ledger = self._releases.ledger
         self._cached: dict[int, Any] = {}
 
-    def resume(self, about: dict[str, Any]) -> tuple[Resumed, Any]:
+    def resume(self, about: dict[str, Any]) -> tuple[Standing, Any]:
         """Begin, or find out where an interrupted run stands; see `Releases.resume`. Returns where to go on, and what
         the checkpoint holds that this is from; `like` where there is none."""
         found = self._releases.resume(self._terms.plan, self._terms.delta, about, self)
         if self._terms.participation is not None:
-            self._terms.participation.settle(found.next_round)
+            self._terms.participation.settle(found.first)
         state = self._restored(found.checkpoint) if found.checkpoint else self._like
         self._cached = {}
-        return found, state
+        return found._replace(draw_seed=self.draw_seed()), state
 
     def draw_seed(self) -> str | None:
         """Give the secret of who takes part, in hex, which must stay as secret as noise; None where noise is not."""

@@ -19,7 +19,7 @@ import hmac
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from fedlm.fl_core.atomic_files import append_whole, disk_errors, sync_to_disk
 from fedlm.fl_core.errors import CheckpointError, setting
@@ -27,6 +27,7 @@ from fedlm.fl_core.privacy.noise.noise_source import NOISE_FORMAT, SECRET_BYTES,
 from fedlm.fl_core.privacy.promise.guarantee import sensitivity_squared
 from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE, PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release
+from fedlm.fl_core.privacy.record.standing import Standing
 
 
 class StoredCheckpoints(Protocol):
@@ -57,34 +58,6 @@ class Budget(Protocol):
         ...
 
 
-class Resumed(NamedTuple):
-    """Where a private run stands.
-
-    Attributes:
-      checkpoint: rounds that the checkpoint to start from has seen; 0 to start from the first parameters.
-      next_round: the number of the round that runs next.
-      first: the round with which the current generation of noise began.
-      end: one more than the last round that may run.
-      secret: of the current generation.
-    """
-
-    checkpoint: int
-    next_round: int
-    first: int
-    end: int
-    secret: bytes
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether rounds are left."""
-        return self.next_round < self.end
-
-    @property
-    def fresh_noise(self) -> bool:
-        """Whether noise begins anew, so that the checkpoint's state of it is not to be used."""
-        return self.next_round == self.first
-
-
 class Releases:
     """The ledger of a run, and the secrets of its noise, in a folder of their own."""
 
@@ -111,7 +84,9 @@ class Releases:
         self._repeatable = repeatable and new_secret is not None
         self.ledger = PrivacyLedger(directory / LEDGER_FILE)
 
-    def resume(self, plan: PrivacyPlan, delta: float, about: dict[str, Any], checkpoints: StoredCheckpoints) -> Resumed:
+    def resume(
+        self, plan: PrivacyPlan, delta: float, about: dict[str, Any], checkpoints: StoredCheckpoints
+    ) -> Standing:
         """Begin a run, or find out where an interrupted one stands.
 
         `about` are facts that tell whose ledger it is.
@@ -148,13 +123,13 @@ class Releases:
                 f"{self._directory / LEDGER_FILE}: the run was begun with another privacy plan "
                 f"({_differences(begun, plan)}); give the same settings, or another {setting('out')}"
             )
-        if self.ledger.noise_format != NOISE_FORMAT and self._resumed(plan).goes_on:
+        if self.ledger.noise_format != NOISE_FORMAT and self._standing(plan).goes_on:
             raise LedgerError(
                 f"{self._directory / LEDGER_FILE}: the run was begun by another version of fedlm, with noise that "
                 f"this one does not draw any more; begin a new run with another {setting('out')}"
             )
         self._settle(checkpoints)
-        return self._resumed(plan)
+        return self._standing(plan)
 
     def _settle(self, checkpoints: StoredCheckpoints) -> None:
         """Make the ledger and the checkpoints agree on what was released."""
@@ -184,18 +159,18 @@ class Releases:
                 "names; remove that checkpoint to go on from the one before it: its rounds then count as released"
             )
 
-    def _resumed(self, plan: PrivacyPlan) -> Resumed:
+    def _standing(self, plan: PrivacyPlan) -> Standing:
         last = self.ledger.last_release
         generations = self.ledger.generations
-        first, seen = generations[-1]
+        noise_from, seen = generations[-1]
         checkpoint = last.rounds if last else 0
         # An intent that is still open is of repeatable noise, and its rounds are run again.
-        return Resumed(
+        return Standing(
             checkpoint=checkpoint,
-            next_round=checkpoint if self.ledger.open_intent else max(first, seen),
-            first=first,
+            first=checkpoint if self.ledger.open_intent else max(noise_from, seen),
             end=_last_affordable(plan, generations),
-            secret=self._read_secret(len(generations) - 1),
+            noise_from=noise_from,
+            secret=self._read_secret(len(generations) - 1).hex(),
         )
 
     def cohort_secret(self) -> bytes:

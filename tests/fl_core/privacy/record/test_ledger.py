@@ -52,18 +52,18 @@ def run(tmp_path):
 def test_a_run_goes_on_where_it_was(run):
     directory, stored = run
     _, found = begin(directory, stored)
-    assert (found.checkpoint, found.next_round, found.first, found.end) == (10, 10, 0, 20)
+    assert (found.checkpoint, found.first, found.noise_from, found.end) == (10, 10, 0, 20)
     assert not found.fresh_noise
 
 
 def test_a_new_run_begins_with_a_secret_that_only_its_owner_can_read(tmp_path):
     releases, found = begin(tmp_path)
-    assert (found.checkpoint, found.next_round, found.end, found.fresh_noise) == (0, 0, 20, True)
+    assert (found.checkpoint, found.first, found.end, found.fresh_noise) == (0, 0, 20, True)
     path = tmp_path / "privacy/noise-secret-0"
     assert path.stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "privacy").stat().st_mode & 0o777 == 0o700
-    assert path.read_bytes() == found.secret
-    assert found.secret.hex() not in (tmp_path / "privacy" / LEDGER_FILE).read_text()
+    assert path.read_bytes().hex() == found.secret
+    assert found.secret not in (tmp_path / "privacy" / LEDGER_FILE).read_text()
     other, _ = begin(tmp_path / "other")
     assert other.ledger.commitments != releases.ledger.commitments
 
@@ -80,11 +80,11 @@ def test_a_lost_checkpoint_counts_and_noise_begins_anew(run):
     directory, stored = run
     PrivacyLedger(directory / "privacy" / LEDGER_FILE).intend(Release(13, "lost"))
     before, found = begin(directory, stored)
-    assert (found.checkpoint, found.next_round, found.first) == (10, 13, 13)
+    assert (found.checkpoint, found.first, found.noise_from) == (10, 13, 13)
     assert found.fresh_noise
     assert before.ledger.generations == [(0, 13), (13, 13)]
-    assert (directory / "privacy/noise-secret-1").read_bytes() == found.secret
-    assert found.secret != (directory / "privacy/noise-secret-0").read_bytes()
+    assert (directory / "privacy/noise-secret-1").read_bytes().hex() == found.secret
+    assert found.secret != (directory / "privacy/noise-secret-0").read_bytes().hex()
     _, again = begin(directory, stored)
     assert again == found
 
@@ -94,9 +94,9 @@ def test_a_run_with_interruptions_ends_early_rather_than_spend_more_than_planned
     planned = account(DEAR_TO_INTERRUPT, DELTA).epsilon
     while True:
         releases, found = begin(tmp_path, stored, DEAR_TO_INTERRUPT)
-        if found.next_round >= found.end:
+        if found.first >= found.end:
             break
-        rounds = min(found.next_round + 3, found.end)
+        rounds = min(found.first + 3, found.end)
         if interruptions < 4:
             interruptions += 1
             releases.ledger.intend(Release(rounds, "lost"))
@@ -112,7 +112,7 @@ def test_an_intent_whose_checkpoint_is_there_becomes_a_release(run):
     PrivacyLedger(directory / "privacy" / LEDGER_FILE).intend(Release(12, "whole"))
     stored.digests[12] = "whole"
     releases, found = begin(directory, stored)
-    assert (found.checkpoint, found.next_round, found.first) == (12, 12, 0)
+    assert (found.checkpoint, found.first, found.noise_from) == (12, 12, 0)
     assert releases.ledger.last_release == Release(12, "whole")
 
 
@@ -123,9 +123,9 @@ def test_a_last_line_that_was_cut_off_is_dropped(run, length):
     content = path.read_bytes()
     path.write_bytes(content + content[:length].replace(b"\n", b""))
     _, found = begin(directory, stored)
-    assert found.next_round == 10
+    assert found.first == 10
     release(Releases(directory / "privacy"), stored, 12)
-    assert begin(directory, stored)[1].next_round == 12
+    assert begin(directory, stored)[1].first == 12
 
 
 def lines_of(directory):
@@ -274,7 +274,7 @@ def test_rounds_with_repeatable_noise_are_run_again_to_the_same_model_alone(tmp_
     releases, _ = repeatable(tmp_path, stored)
     releases.ledger.intend(Release(5, "digest of 5"))
     releases, found = repeatable(tmp_path, stored)
-    assert (found.checkpoint, found.next_round) == (0, 0)
+    assert (found.checkpoint, found.first) == (0, 0)
     with pytest.raises(LedgerError, match="gave another model"):
         releases.save(5, "another", lambda: None)
     release(releases, stored, 5)
