@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 from fedlm.clients.fleet.population import Dropout, Population
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.calls import Chunk, DownloadRequest, UploadPart
+from fedlm.fedlm_client.calls import Chunk, DownloadRequest
 from fedlm.fedlm_client.errors import TransportError
 from fedlm.fedlm_client.limits import Conditions
 from fedlm.fedlm_client.training import Channel
@@ -139,32 +139,27 @@ class VirtualLink:
                 device.drop()
             yield chunk
 
-    async def upload(self, parts: AsyncIterator[UploadPart]) -> messages.UploadReply:
+    async def upload(self, header: messages.UploadHeader, pieces: AsyncIterator[bytes]) -> messages.UploadReply:
         device = self._device
         device.check_reachable()
         cut = device.cut("upload", 1.0)
         # A device trains before it calls; the server waits for no header that long.
-        first = await anext(parts)
-        assert first.header is not None
-        await device.train(first.header.num_examples)
-        reply = await self._inner.upload(self._slowed(first, first.header.size, parts))
+        await device.train(header.num_examples)
+        reply = await self._inner.upload(header, self._slowed(header.size, pieces))
         if cut:
             device.drop()
         device.tally.answers[messages.UploadReply.Status.Name(reply.status).lower()] += 1
         return reply
 
-    async def _slowed(
-        self, first: UploadPart, size: int, parts: AsyncIterator[UploadPart]
-    ) -> AsyncIterator[UploadPart]:
+    async def _slowed(self, size: int, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         device, sent = self._device, 0
-        yield first
-        async for part in parts:
-            await device.transfer(len(part.data))
-            sent += len(part.data)
+        async for piece in pieces:
+            await device.transfer(len(piece))
+            sent += len(piece)
             if device.cut("upload", sent / max(size, 1)):
                 return
-            device.tally.bytes_up += len(part.data)
-            yield part
+            device.tally.bytes_up += len(piece)
+            yield piece
 
     async def close(self) -> None:
         await self._inner.close()

@@ -87,8 +87,8 @@ class Watched(HttpChannel):
             self._seen.models[reply.selected.round_number].add(reply.selected.parameters.digest)
         return reply
 
-    async def upload(self, parts):
-        reply = await super().upload(parts)
+    async def upload(self, header, pieces):
+        reply = await super().upload(header, pieces)
         self._seen.reported[self._attempt] += reply.status == messages.UploadReply.ACCEPTED
         return reply
 

@@ -9,7 +9,6 @@ import numpy as np
 from fedlm.clients.device.local_training import train_locally
 from fedlm.clients.device.server_instructions import plan_of, program_of
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.calls import UploadPart
 from fedlm.fedlm_client.protocol import PROTOCOL
 from fedlm.fl_core.client_algorithms.interface import Broadcast
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
@@ -21,7 +20,7 @@ from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.updates.update_bytes import pack_parameters
 from tests.deployment import small_deployment as small
-from tests.support.uploads import UploadInParts
+from tests.support.uploads import UploadInPieces
 
 Status = messages.UploadReply.Status
 DEFAULTS = {
@@ -81,14 +80,12 @@ class Round:
         return header, report.upload
 
     async def send(self, name, header, content=b"", chunk=100_000, pause=0.0):
-        async def parts():
-            if header is not None:
-                yield UploadPart(header=header)
+        async def pieces():
             for start in range(0, len(content), chunk):
                 await asyncio.sleep(pause)
-                yield UploadPart(data=content[start : start + chunk])
+                yield content[start : start + chunk]
 
-        return await self.handlers.upload(name, UploadInParts(parts()))
+        return await self.handlers.upload(name, UploadInPieces(header, pieces()))
 
 
 def in_round(tmp_path, scenario, compiled=True, **changes):

@@ -17,7 +17,8 @@ from fedlm.fl_core.composed_settings import with_changes
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import http_connections
 from tests.deployment import small_deployment as small
-from tests.deployment.uploads import SETTINGS, SIZE, content_of, header_of, parts_of
+from tests.deployment.uploads import SETTINGS, SIZE, content_of, header_of
+from tests.support.uploads import pieces_of
 
 Status = messages.UploadReply.Status
 READY = messages.CheckInRequest(protocol=PROTOCOL)
@@ -216,14 +217,10 @@ def test_strangers_and_the_revoked_do_not_get_in(tmp_path, caplog):
             channel._always.append((CLIENT_NAME, "somebody else"))
             asked = await select(channel)
 
-            async def parts():
-                for part in parts_of(header_of(asked), content_of()):
-                    yield part
-
             with pytest.raises(UnknownArtifactError):
                 async for _ in channel.download(DownloadRequest(digest=b"?")):
                     pass
-            assert (await channel.upload(parts())).status == Status.ACCEPTED
+            assert (await channel.upload(header_of(asked), pieces_of(content_of()))).status == Status.ACCEPTED
             authority.revoke("ann")
             with pytest.raises(RefusedError, match="revoked"):
                 await channel.check_in(READY)

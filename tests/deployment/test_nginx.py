@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.calls import DownloadRequest, UploadPart
+from fedlm.fedlm_client.calls import DownloadRequest
 from fedlm.fedlm_client.credentials import client_tls
 from fedlm.fedlm_client.errors import RefusedError, TransportError
 from fedlm.fedlm_client.http_channel import HttpChannel
@@ -148,12 +148,11 @@ def test_models_and_updates_pass_whole_and_refusals_as_they_are(kind, folder, tm
     body = bytes(range(256)) * 20_000
 
     async def upload(channel):
-        async def parts():
-            yield UploadPart(header=messages.UploadHeader(outcome=1, size=len(body)))
+        async def pieces():
             for at in range(0, len(body), 1 << 18):
-                yield UploadPart(data=body[at : at + (1 << 18)])
+                yield body[at : at + (1 << 18)]
 
-        return await channel.upload(parts())
+        return await channel.upload(messages.UploadHeader(outcome=1, size=len(body)), pieces())
 
     async def ask(port):
         channel = HttpChannel(f"127.0.0.1:{port}", tls=client_tls(folder / "keys/clients/client0"))

@@ -16,7 +16,6 @@ import pytest
 from scipy import stats
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.calls import UploadPart
 from fedlm.fedlm_client.protocol import PROTOCOL
 from fedlm.fl_core.deployment.server import client_registry
 from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers
@@ -29,7 +28,7 @@ from fedlm.fl_core.deployment.state.state_sql import SqlState, sqlite_url
 from fedlm.fl_core.rounds.round_loop import RoundPlan
 from tests.deployment import small_deployment as small
 from tests.deployment.open_round import in_round
-from tests.support.uploads import UploadInParts
+from tests.support.uploads import UploadInPieces, pieces_of
 
 ARTIFACT = SimpleNamespace(description=messages.Artifact())
 REQUEST = messages.CheckInRequest(protocol=PROTOCOL, client_version="test")
@@ -132,11 +131,7 @@ class Crowd:
 
     async def _answer(self, one, token):
         header = messages.UploadHeader(attempt=token, upload_id=b"1", outcome="TRAINED")
-
-        async def parts():
-            yield UploadPart(header=header)
-
-        reply = await self.handlers.upload(f"client{one}", UploadInParts(parts()))
+        reply = await self.handlers.upload(f"client{one}", UploadInPieces(header, pieces_of(b"")))
         self._call(one, 1.0 if one < self.quick else reply.come_back_seconds)
 
 

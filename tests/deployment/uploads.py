@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.calls import UploadPart
 from fedlm.fl_core.updates.compressors import shapes_of
 from fedlm.fl_core.updates.update_bytes import plan_digest, upload_bytes
 from tests.deployment import small_deployment as small
@@ -42,8 +41,3 @@ def header_of(configuration, **changes):
     honest = {"attempt": configuration.attempt, "upload_id": secrets.token_bytes(16), "outcome": "TRAINED"}
     honest |= {"size": SIZE, "num_examples": 5, "loss": 30.0, "tokens": 20.0, "gradient_norm": 1.0}
     return messages.UploadHeader(**honest | changes)
-
-
-def parts_of(header, content=b"", step=1 << 15):
-    pieces = [UploadPart(data=content[at : at + step]) for at in range(0, len(content), step)]
-    return [UploadPart(header=header), *pieces]

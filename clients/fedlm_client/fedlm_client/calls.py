@@ -1,8 +1,6 @@
-"""What passes between those who train and those who carry calls, within a process."""
+"""What is asked for and comes of a download, within a process."""
 
 from typing import NamedTuple
-
-from . import messages_pb2 as messages
 
 
 class DownloadRequest(NamedTuple):
@@ -17,10 +15,3 @@ class Chunk(NamedTuple):
 
     number: int
     data: bytes
-
-
-class UploadPart(NamedTuple):
-    """A part of an upload, which is a header and then its bytes."""
-
-    header: messages.UploadHeader | None = None
-    data: bytes = b""

@@ -5,6 +5,7 @@ What leaves the device is the messages of `messages.proto` and nothing else.
 
 import asyncio
 import contextlib
+import functools
 import math
 import random
 import secrets
@@ -15,7 +16,7 @@ from typing import Any
 
 from . import messages_pb2 as messages
 from .artifacts import ArtifactAssembly
-from .calls import DownloadRequest, UploadPart
+from .calls import DownloadRequest
 from .errors import ClientError, RefusedError, TransportError, UnknownArtifactError, WrongServerError
 from .limits import Conditions, Limits
 from .own_participation import OwnParticipation
@@ -199,8 +200,9 @@ class Client:
             update, header.outcome = None, ended.outcome
         if not self._limits.keep_model:
             self._download = None
-        parts = _parts(header, update, lambda: self._participation.take(asked, device))
-        reply = await self._send(channel, parts, deadline)
+        upload = b"" if update is None else _declared(header, update)
+        take = functools.partial(self._participation.take, asked, device)
+        reply = await self._send(channel, header, functools.partial(_pieces, upload, take), deadline)
         self._tell_owner(asked.round_number, header.outcome, reply)
         return _seconds_of(reply.come_back_seconds)
 
@@ -258,13 +260,17 @@ class Client:
         return assembly.content
 
     async def _send(
-        self, channel: Channel, parts: Callable[[], AsyncIterator[UploadPart]], deadline: float
+        self,
+        channel: Channel,
+        header: messages.UploadHeader,
+        pieces: Callable[[], AsyncIterator[bytes]],
+        deadline: float,
     ) -> messages.UploadReply:
         """Upload, again where the connection broke, under the same id so that it counts once."""
         while True:
             reply = None
             try:
-                reply = await channel.upload(parts())
+                reply = await channel.upload(header, pieces())
             except TransportError as error:
                 self._notice(f"the upload broke off: {error}")
             if reply is not None and reply.status != _Reply.DAMAGED:
@@ -287,20 +293,16 @@ def _seconds_of(seconds: float) -> float:
     return min(max(seconds, _SOONEST_SECONDS), _LATEST_SECONDS) if math.isfinite(seconds) else _LATEST_SECONDS
 
 
-def _parts(
-    header: messages.UploadHeader, update: Update | None, before_upload: Callable[[], None]
-) -> Callable[[], AsyncIterator[UploadPart]]:
-    upload = b""
-    if update is not None:
-        upload, header.size, header.num_examples = update.upload, len(update.upload), update.num_examples
-        header.loss, header.tokens, header.gradient_norm = update.loss, update.tokens, update.gradient_norm
+def _declared(header: messages.UploadHeader, update: Update) -> bytes:
+    """Give the bytes of an update, once the header says what it is."""
+    header.size, header.num_examples = len(update.upload), update.num_examples
+    header.loss, header.tokens, header.gradient_norm = update.loss, update.tokens, update.gradient_norm
+    return update.upload
 
-    async def parts() -> AsyncIterator[UploadPart]:
-        yield UploadPart(header=header)
-        # A server that wants nothing of an update is sent nothing.
-        if upload:
-            before_upload()
-        for start in range(0, len(upload), _AT_ONCE):
-            yield UploadPart(data=upload[start : start + _AT_ONCE])
 
-    return parts
+async def _pieces(upload: bytes, before_upload: Callable[[], None]) -> AsyncIterator[bytes]:
+    # A server that wants nothing of an update is sent nothing.
+    if upload:
+        before_upload()
+    for start in range(0, len(upload), _AT_ONCE):
+        yield upload[start : start + _AT_ONCE]

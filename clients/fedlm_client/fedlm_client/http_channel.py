@@ -14,7 +14,7 @@ import h11
 from google.protobuf.message import DecodeError, Message
 
 from . import messages_pb2 as messages
-from .calls import Chunk, DownloadRequest, UploadPart
+from .calls import Chunk, DownloadRequest
 from .errors import ClientError, TransportError, WrongServerError
 from .host_and_port import AddressError, is_loopback, read_address, written
 from .http_connection import AT_ONCE, Connection
@@ -105,9 +105,7 @@ class HttpChannel:
             if chunk:
                 yield Chunk(number=number, data=bytes(chunk))
 
-    async def upload(self, parts: AsyncIterator[UploadPart]) -> messages.UploadReply:
-        header = (await anext(parts)).header
-        assert header is not None
+    async def upload(self, header: messages.UploadHeader, pieces: AsyncIterator[bytes]) -> messages.UploadReply:
         encoded = base64.b64encode(header.SerializeToString()).decode("ascii")
         fields = [(UPLOAD_HEADER, encoded), ("Content-Length", str(header.size))]
         if header.size:
@@ -115,7 +113,7 @@ class HttpChannel:
         async with self._connection(_TRANSFER_SECONDS) as connection:
             await connection.begin("PUT", UPLOAD, fields)
             if not header.size or await connection.wanted():
-                await connection.send_while_wanted(part.data async for part in parts)
+                await connection.send_while_wanted(pieces)
             return messages.UploadReply.FromString(await connection.body(await connection.answer()))
 
     async def close(self) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from . import messages_pb2 as messages
-from .calls import Chunk, DownloadRequest, UploadPart
+from .calls import Chunk, DownloadRequest
 from .example_store import Examples
 
 
@@ -20,7 +20,7 @@ class Channel(Protocol):
         """Receive the chunks of an artifact in order."""
         ...
 
-    async def upload(self, parts: AsyncIterator[UploadPart]) -> messages.UploadReply:
+    async def upload(self, header: messages.UploadHeader, pieces: AsyncIterator[bytes]) -> messages.UploadReply:
         """Send a report: a header, then the upload's bytes in order; these are asked for once the server wants them."""
         ...
 

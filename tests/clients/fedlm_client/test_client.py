@@ -82,12 +82,11 @@ class FakeServer:
                 raise fault
             yield Chunk(number=number, data=artifact.chunk(number).content())
 
-    async def upload(self, parts):
-        received = [part async for part in parts]
-        header, fault = received[0].header, self.fault("upload")
+    async def upload(self, header, pieces):
+        received, fault = [piece async for piece in pieces], self.fault("upload")
         if isinstance(fault, Exception):
             raise fault
-        self.uploads.append((header.upload_id, b"".join(part.data for part in received[1:])))
+        self.uploads.append((header.upload_id, b"".join(received)))
         if fault is not None:
             return Reply(status=fault)
         self.headers.append(header)
@@ -432,9 +431,9 @@ def test_a_server_that_was_there_and_is_another_is_waited_for(tmp_path, monkeypa
         run(server, tmp_path)
 
     class Mended(FakeServer):
-        async def upload(self, parts):
+        async def upload(self, header, pieces):
             self.faults["check_in"] = [WrongServerError("another authority")] * 2
-            return await super().upload(parts)
+            return await super().upload(header, pieces)
 
     server = Mended()
     assert waits_of(server, tmp_path, monkeypatch)[-2:] == [60, 60]
@@ -443,8 +442,8 @@ def test_a_server_that_was_there_and_is_another_is_waited_for(tmp_path, monkeypa
 
 def test_a_status_of_a_later_version_is_no_defect(tmp_path):
     class Later(FakeServer):
-        async def upload(self, parts):
-            await super().upload(parts)
+        async def upload(self, header, pieces):
+            await super().upload(header, pieces)
             return Reply(status=99)
 
     heard = []

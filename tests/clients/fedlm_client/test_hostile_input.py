@@ -14,7 +14,6 @@ from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client import plan_trainer
 from fedlm.fedlm_client.artifacts import ArtifactAssembly
 from fedlm.fedlm_client.batches import RoundSeed, batch_rows
-from fedlm.fedlm_client.calls import UploadPart
 from fedlm.fedlm_client.cli import main
 from fedlm.fedlm_client.client import Client
 from fedlm.fedlm_client.errors import ClientError, PlanError, TransportError, UnknownArtifactError
@@ -121,13 +120,13 @@ def test_an_upload_that_is_read_ever_so_slowly_is_given_up(monkeypatch):
         thread = threading.Thread(target=read_slowly)
         thread.start()
 
-        async def parts():
-            yield UploadPart(header=messages.UploadHeader(size=1 << 26))
+        async def pieces():
             for _ in range(64):
-                yield UploadPart(data=bytes(1 << 20))
+                yield bytes(1 << 20)
 
+        header = messages.UploadHeader(size=1 << 26)
         with pytest.raises(TransportError, match="took too long to read"):
-            asyncio.run(called(server, lambda channel: channel.upload(parts())))
+            asyncio.run(called(server, lambda channel: channel.upload(header, pieces())))
         thread.join()
 
 
@@ -164,8 +163,7 @@ class Asking:
         asked.participation.CopyFrom(messages.ParticipationPlan(rounds=9, max_participations=1, min_separation=1))
         return messages.CheckInReply(protocols=[2], selected=asked)
 
-    async def upload(self, parts):
-        header = (await anext(parts)).header
+    async def upload(self, header, pieces):
         self.outcomes.append(messages.UploadHeader.Outcome.Name(header.outcome))
         return messages.UploadReply(status=messages.UploadReply.LATE)
 

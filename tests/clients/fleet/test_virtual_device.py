@@ -8,7 +8,7 @@ import pytest
 from fedlm.clients.fleet.population import Dropout, Population
 from fedlm.clients.fleet.virtual_device import Tally, VirtualDevice, VirtualLink
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.calls import Chunk, DownloadRequest, UploadPart
+from fedlm.fedlm_client.calls import Chunk, DownloadRequest
 from fedlm.fedlm_client.errors import TransportError
 
 SIZE, CHUNK = 1000, 100
@@ -29,18 +29,20 @@ class Perfect:
         for number in range(request.first_chunk, SIZE // CHUNK):
             yield Chunk(number=number, data=bytes(CHUNK))
 
-    async def upload(self, parts):
+    async def upload(self, header, pieces):
         self.called = asyncio.get_running_loop().time()
-        async for part in parts:
-            self.received += len(part.data)
+        async for piece in pieces:
+            self.received += len(piece)
         whole = self.received == SIZE
         return messages.UploadReply(status=messages.UploadReply.ACCEPTED if whole else messages.UploadReply.DAMAGED)
 
 
-async def parts():
-    yield UploadPart(header=messages.UploadHeader(size=SIZE, num_examples=10))
+HEADER = messages.UploadHeader(size=SIZE, num_examples=10)
+
+
+async def pieces():
     for _ in range(SIZE // CHUNK):
-        yield UploadPart(data=bytes(CHUNK))
+        yield bytes(CHUNK)
 
 
 def make(population=PERFECT):
@@ -72,7 +74,7 @@ def test_a_perfect_device():
         _, device, link, _ = make()
         await check_in(link, device)
         assert await fetch(link) == list(range(10))
-        assert (await link.upload(parts())).status == messages.UploadReply.ACCEPTED
+        assert (await link.upload(HEADER, pieces())).status == messages.UploadReply.ACCEPTED
         return device.tally
 
     tally = asyncio.run(run())
@@ -90,7 +92,7 @@ def test_a_device_that_goes_away_during_the_download():
         assert device.tally.bytes_down == 4 * CHUNK
         assert not device.available()
         now[0] = 59.0
-        for call in (link.check_in(messages.CheckInRequest()), fetch(link, 3), link.upload(parts())):
+        for call in (link.check_in(messages.CheckInRequest()), fetch(link, 3), link.upload(HEADER, pieces())):
             with pytest.raises(TransportError, match="away"):
                 await call
         now[0] = 60.0
@@ -109,7 +111,7 @@ def test_a_device_that_goes_away_during_the_upload():
         await check_in(link, device, Dropout("upload", 0.55, 60.0))
         assert len(await fetch(link)) == 10
         with pytest.raises(TransportError):
-            await link.upload(parts())
+            await link.upload(HEADER, pieces())
         assert inner.received == 500
         assert device.tally.dropped == 1
         assert not device.tally.answers
@@ -126,7 +128,7 @@ def test_bytes_and_training_take_their_time():
         begun = asyncio.get_running_loop().time()
         await fetch(link)
         fetched = asyncio.get_running_loop().time()
-        await link.upload(parts())
+        await link.upload(HEADER, pieces())
         return fetched - begun, inner.called - fetched, asyncio.get_running_loop().time() - inner.called
 
     down, training, up = asyncio.run(run())

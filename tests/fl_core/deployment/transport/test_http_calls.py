@@ -8,7 +8,7 @@ import pytest
 from fedlm.clients.device.dialling import dialling
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.artifacts import ArtifactAssembly
-from fedlm.fedlm_client.calls import DownloadRequest, UploadPart
+from fedlm.fedlm_client.calls import DownloadRequest
 from fedlm.fedlm_client.errors import ClientError, RefusedError, TransportError, UnknownArtifactError
 from fedlm.fedlm_client.http_channel import HttpChannel
 from fedlm.fedlm_client.protocol import PROTOCOL
@@ -35,12 +35,11 @@ async def fetch(channel, first_chunk=0):
 
 
 async def send(channel, body, outcome="TRAINED"):
-    async def parts():
-        yield UploadPart(header=messages.UploadHeader(outcome=outcome, size=len(body)))
+    async def pieces():
         for start in range(0, len(body), 1000):
-            yield UploadPart(data=body[start : start + 1000])
+            yield body[start : start + 1000]
 
-    return await channel.upload(parts())
+    return await channel.upload(messages.UploadHeader(outcome=outcome, size=len(body)), pieces())
 
 
 def test_calls_reach_the_handlers_in_the_name_of_the_client():

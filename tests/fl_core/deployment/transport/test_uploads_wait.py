@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.calls import UploadPart
 from fedlm.fedlm_client.errors import RefusedError
 from tests.fl_core.deployment.transport.test_http_calls import connected
 
+HEADER = messages.UploadHeader(size=20000)
 PIECES = [bytes([number]) * 1000 for number in range(20)]
 
 
@@ -32,16 +32,15 @@ class Uploads:
 def test_what_follows_the_header_is_sent_when_it_is_wanted(wanted):
     sent = []
 
-    async def parts():
-        yield UploadPart(header=messages.UploadHeader(size=20000))
+    async def pieces():
         for piece in PIECES:
             sent.append(piece)
-            yield UploadPart(data=piece)
+            yield piece
 
     async def run():
         handlers = Uploads(wanted, sent)
         async with connected(handlers) as (_, channel):
-            return handlers, await channel.upload(parts())
+            return handlers, await channel.upload(HEADER, pieces())
 
     handlers, reply = asyncio.run(run())
     assert reply.status == messages.UploadReply.LATE
@@ -59,15 +58,14 @@ def test_a_refused_upload_says_why():
             await upload.header()
             raise RefusedError("revoked")
 
-    async def parts():
-        yield UploadPart(header=messages.UploadHeader(size=20000))
+    async def pieces():
         for piece in PIECES:
-            yield UploadPart(data=piece)
+            yield piece
 
     async def run():
         async with connected(Refusing()) as (_, channel):
             # A refusal is held back for a moment, so many are waited for at once.
-            uploads = [channel.upload(parts()) for _ in range(10)]
+            uploads = [channel.upload(HEADER, pieces()) for _ in range(10)]
             return await asyncio.gather(*uploads, return_exceptions=True)
 
     ends = asyncio.run(run())
