@@ -9,8 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.calls import DownloadRequest
 from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
-from fedlm.fl_core.deployment.protocol.interface import Handlers, Upload
-from fedlm.fl_core.deployment.protocol.uploads import CountedUpload
+from fedlm.fl_core.deployment.protocol.interface import CountedUpload, Handlers, Upload
 
 _FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _SLOW = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)

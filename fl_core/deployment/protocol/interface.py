@@ -4,7 +4,7 @@ Clients dial in and the server never does. Messages are those of `messages.proto
 may raise `RefusedError` or `TooManyCallsError`.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
 from fedlm.fedlm_client import messages_pb2 as messages
@@ -31,6 +31,21 @@ class Upload(Protocol):
           BrokenUploadError: the upload breaks off, or something else is in it.
         """
         ...
+
+
+class CountedUpload:
+    """An upload that tells `count` how many bytes were read, each time; what that raises ends the reading."""
+
+    def __init__(self, inner: Upload, count: Callable[[int], None]):
+        self._inner, self._count = inner, count
+
+    async def header(self) -> messages.UploadHeader | None:
+        return await self._inner.header()
+
+    async def read_into(self, space: memoryview) -> int:
+        size = await self._inner.read_into(space)
+        self._count(size)
+        return size
 
 
 class Handlers(Protocol):

@@ -16,9 +16,8 @@ from fedlm.fl_core.client_algorithms.registry import SGD
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.plans.plan_offers import OfferedPlan, PlanOffer
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact, ServedChunk
-from fedlm.fl_core.deployment.protocol.interface import Upload
+from fedlm.fl_core.deployment.protocol.interface import CountedUpload, Upload
 from fedlm.fl_core.deployment.protocol.training_program import algorithm_name
-from fedlm.fl_core.deployment.protocol.uploads import CountedUpload
 from fedlm.fl_core.deployment.server.pacing import PaceSteering
 from fedlm.fl_core.deployment.server.rate_limits import RateLimiter
 from fedlm.fl_core.deployment.server.reports.attempt import Attempt, RoundCollection
@@ -101,8 +100,8 @@ class ClientHandlers:
 
     async def check_in(self, peer: str, request: messages.CheckInRequest) -> messages.CheckInReply:
         self._limiter.call(peer)
-        if refusal := self._refusal(request):
-            return self._refused(peer, refusal)
+        if why := self._refusal(request):
+            return self._refused(peer, why)
         plan = self._plan(request)
         if isinstance(plan, str):
             return self._refused(peer, _Refusal(plan))
