@@ -16,15 +16,13 @@ from typing import Any, Literal, NamedTuple, get_args
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
-from fedlm.fl_core.privacy.origins.vocabulary_origin import TEXT_FIELD
+from fedlm.fl_core.privacy.origins.vocabulary_origin import TEXT_FIELD, guarantee_as_json
 
 Kind = Literal["training data", "public", "private"]
 Counted = Literal["example", "client"]
 """The unit in which tokens occur or not: one sequence, or all text of a client."""
 RELEVANCE_FIELD = "relevance_origin"
 """Under which checkpoints, ledgers and statements say where the relevances of a run come from."""
-UNIT = "client: all data of one client"
-ADJACENCY = "add-or-remove: all data of one client is added to the rest, or removed from it"
 MECHANISM = (
     "each client adds, for each token, the share of its units that contain it; what a client adds has a bounded norm, "
     "and the sum gets Gaussian noise"
@@ -123,13 +121,7 @@ class RelevanceOrigin:
         if self.text is not None:
             record[TEXT_FIELD] = self.text
         if self.private is not None:
-            record |= {
-                "guarantee": dataclasses.asdict(self.private),
-                "unit": UNIT,
-                "adjacency": ADJACENCY,
-                "mechanism": MECHANISM,
-                "assumptions": list(ASSUMPTIONS),
-            }
+            record |= guarantee_as_json(self.private, MECHANISM, ASSUMPTIONS)
         return record | {"statement": self.sentence()}
 
     @staticmethod

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import math
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -182,14 +182,7 @@ class VocabularyOrigin:
         if self.text is not None:
             record[TEXT_FIELD] = self.text
         if self.private:
-            record |= {
-                "release": self.release,
-                "guarantee": dataclasses.asdict(self.private),
-                "unit": UNIT,
-                "adjacency": ADJACENCY,
-                "mechanism": MECHANISM,
-                "assumptions": list(self.assumptions),
-            }
+            record |= {"release": self.release, **guarantee_as_json(self.private, MECHANISM, self.assumptions)}
         return record | {"statement": self.sentence()}
 
     @staticmethod
@@ -215,6 +208,18 @@ class VocabularyOrigin:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(f"not the origin of a vocabulary: {record!r} ({error})") from error
+
+
+def guarantee_as_json(private: Any, mechanism: str, assumptions: Sequence[str]) -> dict[str, Any]:
+    """Say, JSON-able, what counts with noise spend of each client's privacy, by which mechanism, and what has to hold;
+    `private` is a dataclass of the numbers."""
+    return {
+        "guarantee": dataclasses.asdict(private),
+        "unit": UNIT,
+        "adjacency": ADJACENCY,
+        "mechanism": mechanism,
+        "assumptions": list(assumptions),
+    }
 
 
 def origin_of_import(private: PrivateVocabulary | None) -> VocabularyOrigin:
