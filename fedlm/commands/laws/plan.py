@@ -18,7 +18,7 @@ from fedlm.simulations.laws.planning.federated_settings import FederatedSettings
 if TYPE_CHECKING:
     from fedlm.simulations.laws.laws_file import Laws
     from fedlm.simulations.laws.planning.central_training import ChosenTraining, TrainingData
-    from fedlm.simulations.laws.planning.federated_training import FederatedTraining
+    from fedlm.simulations.laws.planning.federated_training import ChosenFederatedTraining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +185,7 @@ def _opened(data: Path, length: int, laws: "Laws") -> "TrainingData":
 def _write_config(
     command: LawsPlanCommand,
     laws: "Laws",
-    chosen: "ChosenTraining | FederatedTraining",
+    chosen: "ChosenTraining | ChosenFederatedTraining",
     *,
     settings_of: "Callable[[Any, Laws, str], dict[str, Any]]",
     budget: str,

@@ -13,7 +13,7 @@ from fedlm.simulations.laws.planning.architectures import Architecture
 from fedlm.simulations.laws.planning.central_planner import Plan
 from fedlm.simulations.laws.planning.central_training import ChosenTraining
 from fedlm.simulations.laws.planning.configurations import Doubled
-from fedlm.simulations.laws.planning.federated_training import FederatedTraining
+from fedlm.simulations.laws.planning.federated_training import ChosenFederatedTraining
 
 
 def print_plan(chosen: ChosenTraining, plan: Plan, near: float, measured_steps: float) -> None:
@@ -44,7 +44,7 @@ def print_plan(chosen: ChosenTraining, plan: Plan, near: float, measured_steps: 
     _print_table(values, plan.near, near, lines)
 
 
-def print_federated_plan(found: FederatedTraining, near: float) -> None:
+def print_federated_plan(found: ChosenFederatedTraining, near: float) -> None:
     """Print the federated training that is planned."""
     values = {
         "parameters": f"{found.parameters:,}{_name(found.model)}",

@@ -25,7 +25,7 @@ from fedlm.simulations.laws.surface.loss_surface import LossSurface
 
 
 @dataclass(frozen=True)
-class FederatedTraining:
+class ChosenFederatedTraining:
     """A training that can be run, the best of a budget.
 
     Attributes:
@@ -84,7 +84,7 @@ def plan_federated(
     delta: float | None = None,
     *,
     near: float = NEAR,
-) -> FederatedTraining:
+) -> ChosenFederatedTraining:
     """Find the best training of a budget, and account it exactly.
 
     Args:
@@ -104,7 +104,7 @@ def plan_federated(
     found = planner.configurations(budget)
     chosen = _choose(planner, budget, found)
     rate = laws.task.get("learning_rate", RATES[0])
-    return FederatedTraining(
+    return ChosenFederatedTraining(
         model=chosen.model,
         parameters=chosen.parameters,
         people=people,
@@ -193,7 +193,7 @@ def _promise(planner: FederatedPlanner, budget: FederatedBudget, plan: PrivacyPl
     return dict(zip(names, found, strict=True)) | {"covers": _covers(budget.delta, math.floor(budget.people))}
 
 
-def settings_of(found: FederatedTraining, laws: Laws, model: str) -> dict[str, Any]:
+def settings_of(found: ChosenFederatedTraining, laws: Laws, model: str) -> dict[str, Any]:
     """Give the options of `fedlm simulate` for a training: those of the runs that were measured, and the plan's.
 
     The run is given epsilon and delta, and finds the noise for as many clients as its data has; where epsilon asks for
