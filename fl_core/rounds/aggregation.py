@@ -50,7 +50,7 @@ class AggregationRules:
 
 
 class CohortAggregate(NamedTuple):
-    """Sums over clients; aggregators send them to their coordinator as they are.
+    """Sums over clients; aggregators send every field to their coordinator as it is.
 
     Every field but `delta` and `norm_counts` is a float32 scalar.
 
