@@ -20,6 +20,7 @@ from fedlm.simulations.laws.planning.configurations import (
     Configurations,
     Doubled,
     doubled,
+    measured_models,
     saturates_at,
     sizes_between,
 )
@@ -194,19 +195,12 @@ def _cheaper(
 def _outside(planner: Planner, budget: Budget, found: Configurations) -> str:
     """Say why there is no plan."""
     surface = planner.surface
-    sizes = f"models of {surface.parameters[0]:.3g} to {surface.parameters[-1]:.3g} parameters"
-    if not len(found.loss):
-        return (
-            f"{setting('compute')} is {budget.compute:g}, but no training of {sizes}, {surface.steps[0]:g} to "
-            f"{surface.steps[-1]:g} steps and at most {budget.examples:g} examples of {planner.length} tokens in a "
-            "step spends it; give another compute, or laws of other sizes"
-        )
-    ratios = f"{surface.noise_batch_ratios[0]:.3g} to {surface.noise_batch_ratios[-1]:.3g}"
-    least, most = found.noise_batch_ratio.min(), found.noise_batch_ratio.max()
+    if len(found.loss):
+        return found.noise_outside(surface, "compute or number of examples")
     return (
-        f"the budget asks for noise-batch ratios of {least:.3g} to {most:.3g}, but of {sizes} the laws know losses for "
-        f"ratios of {ratios} alone; nothing is planned outside what was measured. Give another epsilon, compute or "
-        "number of examples, or laws of other noise"
+        f"{setting('compute')} is {budget.compute:g}, but no training of {measured_models(surface)}, "
+        f"{surface.steps[0]:g} to {surface.steps[-1]:g} steps and at most {budget.examples:g} examples of "
+        f"{planner.length} tokens in a step spends it; give another compute, or laws of other sizes"
     )
 
 

@@ -64,6 +64,16 @@ class Configurations:
         """Return between which values some of them lie, by names."""
         return {name: (float(values[chosen].min()), float(values[chosen].max())) for name, values in vars(self).items()}
 
+    def noise_outside(self, surface: LossSurface, give: str) -> str:
+        """Say that their noise lies outside what was measured, where none is within the grid, and what to give."""
+        asked, known = self.noise_batch_ratio, surface.noise_batch_ratios
+        ratios = f"{known[0]:.3g} to {known[-1]:.3g}" if len(known) else "0"
+        return (
+            f"the budget asks for noise-batch ratios of {asked.min():.3g} to {asked.max():.3g}, but of "
+            f"{measured_models(surface)} the laws know losses for ratios of {ratios} alone; nothing is planned outside "
+            f"what was measured. Give another epsilon, {give}, or laws of other noise"
+        )
+
 
 class Doubled(NamedTuple):
     """What doubling a part of a budget would give.
@@ -112,6 +122,11 @@ def saturates_at(losses: NDArray[np.float64], near: float = NEAR) -> int | None:
       near: relative loss above the least that is as good (McKenna et al. 2025, table 2: 1 %).
     """
     return int(np.argmax(losses <= (1 + near) * np.nanmin(losses))) if np.isfinite(losses).any() else None
+
+
+def measured_models(surface: LossSurface) -> str:
+    """Say which sizes were measured."""
+    return f"models of {surface.parameters[0]:.3g} to {surface.parameters[-1]:.3g} parameters"
 
 
 def sizes_between(surface: LossSurface) -> NDArray[np.float64]:

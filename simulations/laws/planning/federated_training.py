@@ -240,19 +240,12 @@ def _covers(delta: float, people: int) -> tuple[str, ...]:
 
 def _outside(surface: LossSurface, budget: FederatedBudget, found: Configurations) -> str:
     """Say why there is no plan."""
-    measured = f"{surface.steps[0]:g} to {surface.steps[-1]:g} rounds"
-    if not len(found.loss):
-        return (
-            f"no training of {measured} fits {budget.people:,.0f} people, {budget.client_trainings:,.0f} client "
-            "trainings and the limits that were given; give more of them, or laws of fewer rounds"
-        )
-    least, most = found.noise_batch_ratio.min(), found.noise_batch_ratio.max()
-    known = surface.noise_batch_ratios
-    ratios = f"{known[0]:.3g} to {known[-1]:.3g}" if len(known) else "0"
+    if len(found.loss):
+        return found.noise_outside(surface, "more people or client trainings")
     return (
-        f"the budget asks for noise-batch ratios of {least:.3g} to {most:.3g}, but the laws know losses for {ratios} "
-        "alone; nothing is planned outside what was measured. Give another epsilon, more people or client trainings, "
-        "or laws of other noise"
+        f"no training of {surface.steps[0]:g} to {surface.steps[-1]:g} rounds fits {budget.people:,.0f} people, "
+        f"{budget.client_trainings:,.0f} client trainings and the limits that were given; give more of them, or laws "
+        "of fewer rounds"
     )
 
 

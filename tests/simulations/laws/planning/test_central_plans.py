@@ -128,6 +128,17 @@ def test_what_was_not_measured_is_refused(planner, budget, message):
         make_plan(planner, budget)
 
 
+def test_laws_of_trainings_without_noise_have_no_private_plan():
+    surface = surface_of()
+    names = ("noise_batch_ratios", "loss", "learning_rates", "draws")
+    cut = {name: getattr(surface, name)[..., :0] for name in names} | {"curves": surface.curves[:, :1]}
+    planner = Planner(dataclasses.replace(surface, **cut), 512)
+    budget = BUDGET._replace(compute=1e19)
+    assert make_plan(planner, budget._replace(epsilon=math.inf)).best["noise_batch_ratio"] == 0
+    with pytest.raises(ConfigurationError, match="know losses for ratios of 0 alone"):
+        make_plan(planner, budget)
+
+
 def test_steps_beyond_the_longest_training_are_said_to_be_extrapolated(plan):
     surface = surface_of(measured_steps=2000.0)
     chosen = choose_training(Laws(surface=surface), plan)
