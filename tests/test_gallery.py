@@ -5,6 +5,7 @@ import json
 import pytest
 
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.statement import state
 from tests.support.gallery import KINDS
 
 
@@ -14,7 +15,7 @@ def test_a_run_of_each_kind_has_ended(finished_run, kind):
     summary = json.loads((run / "summary.json").read_text())
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
     if kind in ("private", "central", "deployed"):
-        assert PrivacyLedger(run / "privacy" / "ledger.jsonl").spent().epsilon > 0
+        assert state(PrivacyLedger(run / "privacy" / "ledger.jsonl")).own.epsilon > 0
         assert summary["privacy"].startswith("(epsilon = ")
     else:
         assert summary["privacy"].startswith("NOT PRIVATE")

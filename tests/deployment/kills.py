@@ -15,6 +15,7 @@ from fedlm.fedlm_client.http_channel import HttpChannel
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.statement import state
 from tests.deployment import small_deployment as small
 
 SETTINGS = small.PRIVACY | {
@@ -221,7 +222,7 @@ def check(out, url, settings, models):
     releases = [record["rounds"] for record in ledger.records if record["kind"] == "release"]
     assert releases == sorted(set(releases))
     assert {rounds for (rounds,) in rows_of(url, "select rounds from releases")} <= set(releases)
-    assert ledger.spent().epsilon <= account(ledger.plan, settings.privacy.delta).epsilon * (1 + 1e-6)
+    assert state(ledger).own.epsilon <= account(ledger.plan, settings.privacy.delta).epsilon * (1 + 1e-6)
 
     took_part = defaultdict(list)
     for number, client in rows_of(url, "select round_number, client from participations order by round_number"):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.statement import state
 from tests.support.processes import begin, begin_two, finish_well, kill_once, rows_of
 
 SETTINGS = {
@@ -107,7 +108,7 @@ def test_a_private_run_says_what_it_spent_and_starts_a_simulation(small_store, t
     assert guarantee["unit"].startswith("example: one packed sequence of 8 tokens")
     assert "add-or-remove" in output
     ledger = PrivacyLedger(tmp_path / "private" / "privacy" / "ledger.jsonl")
-    assert ledger.spent().epsilon == pytest.approx(guarantee["epsilon"])
+    assert state(ledger).own.epsilon == pytest.approx(guarantee["epsilon"])
     assert oct((tmp_path / "private" / "privacy" / "noise-secret-0").stat().st_mode)[-3:] == "600"
     words = ["--model=cifg_tiny", f"--data={small_store}", "--rounds=1", "--cohort-size=3", "--length=8"]
     words += [f"--init-from={tmp_path / 'private'}", f"--out={tmp_path / 'simulated'}"]

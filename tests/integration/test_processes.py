@@ -11,6 +11,7 @@ import pytest
 
 from fedlm.fl_core.errors import ProcessLostError
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.statement import state
 from fedlm.fl_core.processes import lost_processes
 from fedlm.simulations.experiments.experiment import run_prepared
 from fedlm.simulations.pretraining import run as pretraining
@@ -116,7 +117,8 @@ def test_a_secret_of_noise_and_cohorts_reaches_both_processes(small_store, tmp_p
     run_two(small_store, tmp_path, rounds=2, **changes)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["privacy_guarantee"]["rounds"] == 2
-    assert PrivacyLedger(tmp_path / "privacy" / "ledger.jsonl").spent().as_json() == summary["privacy_guarantee"]
+    ledger = PrivacyLedger(tmp_path / "privacy" / "ledger.jsonl")
+    assert state(ledger).own.as_json() == summary["privacy_guarantee"]
 
 
 def kill_one(processes, victim, out):

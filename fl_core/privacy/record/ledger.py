@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.noise.noise_source import NOISE_FORMAT
 from fedlm.fl_core.privacy.origins.ancestry import TUNING_FIELD
-from fedlm.fl_core.privacy.promise.guarantee import Guarantee, account
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record.record_chain import RecordChain
 
@@ -171,12 +170,6 @@ class PrivacyLedger:
         starts = [record.get("rounds", 0) for record in self.records if "secret" in record]
         seen = max((record.get("rounds", 0) for record in self.records), default=0)
         return list(zip(starts, [*starts[1:], seen], strict=True))
-
-    def spent(self, delta: float | None = None) -> Guarantee:
-        """State what the rounds that may have been seen have spent, at the run's delta where None."""
-        plan = self.plan
-        generations = [(first, end) for first, end in self.generations if end > first]
-        return account(plan, self.delta if delta is None else delta, generations)
 
     def _append(self, content: dict[str, Any]) -> None:
         self._chain.append(content)

@@ -16,7 +16,7 @@ from fedlm.fl_core.privacy.promise.guarantee import account, gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import DOCUMENT_CLIENT, PrivacyPlan
 from fedlm.fl_core.privacy.promise.spending import calibrate_total
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release
-from fedlm.fl_core.privacy.statement import state_plan, state_together, training_in
+from fedlm.fl_core.privacy.statement import state, state_plan, state_together, training_in
 
 DELTA = 1e-6
 FEDERATED = PrivacyPlan("gaussian", 3, 5.0, BoundedParticipation(None, 1))
@@ -199,8 +199,8 @@ def test_a_run_that_has_released_nothing_adds_nothing_to_others(tmp_path):
     sampled.intend(Release(plan.rounds, "digest", "parameters"))
     sampled.confirm()
     found = state_together({"nothing": nothing, "sampled": sampled})
-    assert found.epsilon == pytest.approx(sampled.spent().epsilon)
-    assert found.adjacency == sampled.spent().adjacency
+    assert found.epsilon == pytest.approx(state(sampled).own.epsilon)
+    assert found.adjacency == state(sampled).own.adjacency
 
 
 @pytest.mark.parametrize("people", ["public", "disjoint"])

@@ -16,6 +16,7 @@ from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
 from fedlm.fl_core.privacy.noise.noise_source import noise_from
 from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.statement import state
 from fedlm.fl_core.runs.files.checkpoints import Checkpoints
 from tests.simulations.experiments import toy_private_run as toy
 
@@ -109,7 +110,7 @@ def check(directory, mechanism, rounds=toy.ROUNDS):
     for generation, number in seen:
         first, end = truth.get(generation, (number, number + 1))
         truth[generation] = (min(first, number), max(end, number + 1))
-    spent, least = ledger.spent(), account(ledger.plan, 1e-6, [truth[key] for key in sorted(truth)])
+    spent, least = state(ledger).own, account(ledger.plan, 1e-6, [truth[key] for key in sorted(truth)])
     assert spent.epsilon >= least.epsilon * (1 - 1e-9)
     assert spent.epsilon <= account(ledger.plan, 1e-6).epsilon * (1 + 1e-6)
 

@@ -16,6 +16,7 @@ from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.promise.plan import CLIENT
 from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger
+from fedlm.fl_core.privacy.statement import state
 from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.fl_core.runs.files.checkpoints import parameters_digest
 from fedlm.fl_core.runs.private_releases import BegunRun
@@ -156,7 +157,7 @@ def test_each_mechanism_ends_with_a_statement(settings, mechanism, tmp_path):
             assert row["signal_to_noise"] > 0
             low, middle, high = (row[name] for name in QUANTILES)
             assert 0 < low <= middle <= high
-    assert ledger_of(tmp_path).spent().as_json() == guarantee
+    assert state(ledger_of(tmp_path)).own.as_json() == guarantee
     if settings["cohort_sampler"] == "min_separation":
         took_part = summary["participation"]
         assert took_part["planned"] == {"max_participations": 2, "min_separation": 3}

@@ -239,7 +239,7 @@ class Operator(RuleBasedStateMachine):
             self._is_enough([begun], statement.state(ledger).as_json()["privacy_guarantee"])
             if not isinstance(ledger.plan.participation, PoissonParticipation):
                 most = account(ledger.plan, ledger.delta).epsilon
-                assert ledger.spent().epsilon <= most * (1 + 1e-6), "more was spent than planned"
+                assert statement.state(ledger).own.epsilon <= most * (1 + 1e-6), "more was spent than planned"
             summary = begun.folder / "summary.json"
             if summary.exists():
                 self._is_enough([begun], json.loads(summary.read_text())["privacy_guarantee"])

@@ -10,6 +10,7 @@ from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE, PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release
 from fedlm.fl_core.privacy.record.releases import Releases
+from fedlm.fl_core.privacy.statement import state
 
 PLAN = PrivacyPlan("tree", 20, 3.0, BoundedParticipation(3, 4))
 # Separations between rounds of different generations are not made use of, so here interruptions cost sensitivity.
@@ -71,9 +72,9 @@ def test_a_new_run_begins_with_a_secret_that_only_its_owner_can_read(tmp_path):
 def test_spent_counts_intents(run):
     directory, _ = run
     ledger = PrivacyLedger(directory / "privacy" / LEDGER_FILE)
-    assert ledger.spent() == account(PLAN, DELTA, [(0, 10)])
+    assert state(ledger).own == account(PLAN, DELTA, [(0, 10)])
     ledger.intend(Release(15, "lost"))
-    assert PrivacyLedger(directory / "privacy" / LEDGER_FILE).spent() == account(PLAN, DELTA, [(0, 15)])
+    assert state(PrivacyLedger(directory / "privacy" / LEDGER_FILE)).own == account(PLAN, DELTA, [(0, 15)])
 
 
 def test_a_lost_checkpoint_counts_and_noise_begins_anew(run):
@@ -102,7 +103,7 @@ def test_a_run_with_interruptions_ends_early_rather_than_spend_more_than_planned
             releases.ledger.intend(Release(rounds, "lost"))
         else:
             release(releases, stored, rounds)
-    assert releases.ledger.spent().epsilon <= planned * (1 + 1e-9)
+    assert state(releases.ledger).own.epsilon <= planned * (1 + 1e-9)
     assert interruptions == 4
     assert found.end < DEAR_TO_INTERRUPT.rounds
 
@@ -261,7 +262,7 @@ def test_noise_of_another_version_is_not_gone_on_with(tmp_path, monkeypatch, rel
         with pytest.raises(LedgerError, match=r"ledger\.jsonl: the run was begun by another version of fedlm"):
             begin(tmp_path, stored)
     assert lines_of(tmp_path) == written
-    assert PrivacyLedger(tmp_path / "privacy" / LEDGER_FILE).spent() == account(PLAN, DELTA, [(0, released)])
+    assert state(PrivacyLedger(tmp_path / "privacy" / LEDGER_FILE)).own == account(PLAN, DELTA, [(0, released)])
 
 
 def repeatable(directory, stored):
