@@ -132,12 +132,6 @@ def _begun(found: tuple[dict[str, Any], dict[str, Any]] | None) -> BegunRun | No
     return BegunRun(PrivacyPlan.from_json(plan), Origins.of_record(about))
 
 
-def plan_in(directory: Path) -> PrivacyPlan | None:
-    """Read the plan of the private run that was begun in a folder, as this process finds it; None where none was."""
-    found = _begun_in(directory)
-    return None if found is None else PrivacyPlan.from_json(found[0])
-
-
 def _begun_in(directory: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
     path = directory / PRIVACY_FOLDER / LEDGER_FILE
     ledger = PrivacyLedger(path) if path.exists() else None

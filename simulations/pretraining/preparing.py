@@ -16,7 +16,7 @@ from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.private_plan import Beside
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.runs.capabilities.interface import Capabilities, Clipped, Opening
-from fedlm.fl_core.runs.private_releases import BegunRun, plan_in
+from fedlm.fl_core.runs.private_releases import BegunRun, begun_in
 from fedlm.models.base import Model, Params
 from fedlm.models.layers.dropout import with_dropout
 from fedlm.models.precision import Precision, resolve_precision, with_precision
@@ -96,8 +96,8 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
     origins = capabilities.origins(Origins(vocabulary=store.vocabulary_origin))
     beside = Beside(origins, opening.training_data)
     # The bands of a run that goes on are not searched for again; what else it has promised is `going_on`'s.
-    known = plan_in(out) if private and out is not None else None
-    plan = functools.cache(lambda: plan_privacy(settings, units, delta, beside, known=known))
+    begun = begun_in(out) if private and out is not None else None
+    plan = functools.cache(lambda: plan_privacy(settings, units, delta, beside, known=begun and begun.plan))
     capabilities = capabilities.planned(lambda: plan().noise_multiplier / settings.batch_size)
     model, trained = _models(settings, store, capabilities)
     clipping, notice = _clipping(settings, model, trained, _drops(settings, capabilities))
