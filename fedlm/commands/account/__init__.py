@@ -78,7 +78,6 @@ _KINDS = {
         "epsilon against rounds, and the noise of the mechanisms side by side, as a picture", PlotCommand, draw
     ),
 }
-KINDS = {name: kind.words for name, kind in _KINDS.items()}
 
 
 def _run(name: str, argv: list[str]) -> int:

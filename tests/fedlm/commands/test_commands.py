@@ -17,7 +17,7 @@ from fedlm.command_line import command_tree
 from fedlm.command_line.command_tree import COMMANDS, find_commands
 from fedlm.command_line.progress import StepProgress, bytes_text, describe_round, scores_in_words, time_text
 from fedlm.commands import models
-from fedlm.commands.account import KINDS
+from fedlm.commands.account import COMMAND as ACCOUNT
 from fedlm.commands.cli import main
 from fedlm.simulations.experiments.presets import PRESETS, SIMULATION_PRESETS
 
@@ -78,7 +78,7 @@ def helps():
     yield from (
         ["data", *words] for words in (["describe"], ["sample"], ["relevance"], ["export"], ["import", "jsonl"])
     )
-    yield from (["account", kind] for kind in KINDS)
+    yield from (["account", kind] for kind in ACCOUNT.choices)
     yield from (["keys", action] for action in ("ca", "token", "enrol"))
     yield from (["model", action] for action in ("import", "export"))
     yield from (["plan", action] for action in ("export", "inspect"))
