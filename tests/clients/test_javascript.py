@@ -180,7 +180,7 @@ def _write_plans(folder):
         case("batches", "train takes tokens 0", lambda found: found["batches"].update(batch_size=5)),
         case("state", "train takes state 0", lambda found: found["state"][0].update(shape=[1])),
         case("beginnings", "begins as a tensor", lambda found: found["state"][0].update(begins=1)),
-        case("outputs", "train gives other", lambda found: found["signatures"]["train"]["outputs"].pop()),
+        case("outputs", "train gives the wrong tensors", lambda found: found["signatures"]["train"]["outputs"].pop()),
         case(
             "role",
             "which this client does not have",
