@@ -176,9 +176,7 @@ def refused(task, out, make):
 def test_a_client_ends_where_a_server_cannot_show_it_a_plan_that_it_runs(tmp_path, keys, tokenizer):
     one = {"cohort_size": 1, "minimum_reports": 1, "over_selection": 1.0}
     without = task_of(tokenizer, None, **one)
-    assert "so it makes none" in refused(
-        without, tmp_path / "a", lambda port: plan_client(port, tmp_path, 1, keys)
-    )
+    assert "so it makes none" in refused(without, tmp_path / "a", lambda port: plan_client(port, tmp_path, 1, keys))
     factored = task_of(tokenizer, keys, **one, upload_bits=None, compression="powersgd1", model="cifg_tiny")
     assert "a plan cannot call" in refused(factored, tmp_path / "b", lambda port: plan_client(port, tmp_path, 1, keys))
     kept = task_of(tokenizer, keys, **one, model="cifg_tiny", personal_layers=("output_bias",))
