@@ -45,6 +45,13 @@ pytest_plugins = ["tests.support.gallery", "tests.support.properties", "tests.su
 
 MOST_MEMORY = 2 << 30
 
+
+def pytest_collection_finish() -> None:
+    """Let garbage collections pass over what stays until the end: modules and the tests themselves."""
+    gc.collect()
+    gc.freeze()
+
+
 WORDS = (
     "the a this that one some every no file model server client round value name test list thing reads writes "
     "sends keeps returns gives takes makes finds holds new old small large first last clear local"

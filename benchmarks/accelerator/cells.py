@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 PACKAGE = "benchmarks.accelerator"
 PEAKS, ROUNDS, SHARES, COMPARISON = "peaks", "rounds", "shares", "comparison"
 PRIVATE_STEPS, NOISE, RECURRENCE, PARITY = "private_steps", "noise", "recurrence", "parity"
-TRAINING_STEPS = "training_steps"
-GROUPS = (PEAKS, ROUNDS, SHARES, PRIVATE_STEPS, TRAINING_STEPS, PARITY, NOISE, RECURRENCE, COMPARISON)
+TRAINING_STEPS, KERNELS = "training_steps", "kernels"
+GROUPS = (PEAKS, ROUNDS, SHARES, PRIVATE_STEPS, KERNELS, TRAINING_STEPS, PARITY, NOISE, RECURRENCE, COMPARISON)
 OURS, PLAIN, JAX_PRIVACY = ("bookkeeping", "ghost", "vmap"), "plain", "jax_privacy"
 PROFILED = "profiled"
 MECHANISMS = ("plain draw", "gaussian", "tree", "tree_honaker", "blt", "banded", "bisr", "dense")
@@ -73,6 +73,12 @@ def full() -> list[Cell]:
         for kind in kinds:
             yield _step(model, precision, kind, examples, length, vocabulary, microbatches=3, limit=75, least=25)
 
+    def kernels_of(model: str, examples: int, length: int, microbatch: int) -> list[Cell]:
+        return [
+            _kernels(model, "bfloat16", kind, examples, length, None, microbatch, limit=120, least=30)
+            for kind in (PLAIN, OURS[0])
+        ]
+
     def recurrence_of(precision: str, lanes: int, batch: int, unroll: int) -> Cell:
         arguments = {"model": "cifg_19m", "precision": precision, "lanes": lanes, "batch": batch, "length": 20}
         return _recurrence(arguments | {"vocabulary": 4096, "unroll": unroll, "patience": 2.0}, limit=90, least=20)
@@ -90,6 +96,7 @@ def full() -> list[Cell]:
         _cell(PEAKS, "memory", "measure_memory", {"mebibytes": 1024, "patience": 1.0}, 40, 10),
         round_of("cifg_19m", "bfloat16"),
         *steps_of("transformer_21m", "bfloat16", 256, 128, every),
+        *kernels_of("transformer_21m", 256, 128, 256),
         parity_of(SMALLEST_MODELS[0]),
         *shares_of("cifg_19m", "bfloat16"),
         round_of("cifg_19m", "tf32"),
@@ -109,6 +116,8 @@ def full() -> list[Cell]:
         round_of("transformer_21m", "tf32"),
         *shares_of("transformer_21m", "bfloat16"),
         *steps_of("cifg_19m", "bfloat16", 1024, 20, every),
+        *kernels_of("cifg_19m", 1024, 20, 1024),
+        *kernels_of("vaultgemma_100m", 128, 1024, 8),
         *steps_of(DECODER, "bfloat16", 64, 512, every),
         *map(parity_of, SMALLEST_MODELS[3:]),
         *(recurrence_of("bfloat16", 64, 10, unroll) for unroll in (2, 5)),
@@ -157,6 +166,7 @@ def tiny() -> list[Cell]:
     ):
         sizes = 2 if model == "transformer_tiny" else 1
         cells += [_step(model, "bfloat16", kind, 8, 4, 64, sizes, patience=0.02, **limit) for kind in kinds]
+    cells += [_kernels("transformer_tiny", "bfloat16", kind, 8, 4, 64, 8, **limit) for kind in (PLAIN, OURS[0])]
     cells += [
         _training("vaultgemma_1m", "bfloat16", private, 4, 8, 64, [2, 1], 0.02, **limit) for private in (False, True)
     ]
@@ -212,6 +222,23 @@ def _step(
     arguments |= {"vocabulary": vocabulary, "microbatches": microbatches, "patience": patience, "enough": limit / 3}
     name = f"{model}, {precision}, {examples} x {length}, {kind}"
     return _cell(PRIVATE_STEPS, name, "measure", arguments, limit, least)
+
+
+def _kernels(
+    model: str,
+    precision: str,
+    kind: str,
+    examples: int,
+    length: int,
+    vocabulary: int | None,
+    microbatch: int,
+    limit: float,
+    least: float,
+) -> Cell:
+    arguments = {"model": model, "precision": precision, "kind": kind, "examples": examples, "length": length}
+    arguments |= {"vocabulary": vocabulary, "microbatch": microbatch}
+    name = f"{model}, {precision}, {examples} x {length}, {kind}"
+    return _cell(KERNELS, name, "measure", arguments, limit, least)
 
 
 def _training(

@@ -9,6 +9,7 @@ from benchmarks.accelerator.cells import (
     COMPARISON,
     GROUPS,
     JAX_PRIVACY,
+    KERNELS,
     NOISE,
     OURS,
     PARITY,
@@ -93,6 +94,7 @@ def summary(results: Results) -> str:
         ("Rounds", _rounds(results)),
         ("Where a round's time goes", _shares(results)),
         ("Private steps", _private(results)),
+        ("Kernels of a step, the longest first", _kernels(results)),
         ("Whole steps of central training", _training(results)),
         ("Parity with the CPU", _parity(results)),
         ("Noise", _noise(results)),
@@ -156,8 +158,24 @@ def _shares(results: Results) -> list[list[str]]:
     for name, shares in measured.items():
         profile = profiles.get(f"{name}, {PROFILED}", {"reason": "no profile"})
         idle = _percent(profile["idle"]) if "idle" in profile else profile["reason"]
-        longest = ", ".join(f"{what} {part:.0%}" for what, part in list(profile.get("longest", {}).items())[:4])
+        longest = ", ".join(f"{what} {part:.0%}" for what, part in _longest(profile, 4))
         rows.append([name, *(f"{shares[part]:.1%}" for part in parts), idle, longest])
+    return rows
+
+
+def _longest(profile: dict[str, Any], most: int) -> list[tuple[str, float]]:
+    return [(one["operation"] or one["kernel"], one["share"]) for one in profile.get("longest", [])[:most]]
+
+
+def _kernels(results: Results) -> list[list[str]]:
+    rows = [["step", "idle", "by part", "its longest operations"]]
+    for name, one in results.measured(KERNELS).items():
+        if "idle" not in one:
+            rows.append([name, "", "", one["reason"]])
+            continue
+        parts = ", ".join(f"{part.replace('_', ' ')} {share:.0%}" for part, share in one["parts"].items())
+        longest = ", ".join(f"{what} {share:.0%}" for what, share in _longest(one, 8))
+        rows.append([name, _percent(one["idle"]), parts, longest])
     return rows
 
 
@@ -261,6 +279,10 @@ def _peak(one: dict[str, Any]) -> str:
 def _shares_words(one: dict[str, Any]) -> str:
     if "shares" in one:
         return ", ".join(f"{part} {share:.1%}" for part, share in one["shares"].items())
+    return _idle_words(one)
+
+
+def _idle_words(one: dict[str, Any]) -> str:
     return f"the device idles {one['idle']:.1%}" if "idle" in one else one["reason"]
 
 
@@ -274,6 +296,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     SHARES: _shares_words,
     PRIVATE_STEPS: lambda one: f"{one['tokens_per_second']:.4g} tokens/s, {one['microbatch']} at a time",
     TRAINING_STEPS: lambda one: f"{one['tokens_per_second']:.4g} tokens/s, {one['microbatch']} at a time",
+    KERNELS: _idle_words,
     NOISE: lambda one: f"{1e3 * one['seconds_a_round']:.4g} ms a round",
     RECURRENCE: lambda one: f"{1e3 * goals.seconds(one):.4g} ms a step, the layer {one['part_of_layer']:.0%} of it",
     PARITY: _parity_words,

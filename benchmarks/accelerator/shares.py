@@ -7,10 +7,7 @@ profile, where the device's profiler works, says how long the device did nothing
 """
 
 import statistics
-import tempfile
 import time
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from benchmarks.accelerator.kernels import profile_of
 from benchmarks.accelerator.rounds import STEPS_PER_CHUNK, Rounds, client_work, draw_clients
 from benchmarks.accelerator.timing import first_seconds, time_runs
 from fedlm.fl_core.exact_sums import grid_step, number_of_coordinates, on_grid
@@ -37,7 +35,6 @@ from fedlm.simulations.engine.cohort_engine import ClientWork, CohortEngine
 from fedlm.simulations.engine.lane_count import choose_lanes
 from fedlm.simulations.engine.lanes import LaneChunk, LaneShape, lane_chunks
 
-DEVICE_PLANE, STREAM = "/device:", "Stream"
 PLANNED = 1024
 NOISE_ROUNDS = 8
 
@@ -46,7 +43,7 @@ class WithInputInPlace(CohortEngine):
     """An engine whose rounds get chunks that lie on the devices already."""
 
     def __init__(self, work: ClientWork, data: FederatedData, length: int, lanes: int, chunks: list[LaneChunk]):
-        super().__init__(work, data, length, None, lanes, STEPS_PER_CHUNK)
+        super().__init__(work, data, length, devices=None, lanes_per_device=lanes, steps_per_chunk=STEPS_PER_CHUNK)
         self._in_place = chunks
 
     def _chunks(self, plan: RoundPlan) -> Any:
@@ -129,13 +126,7 @@ def profile(
         )
         rounds = Rounds(engine, built.init(jax.random.key(0)), clients)
         first_seconds(lambda: rounds.run(2 * jax.local_device_count()))
-        with tempfile.TemporaryDirectory() as folder:
-            with jax.profiler.trace(folder):
-                jax.block_until_ready(rounds.run())
-            (path,) = Path(folder).rglob("*.xplane.pb")
-            # Its planes are views of it.
-            profiled = jax.profiler.ProfileData.from_file(str(path))
-            return busy_of(profiled.planes)
+        return profile_of(rounds.run)
 
 
 def _placed(chunk: LaneChunk) -> LaneChunk:
@@ -164,35 +155,4 @@ def _after_the_round(params: Params, aggregate: CohortAggregate, clients: int) -
     return {
         "noise": time_runs(noisy_rounds, 0.0).median / NOISE_ROUNDS,
         "server's step": time_runs(lambda: step(state, aggregate.delta), 0.0).median,
-    }
-
-
-def busy_of(planes: Iterable[Any]) -> dict[str, Any]:
-    """Sum up the streams of the first device of a profile."""
-    for plane in planes:
-        if plane.name.startswith(DEVICE_PLANE):
-            events = [
-                (event.start_ns, event.start_ns + event.duration_ns, event.name)
-                for line in plane.lines
-                if line.name.startswith(STREAM)
-                for event in line.events
-            ]
-            if events:
-                return _busy(events)
-    return {"reason": "the profile has no streams of a device"}
-
-
-def _busy(events: list[tuple[float, float, str]]) -> dict[str, Any]:
-    events.sort()
-    first, busy, end = events[0][0], 0.0, events[0][0]
-    spent: dict[str, float] = {}
-    for begins, ends, name in events:
-        busy += max(0.0, ends - max(begins, end))
-        end = max(end, ends)
-        spent[name] = spent.get(name, 0.0) + ends - begins
-    longest = sorted(spent.items(), key=lambda item: -item[1])[:12]
-    return {
-        "idle": 1 - busy / (end - first) if end > first else 0.0,
-        "operations": len(events),
-        "longest": {name[:80]: round(value / sum(spent.values()), 4) for name, value in longest},
     }

@@ -5,6 +5,7 @@ optimizer and no noise. Batches are cut into microbatches that a `lax.scan` take
 device each.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -46,11 +47,13 @@ class CompiledStep(NamedTuple):
       setting: how it is computed.
       run: takes no arguments; returns when the gradient is there.
       memory_bytes: arguments, outputs and temporaries of one device, by the compiler's own count.
+      program: gives the compiled program's text.
     """
 
     setting: Setting
     run: Callable[[], Params]
     memory_bytes: int
+    program: Callable[[], str | None]
 
 
 def draw_batch(model: Model, examples: int, length: int) -> WeightedBatch:
@@ -86,7 +89,8 @@ def compile_step(model: Model, params: Params, batch: WeightedBatch, setting: Se
     params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
     batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec(LANES)))
     compiled = jax.jit(step_over(mesh, model, setting)).lower(params, batch).compile()
-    return CompiledStep(setting, lambda: jax.block_until_ready(compiled(params, batch)), _planned(compiled))
+    run = functools.partial(compiled, params, batch)
+    return CompiledStep(setting, lambda: jax.block_until_ready(run()), _planned(compiled), compiled.as_text)
 
 
 def compiled_memory(model: Model, examples: int, length: int, setting: Setting) -> int:

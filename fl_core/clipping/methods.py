@@ -174,11 +174,14 @@ def _by_uses(setting: Clipping, model: Model, params: Params, batch: Any, *, uni
 
     found = gradients(at_sums)
     last = {number: one for number, one in enumerate(found) if isinstance(one, OneByOne)}
-    norms = [
-        (jnp.zeros(units),) * 2 if one is None or isinstance(one, OneByOne) else one.squared_norms() for one in found
-    ]
-    squared, bounds = (jnp.stack(of_all) for of_all in zip(*norms, strict=True))
-    sums_of_last, bounds = add_one_by_one(last, bounds, factors_of)
+    # Profiles of a step name these parts.
+    with jax.named_scope("norms"):
+        norms = [
+            (jnp.zeros(units),) * 2 if one is None or isinstance(one, OneByOne) else one.squared_norms()
+            for one in found
+        ]
+        squared, bounds = (jnp.stack(of_all) for of_all in zip(*norms, strict=True))
+        sums_of_last, bounds = add_one_by_one(last, bounds, factors_of)
     for number in last:
         squared = squared.at[number].set(bounds[number])
     factors = factors_of(bounds)
@@ -193,7 +196,8 @@ def _by_uses(setting: Clipping, model: Model, params: Params, batch: Any, *, uni
         elif isinstance(one, OneByOne):
             total.append(sums_of_last[number])
         else:
-            total.append(one.weighted_sum(factors[number]))
+            with jax.named_scope("weighted_sums"):
+                total.append(one.weighted_sum(factors[number]))
     gradient = jax.tree_util.tree_unflatten(structure, total)
     return ClippedSum(gradient, jnp.sqrt(jnp.sum(squared, axis=0)), factors, sums)
 

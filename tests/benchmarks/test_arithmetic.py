@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks.accelerator import goals, records
+from benchmarks.accelerator.kernels import busy_of, operations_of
 from benchmarks.accelerator.matrix_products import Product, products_of, total_bytes, total_flops
 from benchmarks.accelerator.parity import relative_difference
-from benchmarks.accelerator.shares import busy_of
 from benchmarks.clipping.measurement import Candidate, Started, finalists, memory_limit, summarize, sweep
 from benchmarks.deployment.waiting import round_of
 from benchmarks.privacy.noise_cost import CONTESTANTS, plan_of, state_bytes
@@ -183,19 +183,31 @@ def test_differences_are_relative_to_the_reference_and_infinite_where_values_are
     assert relative_difference({"a": np.array([3.0, np.nan]), "b": np.zeros(2)}, reference) == math.inf
 
 
-def test_an_idle_device_is_seen_in_its_streams_alone():
+def test_an_idle_device_and_the_parts_of_a_step_are_seen_in_its_streams_alone():
     def line(name, *events):
-        made = [SimpleNamespace(start_ns=start, duration_ns=length, name=what) for start, length, what in events]
+        made = [
+            SimpleNamespace(start_ns=start, duration_ns=length, name=what, stats=[("hlo_op", operation)])
+            for start, length, what, operation in events
+        ]
         return SimpleNamespace(name=name, events=made)
 
     streams = [
-        line("Stream #1(Compute)", (100, 10, "gemm"), (130, 20, "gemm")),
-        line("Stream #2(Memcpy)", (105, 10, "copy"), (140, 5, "copy")),
-        line("XLA Modules", (0, 1000, "everything")),
+        line("Stream #1(Compute)", (100, 10, "gemm", "dot.1"), (130, 20, "gemm", "dot.2")),
+        line("Stream #2(Memcpy)", (105, 10, "copy", ""), (140, 5, "copy", "")),
+        line("XLA Modules", (0, 1000, "everything", "")),
     ]
-    host = SimpleNamespace(name="/host:CPU", lines=[line("python", (0, 1, "x"))])
-    found = busy_of([host, SimpleNamespace(name="/device:GPU:0", lines=streams)])
+    host = SimpleNamespace(name="/host:CPU", lines=[line("python", (0, 1, "x", ""))])
+    program = """
+      %dot.1 = f32[4,8]{1,0} dot(%a, %b), metadata={op_name="jit(step)/norms/dot_general" source_line=3}
+      ROOT dot.2 = bf16[4]{0} dot(%c, %d), metadata={op_name="jit(step)/transpose(jvp(head))/dot_general"}
+    """
+    found = busy_of([host, SimpleNamespace(name="/device:GPU:0", lines=streams)], operations_of(program))
     assert found["idle"] == pytest.approx(1 - 35 / 50)
+    assert found["parts"] == pytest.approx({"norms": 10 / 45, "gradient": 20 / 45, "unknown": 15 / 45})
+    assert [(one["operation"], one["makes"], one["runs"]) for one in found["longest"]][:2] == [
+        ("dot.2", "bf16[4]", 1),
+        ("", "", 2),
+    ]
     assert "reason" in busy_of([host])
 
 
