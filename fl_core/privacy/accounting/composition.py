@@ -63,7 +63,7 @@ class GaussianEvent:
 
     def loss(self, direction: Direction) -> MixedLoss:
         """Describe the privacy loss of one of the releases."""
-        return sampled_gaussian(self.noise_multiplier, self.sampling_probability, direction, *self._truncation())
+        return sampled_gaussian(self.noise_multiplier, self.sampling_probability, direction, self._truncation())
 
     def releases(self) -> Releases:
         """Describe the releases without their losses."""

@@ -145,7 +145,7 @@ def _excess(low: np.ndarray, high: np.ndarray, up: np.ndarray) -> np.ndarray:
     return excess
 
 
-def cells_of(loss: MixedLoss, spacing: float, offset: float, tail: float, most: int) -> LossCells:
+def cells_of(loss: MixedLoss, spacing: float, offset: float, *, tail: float, most: int) -> LossCells:
     """Integrate a loss over the intervals of a grid.
 
     Args:
@@ -161,7 +161,7 @@ def cells_of(loss: MixedLoss, spacing: float, offset: float, tail: float, most: 
         highest = pair.loss(np.array([end]))
         lowest = max(begin, float(pair.outcome(highest - most * spacing)[0]))
         left_out = max(tail, pair.below(lowest)) if lowest > begin else tail
-        parts.append((weight, *_pair_cells(pair, spacing, offset, lowest, end), left_out))
+        parts.append((weight, *_pair_cells(pair, spacing, offset, begin=lowest, end=end), left_out))
     atoms = loss.atoms_below_cap
     places = [first for _, first, *_ in parts] + [math.floor((at - offset) / spacing) for at, _ in atoms]
     ends = [first + len(mass) for _, first, mass, *_ in parts] + [place + 1 for place in places[len(parts) :]]
@@ -193,7 +193,7 @@ class _Bounds(NamedTuple):
 
 
 def _pair_cells(
-    pair: LossPair, spacing: float, offset: float, begin: float, end: float
+    pair: LossPair, spacing: float, offset: float, *, begin: float, end: float
 ) -> tuple[int, np.ndarray, np.ndarray, _Bounds]:
     """The number of the first interval, masses, those of lower points, and bounds on errors."""
     losses = pair.loss(np.array([begin, end]))
@@ -260,7 +260,7 @@ def fitting_offset(loss: MixedLoss, spacing: float) -> float:
         begin = max(begin, float(pair.outcome(at_end[1:] - width)[0]))
 
     def lost(part: float) -> float:
-        _, mass, low, _ = _pair_cells(pair, spacing, part * spacing, begin, end)
+        _, mass, low, _ = _pair_cells(pair, spacing, part * spacing, begin=begin, end=end)
         low, high = low * math.exp(spacing), mass - low
         excess = _excess(low, high, _parts_that_go_up(low, high))
         # The lowest interval of `add` is not the lowest of all.

@@ -235,11 +235,11 @@ def truncation(probability: float, population: int, most: int) -> tuple[float, f
 
 
 def sampled_gaussian(
-    noise_multiplier: float, probability: float, direction: Direction, cut: float = 0.0, replaced: float = 0.0
+    noise_multiplier: float, probability: float, direction: Direction, cut_samples: tuple[float, float] = (0.0, 0.0)
 ) -> MixedLoss:
-    """Describe a sum with noise, in which a person is with some probability; `truncation` gives the last two numbers of
-    samples that are cut."""
-    whole = SampledGaussianPair(1 / noise_multiplier, probability, direction)
+    """Describe a sum with noise, in which a person is with some probability; `cut_samples` is what `truncation` gives
+    of samples that are cut."""
+    whole, (cut, replaced) = SampledGaussianPair(1 / noise_multiplier, probability, direction), cut_samples
     if not cut:
         return MixedLoss(((1.0, whole),))
     cases = ((1 - cut, whole), (cut, ReplacedGaussianPair(2 / noise_multiplier, replaced)))

@@ -158,7 +158,7 @@ def upper_delta(losses: Losses, epsilon: float) -> float:
     return min(1.0, found)
 
 
-def _epsilon(losses: Losses, delta: float, finer: int, below: bool, near: float | None) -> float:
+def _epsilon(losses: Losses, delta: float, finer: int, *, below: bool, near: float | None) -> float:
     infinite = -math.expm1(sum(count * math.log1p(-loss.infinite) for count, loss in losses))
     if infinite and delta <= infinite * (1 - OF_TAILS if below else 1 + OF_TAILS):
         return math.inf
@@ -207,7 +207,7 @@ def _epsilon(losses: Losses, delta: float, finer: int, below: bool, near: float 
 def _computed(losses: Losses, window: Window, finer: int, below: bool) -> _Profile:
     points = min(_points(window, finer), _MOST_POINTS)
     spacing = (window.high - window.low) / (points - 2)
-    parts = [(count, _on_grid(loss, spacing, window.tail, points, below)) for count, loss in losses]
+    parts = [(count, _on_grid(loss, spacing, window.tail, points, below=below)) for count, loss in losses]
     own, other = mass_above(losses, window.tail)
     sign = -1.0 if below else 1.0
     above = own * (1 + sign * OF_TAILS), other * (1 + OF_TAILS)
@@ -224,9 +224,9 @@ def _points(window: Window, finer: int) -> int:
     return 1 << max(FEWEST_POINTS.bit_length() - 1, doublings)
 
 
-def _on_grid(loss: MixedLoss, spacing: float, tail: float, points: int, below: bool) -> GridMasses:
+def _on_grid(loss: MixedLoss, spacing: float, tail: float, points: int, *, below: bool) -> GridMasses:
     offset = fitting_offset(loss, spacing) if below else 0.0
-    cells = cells_of(loss, spacing, offset, tail, 2 * points)
+    cells = cells_of(loss, spacing, offset, tail=tail, most=2 * points)
     return cells.from_below() if below else cells.from_above()
 
 

@@ -243,7 +243,8 @@ def window_of_jumps(losses: Losses, epsilon: float, delta: float) -> Window | No
 
         tilt = math.exp(scipy.optimize.minimize_scalar(log_jumps, bounds=_log_tilts(nodes), method="bounded").x)
         log_part = _log_moment_of_jumps(nodes, rest, tilt) - _cumulants(nodes, tilt)[0]
-        found = _window(nodes, tilt, delta, epsilon, log_part, float(jump), math.exp(least.x))
+        rest_tilt = math.exp(least.x)
+        found = _window(nodes, tilt, delta, epsilon, log_part=log_part, jump=float(jump), rest_tilt=rest_tilt)
         return found if math.isfinite(found.high - found.low) and found.spacing > 0 else None
     return None
 
@@ -335,6 +336,7 @@ def _window(
     tilt: float,
     delta: float,
     wanted: float = 0.0,
+    *,
     log_part: float = 0.0,
     jump: float = -math.inf,
     rest_tilt: float = 1.0,

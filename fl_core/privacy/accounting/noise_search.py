@@ -88,7 +88,7 @@ def log_delta(noise: float, training: Training) -> float:
     epsilon = training.epsilon - steps * base
     masses, loss = _one_step(noise, training, _STEP, base)
     tilt, part = _saddle_point(masses, loss, steps, epsilon)
-    low, high = _window(masses, loss, steps, tilt, _LOG_OUTSIDE - math.log(part))
+    low, high = _window(masses, loss, steps, tilt, log_outside=_LOG_OUTSIDE - math.log(part))
     low, high = min(low, epsilon), max(high, epsilon)
     wanted = min(_FINENESS / max(tilt, 1.0), (high - low) / 512, training.epsilon / _APART)
     spacing = max(wanted, (high - low) / _MOST_POINTS)
@@ -97,7 +97,7 @@ def log_delta(noise: float, training: Training) -> float:
     masses, loss = _one_step(noise, training, fine, base)
     grown = masses * np.exp(tilt * loss)
     total = grown.sum()
-    centre, kink = _centred(grown, loss, steps, epsilon, spacing)
+    centre, kink = _centred(grown, loss, steps, epsilon, spacing=spacing)
     first = math.floor((low - steps * centre) / spacing) - _MARGIN
     last = math.ceil((high - steps * centre) / spacing) + _MARGIN
     points = scipy.fft.next_fast_len(last - first, real=True)
@@ -113,7 +113,7 @@ def log_delta(noise: float, training: Training) -> float:
     return min(exponent + math.log(max(found, 1e-250)), 0.0)
 
 
-def _centred(grown: np.ndarray, loss: np.ndarray, steps: int, epsilon: float, spacing: float) -> tuple[float, int]:
+def _centred(grown: np.ndarray, loss: np.ndarray, steps: int, epsilon: float, *, spacing: float) -> tuple[float, int]:
     """A step's loss that is to be a point of the grid, about the mean of the small ones, of which there are very many,
     such that epsilon is a point of the sums' grid; and which point that is."""
     small = np.where(loss < loss[0] + spacing, grown, 0.0)
@@ -151,7 +151,9 @@ def _saddle_point(masses: np.ndarray, loss: np.ndarray, steps: int, epsilon: flo
     return float(_TILTS[best]), float(part[best])
 
 
-def _window(masses: np.ndarray, loss: np.ndarray, steps: int, tilt: float, log_outside: float) -> tuple[float, float]:
+def _window(
+    masses: np.ndarray, loss: np.ndarray, steps: int, tilt: float, *, log_outside: float
+) -> tuple[float, float]:
     """Between which the tilted sum lies, but for a mass that does not count, by Chernoff's inequality."""
     grown = masses * np.exp(tilt * loss)
     grown /= grown.sum()

@@ -293,7 +293,7 @@ def test_masses_on_the_grid(direction):
     """Each interval's, with 40 digits; and those of P and Q together stay what they are, or grow for nobody."""
     loss, spacing = sampled_gaussian(0.7, 0.01, direction), 0.003
     ((_, pair),) = loss.pairs
-    cells = cells_of(loss, spacing, fitting_offset(loss, spacing), 1e-18, 1 << 20)
+    cells = cells_of(loss, spacing, fitting_offset(loss, spacing), tail=1e-18, most=1 << 20)
     edges = pair.outcome(cells.offset + spacing * (cells.first + np.arange(len(cells.mass) + 1)))
     with mpmath.workdps(40):
         for place in (1, 2, 3, 10, 100, len(cells.mass) // 2, len(cells.mass) - 3):
@@ -329,7 +329,7 @@ def test_weights_at_nodes_add_up_to_1(pair):
 def test_a_pair_may_have_hardly_a_loss_below_a_cap():
     """Only where it is rare beside others, as rounds are that are not cut."""
     loss = replace(sampled_gaussian(0.03, 0.5, "add"), cap=0.3)
-    cells = cells_of(loss, 0.01, 0.0, 1e-12, 1 << 10)
+    cells = cells_of(loss, 0.01, 0.0, tail=1e-12, most=1 << 10)
     assert 0 < cells.mass.sum() < 1e-50
     assert loss.above(1e-12)[0] == pytest.approx(1)
 
