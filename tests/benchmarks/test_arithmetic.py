@@ -11,6 +11,7 @@ import pytest
 from benchmarks.accelerator import goals, records
 from benchmarks.accelerator.kernels import busy_of, operations_of
 from benchmarks.accelerator.matrix_products import Product, products_of, total_bytes, total_flops
+from benchmarks.accelerator.operations import operations
 from benchmarks.accelerator.parity import relative_difference
 from benchmarks.clipping.measurement import Candidate, Started, finalists, memory_limit, summarize, sweep
 from benchmarks.deployment.waiting import round_of
@@ -236,3 +237,15 @@ def test_the_peers_lstm_computes_what_its_equations_say():
         h = np.tanh(c) / (1 + np.exp(-o))
         outputs.append(h @ p["projection"]["kernel"] @ p["embedding"]["table"].T + p["output_bias"])
     np.testing.assert_allclose(model.apply(params, jnp.asarray(tokens)), np.stack(outputs, axis=1), atol=1e-5)
+
+
+def test_a_private_step_needs_what_a_plain_one_does_and_its_norms():
+    counted = {
+        kind: operations("transformer_tiny", kind, 4, 8, vocabulary=64, precision="float32")
+        for kind in ("plain", "bookkeeping")
+    }
+    plain, private = (sum(parts.values()) for parts in counted.values())
+    # In float32 no factor is two numbers; weighted sums of vectors are products, too.
+    assert private - plain == pytest.approx(counted["bookkeeping"]["norms"], rel=0.01)
+    assert counted["plain"]["norms"] == counted["plain"]["weighted_sums"] == 0 < counted["bookkeeping"]["norms"]
+    assert 0 < counted["bookkeeping"]["weighted_sums"] < counted["bookkeeping"]["gradient"]
