@@ -40,18 +40,9 @@ def test_offsets_need_not_begin_at_zero(before, sequences):
     assert part.num_tokens == sum(map(len, sequences))
 
 
-def test_eos_only_where_it_fits():
-    examples = ClientExamples.from_sequences([[7, 8], [7, 8, 9], []])
-    assert padded_sequences(examples, 3).tolist() == [[1, 7, 8, 2], [1, 7, 8, 9], [1, 2, 0, 0]]
-
-
-def test_no_rows():
+def test_rows_that_there_are_not():
     examples = ClientExamples.from_sequences([[7, 8]])
     assert padded_sequences(examples, 4, rows=np.array([], np.int64)).shape == (0, 5)
-
-
-def test_mistakes():
-    examples = ClientExamples.from_sequences([[7, 8]])
     with pytest.raises(ValueError, match="length is 0"):
         padded_sequences(examples, 0)
     with pytest.raises(IndexError):

@@ -60,12 +60,9 @@ def test_one_count_of_items_is_for_every_run(tmp_path, unit):
     assert run.capabilities.constants()["parameter_errors"].relevance == found.values
 
 
-def test_nothing_to_count_is_refused(tmp_path):
+def test_nothing_to_count_is_refused(store, tmp_path):
     with pytest.raises(DataError, match="no text to count"):
         count_relevance(write_store(tmp_path / "empty", [[]]), "example", 4, "none")
-
-
-def test_a_length_that_cannot_be(store):
     with pytest.raises(ConfigurationError, match="length is 0"):
         count_relevance(store, "example", 0, "none")
 

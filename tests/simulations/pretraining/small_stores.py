@@ -18,9 +18,12 @@ def write_store(path, clients, **options):
     return TokenStore.open(path)
 
 
+def opened(store, cache, length=5, split="train", **options):
+    """Open units, each an example of its own unless told otherwise."""
+    chosen = {"unit": "example", "packing": "none", "sequences_per_unit": 1, "seed": 0} | options
+    return open_units(store, split, length, cache=cache, **chosen)
+
+
 def sum_of_tokens(path, cache):
     """Open all text of the train split, and add up its tokens."""
-    units = open_units(
-        TokenStore.open(path), "train", 5, unit="example", packing="none", sequences_per_unit=1, seed=0, cache=cache
-    )
-    return int(units.stream.tokens.sum(dtype=np.int64))
+    return int(opened(TokenStore.open(path), cache).stream.tokens.sum(dtype=np.int64))

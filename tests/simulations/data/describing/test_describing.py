@@ -3,46 +3,48 @@ import json
 import numpy as np
 import pytest
 
+from fedlm.fl_core.errors import DataError, DiskError
 from fedlm.models.special_tokens import OOV_ID
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.describing import description
 from fedlm.simulations.data.describing.description import count_split, count_store, describe
+from fedlm.simulations.data.describing.plots import draw_store, write_plot
+from fedlm.simulations.data.describing.sampling import sample_clients
 from fedlm.simulations.data.store.writer import SplitWriter
-from tests.simulations.data.made_up_store import import_made_up
+from tests.simulations.data.made_up_store import import_made_up, made_up_texts
 
 
-def tokens_of(split):
-    return np.concatenate([split.client(i).values for i in range(split.num_clients)])
-
-
-def lengths_of(split):
-    return np.concatenate([split.client(i).lengths for i in range(split.num_clients)])
-
-
-def test_coverage_agrees_with_numpy(tmp_path, monkeypatch):
+def test_what_is_described_and_drawn_agrees_with_numpy(tmp_path, monkeypatch):
     monkeypatch.setattr(description, "RANKS", (1, 3, 7, 8))
-    store = import_made_up(tmp_path / "s")
-    for name, found in json.loads(json.dumps(describe(store)))["splits"].items():
-        tokens = tokens_of(store.split(name))
+    store = import_made_up(tmp_path / "s", [*made_up_texts(), ClientText("blank", [])])
+    described = json.loads(json.dumps(describe(store)))
+    assert described["skipped"] == {"text without a sentence": 1}
+    assert described["fingerprint"] == store.tokenizer.fingerprint
+    for name, found in described["splits"].items():
+        split = store.split(name)
+        clients = [split.client(index) for index in range(split.num_clients)]
+        tokens, lengths = (np.concatenate([getattr(one, part) for one in clients]) for part in ("values", "lengths"))
+        assert (found["clients"], found["examples"], found["tokens"]) == (len(clients), len(lengths), len(tokens))
+        for key, numbers in (("examples_per_client", split.num_examples), ("tokens_per_example", lengths)):
+            expected = {name: getattr(np, name)(numbers) for name in ("min", "median", "mean", "max")}
+            assert found[key] == pytest.approx(expected | {"p90": np.quantile(numbers, 0.9)})
         known = tokens[tokens != OOV_ID]
-        _, counts = np.unique(known, return_counts=True)
-        ranked = np.sort(counts)[::-1]
+        ranked = np.sort(np.unique(known, return_counts=True)[1])[::-1]
+        assert found["oov_share"] == pytest.approx(np.mean(tokens == OOV_ID))
         assert 0 < found["oov_share"] < 1
         assert found["coverage"] == pytest.approx(len(known) / len(tokens))
         assert found["vocabulary_used"] == len(ranked) == 7
         # There are 7 entries, so nothing is said of 8.
-        assert found["coverage_by_rank"] == {
-            str(rank): pytest.approx(ranked[:rank].sum() / len(tokens)) for rank in (1, 3, 7)
-        }
-
-
-def test_truncation_agrees_with_numpy(tmp_path):
-    store = import_made_up(tmp_path / "s")
-    for name, found in describe(store)["splits"].items():
-        lengths = lengths_of(store.split(name))
-        expected = {str(cut): pytest.approx(np.mean(lengths + 2 > cut + 1)) for cut in (10, 20, 30, 50)}
-        assert found["truncated_share_by_length"] == expected
-        assert found["truncated_share"] == found["truncated_share_by_length"][str(found["truncation_length"])]
+        by_rank = {str(rank): pytest.approx(ranked[:rank].sum() / len(tokens)) for rank in (1, 3, 7)}
+        assert found["coverage_by_rank"] == by_rank
+        by_length = {str(cut): pytest.approx(np.mean(lengths + 2 > cut + 1)) for cut in (10, 20, 30, 50)}
+        assert found["truncated_share_by_length"] == by_length
+        assert found["truncated_share"] == by_length[str(found["truncation_length"])]
+    _, cuts, coverage, _ = draw_store(store, count_store(store)).axes
+    train, curve = described["splits"]["train"], dict(zip(*cuts.lines[0].get_data(), strict=True))
+    assert all(curve[int(cut)] == pytest.approx(share) for cut, share in train["truncated_share_by_length"].items())
+    ranks, shares = coverage.lines[0].get_data()
+    assert (ranks[-1], shares[-1]) == (7, pytest.approx(train["coverage"]))
 
 
 def test_counts_do_not_depend_on_record_batches(tmp_path, monkeypatch):
@@ -55,8 +57,37 @@ def test_counts_do_not_depend_on_record_batches(tmp_path, monkeypatch):
             assert np.array_equal(one, other)
 
 
-def test_empty_splits_have_no_shares(tmp_path):
+def test_empty_splits_have_no_shares_and_nothing_to_show(tmp_path):
     store = import_made_up(tmp_path / "s", [ClientText("os", ["a few words"])])
     empty = describe(store)["splits"]["test"]
     assert empty["coverage"] is empty["truncated_share"] is empty["truncated_share_by_length"]["10"] is None
     assert empty["vocabulary_used"] == 0
+    with pytest.raises(DataError, match=r"split test has no client\. Choose another split"):
+        sample_clients(store, "test", 3, 2)
+
+
+def test_long_examples_and_empty_splits_are_drawn(tmp_path):
+    store = import_made_up(tmp_path / "long", [ClientText("os", [" ".join(["alpha", "beta"] * 400), "alpha"])])
+    figure = draw_store(store, count_store(store))
+    assert figure.axes[1].get_xscale() == "log"
+    assert len(figure.legends[0].get_texts()) == 1
+    with pytest.raises(DiskError, match=r"p\.png: cannot be written"):
+        write_plot(tmp_path / "missing" / "p.png", store, count_store(store))
+
+
+def test_samples_are_of_clients_that_there_are(tmp_path):
+    store = import_made_up(tmp_path / "s")
+    sentences = {text.client_id: text.sentences for text in made_up_texts()}
+    known = set(store.tokenizer._tokenizer.get_vocab())
+    for sample in sample_clients(store, "train", 4, 3, seed=1):
+        expected = sentences[sample.client_id]
+        assert sample.num_examples == len(expected)
+        spelled = [" ".join(word if word in known else "[OOV]" for word in one.split()) for one in expected[:3]]
+        assert sample.examples == spelled
+    name, first = store.split("heldout").client_ids[1], store.split("train").client_ids[0]
+    (sample,) = sample_clients(store, "heldout", 3, 2, client_id=name)
+    assert sample.client_id == name
+    with pytest.raises(DataError, match=f"split train has no client '{name}'. It is in split heldout"):
+        sample_clients(store, "train", 3, 2, client_id=name)
+    with pytest.raises(DataError, match=f"split train has no client 'nobody'. Its clients are named like '{first}', "):
+        sample_clients(store, "train", 3, 2, client_id="nobody")

@@ -1,9 +1,6 @@
-import os
+import functools
 import sqlite3
-import subprocess
-import sys
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,7 +11,7 @@ from fedlm.fl_core.rounds.client_examples import padded_sequences
 from fedlm.simulations.data.exports import base, parquet
 from fedlm.simulations.data.exports.base import ExportSettings
 from fedlm.simulations.data.exports.exporting import export_store
-from fedlm.simulations.data.exports.registry import EXPORTS, describe_export
+from fedlm.simulations.data.exports.registry import EXPORTS
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.stackoverflow.fedjax_source import StackOverflowFedjax
 from fedlm.simulations.data.sources.stackoverflow.tff_source import StackOverflowTff
@@ -25,8 +22,15 @@ from fedlm.simulations.data.store.writer import StoreWriter
 from tests.simulations.data.exports.export_reading import READERS
 from tests.simulations.data.vocabulary.trained_tokenizer import train_tokenizer
 
-every_export = pytest.mark.parametrize("name", EXPORTS)
+every_export = pytest.mark.parametrize("name", {**EXPORTS, **READERS})
 with_ids = pytest.mark.parametrize("name", ["tff", "fedjax"])
+of_either_kind = pytest.mark.parametrize("name", ["parquet", "fedjax"], ids=["file", "folder"])
+OF_PARQUET = {"user": "client_id", "text": "text", "split": "split", "order": "position", "examples": "texts"}
+SOURCES = {
+    "tff": StackOverflowTff,
+    "fedjax": StackOverflowFedjax,
+    "parquet": functools.partial(ParquetTables, **OF_PARQUET),
+}
 
 
 @pytest.fixture
@@ -73,42 +77,35 @@ def files_in(folder):
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-def test_every_export_is_tested_and_described():
-    assert set(READERS) == set(EXPORTS)
-    for export in EXPORTS.values():
-        form, _, description = describe_export(export).partition(": ")
-        assert form
-        assert description
-
-
 @every_export
-def test_has_every_text_of_every_client(name, small, tmp_path):
-    out = tmp_path / "new" / "export"
+def test_has_every_text_of_every_client_and_can_be_imported_again(name, small, tmp_path, monkeypatch):
+    monkeypatch.setattr(base, "PIECE_EXAMPLES", 2)
+    out = tmp_path / "new" / f"export.{name}"
     summary = export_store(small, name, out)
     read = READERS[name](out)
     expected = texts_of(small)
     assert read["tokens"] == expected
-    assert {split: list(clients) for split, clients in read["tokens"].items()} == {
-        split: list(clients) for split, clients in expected.items()
-    }, "clients keep their order"
+    for split, clients in expected.items():
+        assert list(read["tokens"][split]) == list(clients), "clients keep their order"
     assert sum(summary.clients.values()) == 120
     assert summary.examples == {split: sum(map(len, clients.values())) for split, clients in expected.items()}
     assert summary.bytes == sum(len(content or b"") for content in files_in(out.parent).values())
-    assert [path.name for path in out.parent.iterdir()] == ["export"]
+    assert list(out.parent.iterdir()) == [out]
+    source = SOURCES[name](tuple(sorted(out.iterdir())) if out.is_dir() else (out,))
+    import_text(name, source, tmp_path / "again", ImportSettings(vocabulary_size=120), workers=1)
+    assert texts_of(TokenStore.open(tmp_path / "again")) == expected
 
 
 @with_ids
-@pytest.mark.parametrize("length", [1, 5, 20])
-def test_has_the_ids_that_a_model_reads(name, length, small, tmp_path):
-    export_store(small, name, tmp_path / "export", ExportSettings(content="ids", length=length))
-    read = READERS[name](tmp_path / "export")
-    assert set(read) == {"x", "y"}
-    for split, clients in sequences_of(small, length).items():
-        for client_id, sequences in clients.items():
-            x, y = np.array(read["x"][split][client_id]), np.array(read["y"][split][client_id])
-            assert x.shape == y.shape == (len(sequences), length)
-            np.testing.assert_array_equal(x, np.array(sequences)[:, :-1])
-            np.testing.assert_array_equal(y, np.array(sequences)[:, 1:])
+def test_has_the_ids_that_a_model_reads(name, small, odd, tmp_path):
+    settings = ExportSettings(content="ids", length=5)
+    for store, out in ((small, tmp_path / "small"), (odd, tmp_path / "odd")):
+        export_store(store, name, out, settings)
+        read = READERS[name](out)
+        assert set(read) == {"x", "y"}
+        for split, clients in sequences_of(store, 5).items():
+            assert read["x"][split] == {client: [row[:-1] for row in rows] for client, rows in clients.items()}
+            assert read["y"][split] == {client: [row[1:] for row in rows] for client, rows in clients.items()}
 
 
 @every_export
@@ -120,31 +117,7 @@ def test_has_what_is_empty_repeated_or_not_ascii(name, odd, tmp_path):
     assert READERS[name](tmp_path / "export")["tokens"] == expected
 
 
-@every_export
-def test_writes_large_clients_in_pieces(name, small, tmp_path, monkeypatch):
-    monkeypatch.setattr(base, "PIECE_EXAMPLES", 2)
-    export_store(small, name, tmp_path / "export")
-    assert READERS[name](tmp_path / "export")["tokens"] == texts_of(small)
-
-
-@with_ids
-def test_has_ids_of_what_is_empty(name, odd, tmp_path):
-    export_store(odd, name, tmp_path / "export", ExportSettings(content="ids", length=4))
-    x = READERS[name](tmp_path / "export")["x"]
-    assert x["train"]["7"] == [[1, 2, 0, 0]]
-    assert x["train"]["no examples"] == []
-
-
-def test_parquet_has_all_token_ids_and_positions(small, tmp_path):
-    export_store(small, "parquet", tmp_path / "export")
-    read = READERS["parquet"](tmp_path / "export")
-    assert read["ids"] == contents(
-        small, lambda client: [client.example(j).tolist() for j in range(client.num_examples)]
-    )
-    assert read["position"] == contents(small, lambda client: list(range(client.num_examples)))
-
-
-def test_parquet_writes_a_client_of_any_size_in_bounded_row_groups(small, tmp_path, monkeypatch):
+def test_parquet_has_all_token_ids_and_positions_in_bounded_row_groups(small, tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 10)
     monkeypatch.setattr(base, "PIECE_EXAMPLES", 3)
     export_store(small, "parquet", tmp_path / "export")
@@ -153,37 +126,8 @@ def test_parquet_writes_a_client_of_any_size_in_bounded_row_groups(small, tmp_pa
     assert len(rows) > 50
     assert max(rows) < 10 + 3
     read = READERS["parquet"](tmp_path / "export")
-    assert read["tokens"] == texts_of(small)
+    assert read["ids"] == contents(small, lambda one: [one.example(j).tolist() for j in range(one.num_examples)])
     assert read["position"] == contents(small, lambda client: list(range(client.num_examples)))
-
-
-def test_parquet_can_be_imported_again(small, tmp_path):
-    export_store(small, "parquet", tmp_path / "export.parquet")
-    source = ParquetTables(
-        (tmp_path / "export.parquet",),
-        user="client_id",
-        text="text",
-        split="split",
-        order="position",
-        examples="texts",
-    )
-    import_text("parquet", source, tmp_path / "again", ImportSettings(vocabulary_size=120), workers=1)
-    assert texts_of(TokenStore.open(tmp_path / "again")) == texts_of(small)
-
-
-@pytest.mark.parametrize(("name", "source"), [("tff", StackOverflowTff), ("fedjax", StackOverflowFedjax)])
-def test_text_can_be_imported_again(name, source, small, tmp_path):
-    export_store(small, name, tmp_path / "export")
-    files = sorted((tmp_path / "export").iterdir()) if name == "fedjax" else [tmp_path / "export"]
-    import_text(name, source(tuple(files)), tmp_path / "again", ImportSettings(vocabulary_size=120), workers=1)
-    assert texts_of(TokenStore.open(tmp_path / "again")) == texts_of(small)
-
-
-def test_parquet_refuses_settings_that_it_does_not_have(small, tmp_path):
-    for settings in (ExportSettings(content="ids"), ExportSettings(length=30)):
-        with pytest.raises(ConfigurationError, match="leave out content and length"):
-            export_store(small, "parquet", tmp_path / "export", settings)
-    assert not list(tmp_path.iterdir())
 
 
 def test_tff_has_indexes_and_counts(small, tmp_path):
@@ -209,20 +153,32 @@ def test_tff_refuses_client_ids_that_it_cannot_read(tmp_path):
     export_store(store, "fedjax", tmp_path / "export")
 
 
-@every_export
-def test_refuses_what_exists_and_replaces_it_when_told(name, small, odd, tmp_path):
+@of_either_kind
+def test_what_exists_stays_until_a_whole_export_replaces_it(name, small, odd, tmp_path):
     out = tmp_path / "out" / "export"
+
+    def stop(phase, done, total, unit):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export_store(small, name, out, progress=stop)
+    assert not list(out.parent.iterdir())
+    (out.parent / ".export.export").mkdir()
+    (out.parent / ".export.export" / "made").write_text("half, of an export that was killed")
     export_store(odd, name, out)
     before = files_in(out.parent)
     with pytest.raises(DataError, match="pass overwrite=True"):
         export_store(small, name, out)
+    with pytest.raises(KeyboardInterrupt):
+        export_store(small, name, out, overwrite=True, progress=stop)
     assert files_in(out.parent) == before
+    (out.parent / ".export.export" / "made" / "deeper").mkdir(parents=True)
     export_store(small, name, out, overwrite=True)
     assert READERS[name](out)["tokens"] == texts_of(small)
-    assert [path.name for path in out.parent.iterdir()] == ["export"]
+    assert list(out.parent.iterdir()) == [out]
 
 
-@every_export
+@of_either_kind
 def test_never_replaces_what_is_no_export(name, small, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -239,33 +195,15 @@ def test_never_replaces_what_is_no_export(name, small, tmp_path):
     assert files_in(tmp_path) == before
 
 
-@every_export
-def test_never_writes_into_the_store(name, odd):
+def test_never_writes_into_the_store(odd):
     before = files_in(odd.path)
     for out in (odd.path, odd.path / "train.arrow", odd.path / "new"):
         with pytest.raises(DataError, match="is in the token store"):
-            export_store(odd, name, out, overwrite=True)
+            export_store(odd, "parquet", out, overwrite=True)
     assert files_in(odd.path) == before
 
 
-@every_export
-@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_leaves_nothing_behind_when_it_is_stopped(name, error, small, odd, tmp_path):
-    def stop(phase, done, total, unit):
-        raise error
-
-    with pytest.raises(error):
-        export_store(small, name, tmp_path / "out" / "export", progress=stop)
-    assert not list((tmp_path / "out").iterdir())
-
-    export_store(odd, name, tmp_path / "out" / "export")
-    before = files_in(tmp_path / "out")
-    with pytest.raises(error):
-        export_store(small, name, tmp_path / "out" / "export", overwrite=True, progress=stop)
-    assert files_in(tmp_path / "out") == before
-
-
-@every_export
+@of_either_kind
 def test_keeps_what_appears_at_the_destination_meanwhile(name, small, tmp_path):
     out = tmp_path / "export"
 
@@ -279,34 +217,24 @@ def test_keeps_what_appears_at_the_destination_meanwhile(name, small, tmp_path):
 
 
 @every_export
-def test_clears_away_what_a_killed_export_left(name, small, tmp_path):
-    left = tmp_path / "out" / ".export.export"
-    for make in (lambda: (left / "made").write_text("half"), lambda: (left / "made" / "deeper").mkdir(parents=True)):
-        left.mkdir(parents=True, exist_ok=True)
-        make()
-        export_store(small, name, tmp_path / "out" / "export", overwrite=True)
-        assert READERS[name](tmp_path / "out" / "export")["tokens"] == texts_of(small)
-        assert [path.name for path in (tmp_path / "out").iterdir()] == ["export"]
-
-
-@pytest.mark.long
-def test_a_full_disk_is_one_message(small_store, tmp_path):
+def test_a_full_disk_is_one_message(name, small_store, tmp_path, capsys, largest_file):
     """The operating system refuses files above a limit as it refuses to fill a disk."""
-    words = [sys.executable, "-m", "fedlm", "data", "export", small_store, "--format", "parquet"]
-    command = f"ulimit -f 4; exec {' '.join(map(str, words))} --out {tmp_path / 'out' / 'export'}"
-    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, env=os.environ)
-    assert result.returncode == 2, result.stderr
-    message = result.stderr.splitlines()[-1]
-    assert message.startswith(f"fedlm data: {tmp_path / 'out' / 'export'}: cannot be written")
+    out = tmp_path / "out" / "export"
+    with largest_file(4096):
+        assert main(["data", "export", str(small_store), "--format", name, "--out", str(out)]) == 2
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith(f"fedlm data: {out}: cannot be written")
     assert "Make room" in message
     assert not list((tmp_path / "out").iterdir())
 
 
 def test_wrong_settings_are_refused(small, tmp_path):
-    with pytest.raises(ConfigurationError, match="must be at least 1"):
-        ExportSettings(length=0)
     with pytest.raises(ConfigurationError, match="expected one of: tff, fedjax, parquet"):
         export_store(small, "excel", tmp_path / "export")
+    for settings in (ExportSettings(content="ids"), ExportSettings(length=30)):
+        with pytest.raises(ConfigurationError, match="leave out content and length"):
+            export_store(small, "parquet", tmp_path / "export", settings)
+    assert not list(tmp_path.iterdir())
 
 
 @every_export

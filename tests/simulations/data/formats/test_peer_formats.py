@@ -45,13 +45,13 @@ WHOLE = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4)
 NUMBERS = st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=4)
 
 
-def test_reads_what_tensorflow_wrote():
+def test_reads_and_writes_what_tensorflow_wrote():
     assert parse_example(EXAMPLE) == EXAMPLE_FEATURES
-
-
-def test_writes_what_tensorflow_writes():
-    assert make_example(EXAMPLE_FEATURES) == EXAMPLE
-    assert make_example(dict(reversed(EXAMPLE_FEATURES.items()))) == EXAMPLE
+    assert make_example(EXAMPLE_FEATURES) == make_example(dict(reversed(EXAMPLE_FEATURES.items()))) == EXAMPLE
+    numbers = {"whole": [np.int32(3), np.int64(-4)], "real": [np.float32(0.5), 1]}
+    assert parse_example(make_example(numbers)) == {"whole": [3, -4], "real": [0.5, 1.0]}
+    assert parse_feature(make_example({"tokens": []}), "tokens") == []
+    assert parse_feature(make_example({"tokens": []}), "snippets") is None
 
 
 @given(st.dictionaries(st.text(max_size=8), BYTES | WHOLE | NUMBERS, max_size=4))
@@ -60,29 +60,11 @@ def test_examples_survive_a_round_trip(features):
     assert all(parse_feature(make_example(features), name) == values for name, values in features.items())
 
 
-def test_numbers_of_numpy_are_numbers():
-    features = {"whole": [np.int32(3), np.int64(-4)], "real": [np.float32(0.5), 1]}
-    assert parse_example(make_example(features)) == {"whole": [3, -4], "real": [0.5, 1.0]}
-
-
-def test_an_example_without_the_feature_is_told_from_an_empty_one():
-    example = make_example({"tokens": []})
-    assert parse_feature(example, "tokens") == []
-    assert parse_feature(example, "snippets") is None
-
-
-@pytest.mark.parametrize("features", [{"a": ["text"]}, {"a": [b"x", 1]}, {"a": [None]}, {"a": [2**63]}])
-def test_values_of_other_kinds_are_refused(features):
-    with pytest.raises(ValueError, match=r"'a' has values of|range"):
-        make_example(features)
-
-
 @pytest.mark.parametrize("data", [EXAMPLE[:-1], EXAMPLE[3:], b"\xff\xff", EXAMPLE.replace(b"tags", b"t\xffgs")])
 def test_damaged_examples_are_refused(data):
-    with pytest.raises(ValueError, match=r"tf\.train\.Example"):
-        parse_example(data)
-    with pytest.raises(ValueError, match=r"tf\.train\.Example"):
-        parse_feature(data, "tokens")
+    for read in (parse_example, lambda data: parse_feature(data, "tokens")):
+        with pytest.raises(ValueError, match=r"tf\.train\.Example"):
+            read(data)
 
 
 def test_reads_what_fedjax_wrote():
@@ -116,10 +98,8 @@ def test_clients_survive_a_round_trip(features, dtype):
         assert client[name].tolist() == features[name]
 
 
-@pytest.mark.parametrize("values", [["text"], [b"x", 1], np.array(["text"]), np.array([b"x", None], dtype=object)])
-def test_arrays_of_other_things_are_refused(values):
-    with pytest.raises(ValueError, match="'a' holds neither numbers nor only bytes"):
-        pack_client({"a": values})
+def packed(kind, content):
+    return zlib.compress(msgpack.packb({"a": msgpack.ExtType(kind, msgpack.packb(content))}))
 
 
 @pytest.mark.parametrize(
@@ -131,13 +111,13 @@ def test_arrays_of_other_things_are_refused(values):
         zlib.compress(zlib.decompress(CLIENT)[:-2]),
         zlib.compress(zlib.decompress(CLIENT) + b"\x01"),
         zlib.compress(msgpack.packb([1, 2])),
-        zlib.compress(msgpack.packb({"a": msgpack.ExtType(1, msgpack.packb(((2,), "int64", b"\x00" * 8)))})),
-        zlib.compress(msgpack.packb({"a": msgpack.ExtType(1, msgpack.packb(((1,), "object", b"\x00" * 8)))})),
-        zlib.compress(msgpack.packb({"a": msgpack.ExtType(1, msgpack.packb(3))})),
-        zlib.compress(msgpack.packb({"a": msgpack.ExtType(2, msgpack.packb(("x", 1)))})),
-        zlib.compress(msgpack.packb({"a": msgpack.ExtType(4, msgpack.packb(((2,), [b"x"])))})),
-        zlib.compress(msgpack.packb({"a": msgpack.ExtType(4, msgpack.packb(((1,), [1])))})),
-        zlib.compress(msgpack.packb({"a": msgpack.ExtType(9, b"")})),
+        packed(1, ((2,), "int64", b"\x00" * 8)),
+        packed(1, ((1,), "object", b"\x00" * 8)),
+        packed(1, 3),
+        packed(2, ("x", 1)),
+        packed(4, ((2,), [b"x"])),
+        packed(4, ((1,), [1])),
+        packed(9, b""),
     ],
 )
 def test_damaged_clients_are_refused(data):
@@ -151,16 +131,10 @@ def test_tables_are_those_of_the_peers():
     create_indexes(connection)
     fedjax.create_table(connection)
     columns = "SELECT m.name, t.name, t.type FROM sqlite_master m, pragma_table_info(m.name) t WHERE m.type = 'table'"
-    assert connection.execute(columns).fetchall() == [
-        ("examples", "split_name", "TEXT"),
-        ("examples", "client_id", "TEXT"),
-        ("examples", "serialized_example_proto", "BLOB"),
-        ("client_metadata", "client_id", "TEXT"),
-        ("client_metadata", "split_name", "TEXT"),
-        ("client_metadata", "num_examples", "INTEGER"),
-        ("federated_data", "client_id", "BLOB"),
-        ("federated_data", "data", "BLOB"),
-        ("federated_data", "num_examples", "INTEGER"),
+    assert [" ".join(row) for row in connection.execute(columns)] == [
+        *("examples split_name TEXT", "examples client_id TEXT", "examples serialized_example_proto BLOB"),
+        *("client_metadata client_id TEXT", "client_metadata split_name TEXT", "client_metadata num_examples INTEGER"),
+        *("federated_data client_id BLOB", "federated_data data BLOB", "federated_data num_examples INTEGER"),
     ]
     plan = "EXPLAIN QUERY PLAN SELECT * FROM examples WHERE split_name = '' AND client_id = ''"
     assert "split_name=? AND client_id=?" in connection.execute(plan).fetchone()[3]

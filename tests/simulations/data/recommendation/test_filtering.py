@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,10 +28,3 @@ def test_what_is_left_is_what_counting_by_hand_leaves(pairs, least, iterated):
     users, items = (np.array([pair[side] for pair in pairs], np.int32) for side in (0, 1))
     kept = filter_by_count(users, items, least, iterated)
     assert np.flatnonzero(kept).tolist() == naive(pairs, least, iterated)
-
-
-@pytest.mark.parametrize("iterated", [True, False])
-def test_counting_once_leaves_what_iterating_does_not(iterated):
-    # The user of two loses one of them with the item that has one interaction.
-    kept = filter_by_count(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), 2, iterated)
-    assert kept.tolist() == ([False, False, True, True] if iterated else [False, True, True, True])

@@ -1,8 +1,13 @@
 """Reading sources in tests without importing them."""
 
 import io
+import sqlite3
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+import pytest
+
+from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.sources.tables.byte_parts import stream_parts
 
@@ -31,3 +36,26 @@ def byte_parts_of(data, find_end, part_bytes):
     stream = io.BytesIO(data)
     parts = stream_parts(Path("memory"), stream, find_end, keep_data=True, position=stream.tell, part_bytes=part_bytes)
     return [part.content for part in parts]
+
+
+@contextmanager
+def writing(path):
+    """Write into an SQLite database."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        yield connection
+
+
+def change(path, *statements):
+    with writing(path) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    return path
+
+
+def assert_refused(source, *words):
+    """See that a source names its file, and says some words, when its files are read."""
+    with pytest.raises(DataError) as refusal:
+        read(source, source.paths[0].parent)
+    for word in (source.paths[0].name, *words):
+        assert word in str(refusal.value)

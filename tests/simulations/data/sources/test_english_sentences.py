@@ -1,54 +1,45 @@
 import pytest
 
 from fedlm.fedlm_client import text_examples
-from fedlm.simulations.data.sources.english import is_english, paragraphs, sentences, split_sentences
-
-
-def test_splits_at_sentence_ends_and_joins_lines():
-    block = "Return the first item. It may be None!\nIs the list\n   empty? Then raise an error."
-    assert sentences(block) == [
-        "Return the first item.",
-        "It may be None!",
-        "Is the list empty?",
-        "Then raise an error.",
-    ]
+from fedlm.simulations.data.sources.english import sentences, split_sentences
 
 
 @pytest.mark.parametrize(
-    "sentence",
+    ("block", "found"),
     [
+        (
+            "Return the first item. It may be None!\nIs the list\n   empty? Then raise an error.",
+            ["Return the first item.", "It may be None!", "Is the list empty?", "Then raise an error."],
+        ),
+        ("The HTTP\nServer  is  Here", ["The HTTP Server is Here"]),
+        (
+            "There are lists, tuples, etc. The rest of it stays.",
+            ["There are lists, tuples, etc.", "The rest of it stays."],
+        ),
+        ('He said "so be it." Then we left it.', ['He said "so be it."', "Then we left it."]),
+        ("We left (in the rain.) It is so.", ["We left (in the rain.)", "It is so."]),
+    ],
+)
+def test_splits_at_sentence_ends_and_joins_lines(block, found):
+    assert sentences(block) == found
+    for sentence in (
         "Use a container, e.g. List or a tuple, here.",
         "This is slow, i.e. Python code runs.",
         "See the paper by J. R. Smith et al. Section two has it.",
         "It compares a vs. B in the end.",
         "Version 3.11 of os.path has this method.",
-    ],
-)
-def test_does_not_split_inside(sentence):
-    assert split_sentences(sentence) == [sentence]
+    ):
+        assert split_sentences(sentence) == [sentence]
 
 
 def test_each_letter_is_looked_at_once_for_an_abbreviation(monkeypatch):
     looked_at, ends_in_one = [], text_examples._is_abbreviation
     monkeypatch.setattr(text_examples, "_is_abbreviation", lambda text: looked_at.append(text) or ends_in_one(text))
     names = "Mr. A. Dr. B. " * 100
-    assert split_sentences(f"It is by {names}Ann. It is long. Read it.") == [
-        f"It is by {names}Ann.",
-        "It is long.",
-        "Read it.",
-    ]
+    expected = [f"It is by {names}Ann.", "It is long.", "Read it."]
+    assert split_sentences(" ".join(expected)) == expected
     assert len(looked_at) == 402
     assert sum(map(len, looked_at)) < len(names) + 50
-
-
-def test_splits_after_etc_and_closing_quotes():
-    assert split_sentences('Lists, tuples, etc. The rest stays. He said "stop." Then we left (quickly.) And so.') == [
-        "Lists, tuples, etc.",
-        "The rest stays.",
-        'He said "stop."',
-        "Then we left (quickly.)",
-        "And so.",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -56,22 +47,18 @@ def test_splits_after_etc_and_closing_quotes():
     [
         ">>> print the value of x\nthe value of x is printed\nand here is more output",
         "def function(first, second, third):",
-        "value = the other thing or something else",
-        "for item in the list of items:",
         "from some.module import several, good, names",
-        "if the_condition and other_thing: pass",
         "name         meaning of the name",
         "| a cell of text | and another cell |",
         "+-----------+ box +---------+",
         "------------------------------",
-        "===== =====",
         "some_function(with, three, arguments)",
         "return the_function(of some thing)",
         "-*- coding of this file -*-",
         "LATIN CAPITAL LETTER C WITH CEDILLA",
         "0x1f 0x2f 0x3f the 12 34 is of",
         "two words",
-        "   \n\n  ",
+        "word " * 101,
     ],
 )
 def test_noise_is_dropped(noise):
@@ -107,14 +94,3 @@ The end of the story.
         "the second item goes over two lines",
         "the name of the file",
     ]
-
-
-def test_case_is_kept_and_whitespace_is_single():
-    assert list(paragraphs("The   HTTP\t\nServer  is Here")) != []
-    assert sentences("The HTTP\nServer  is  Here") == ["The HTTP Server is Here"]
-
-
-def test_word_limits():
-    assert is_english("one two three")
-    assert not is_english("one two")
-    assert not is_english(" ".join(["word"] * 101))

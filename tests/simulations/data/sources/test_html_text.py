@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from fedlm.simulations.data.sources.stackexchange.html_text import (
     comment_paragraphs,
     html_paragraphs,
-    without_displayed_formulas,
 )
 
 
@@ -29,6 +28,9 @@ from fedlm.simulations.data.sources.stackexchange.html_text import (
         ("See https://x.org/a_(b)?c=d#e. Or (www.y.org/z), ftp://f.", ["See <URL>. Or (<URL>), <URL>."]),
         ("<p>We have $$x = \\frac{1}{2}$$ for $n &lt; 3$.</p>", ["We have for $n < 3$."]),
         ("So \\begin{align}a &amp;= b\\\\[2pt] c\\end{align} holds.", ["So holds."]),
+        ("a $$b$$ c $$d$$ e $$f", ["a c e $$f"]),
+        ("a \\[b \\begin{x} c\\] d \\end{b} \\] e", ["a d \\end{b} \\] e"]),
+        ("\\begin{a}\\begin{a}x\\end{a}\\end{a}y \\begin{a}y", ["y \\begin{a}y"]),
         ("In <code>$$</code> or <code>\\[a\\]</code> and <code>$$</code>.", ["In $$ or \\[a\\] and $$."]),
         ("a&nbsp;b&#8217;s &bogus; \u2028c", ["a b\u2019s &bogus; c"]),
         ("<p>open <b>never closed<p>next</i></p></div>", ["open never closed", "next"]),
@@ -57,22 +59,6 @@ def test_comments_become_paragraphs(comment, expected):
     assert comment_paragraphs(comment) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a $$b$$ c $$d$$ e", "a   c   e"),
-        ("a $$b", "a $$b"),
-        ("a \\[b \\begin{x} c\\] d", "a   d"),
-        ("\\begin{a}\\begin{a}x\\end{a}\\end{a}y", " y"),
-        ("\\begin{a}x\\end{a} \\begin{a}y", "  \\begin{a}y"),
-        ("a \\end{b} \\] c", "a \\end{b} \\] c"),
-        ("$\\mathcal{O}(n)$", "$\\mathcal{O}(n)$"),
-    ],
-)
-def test_displayed_formulas_go(text, expected):
-    assert without_displayed_formulas(text) == expected
-
-
 PIECES = st.sampled_from(
     "<p> </p> <pre> </pre> <code> </code> < > & &# &#x0; &#x110000; <!-- --> <![CDATA[ <body> </html> <svg> "
     "<table> <td> <textarea> <plaintext> <script> <meta/charset=utf-16> <?xml\tversion='1.0'\tencoding='latin-1'?> "
@@ -89,14 +75,8 @@ def test_no_text_is_too_broken(text):
         assert "\0" not in paragraph
 
 
-@given(st.lists(st.from_regex(r"\A[a-z]{1,8}\Z"), min_size=1, max_size=20))
-def test_no_word_of_prose_is_lost(words):
-    html = "".join(f"<p>{word} <em>{word}</em></p>" for word in words)
-    assert html_paragraphs(html) == [f"{word} {word}" for word in words]
-
-
 def test_deep_and_long_html_is_read():
     assert html_paragraphs("<div>" * 3000 + "deep") in (["deep"], [])  # libxml2 may cut off what is too deep
-    long = "word " * 2_500_000  # more than libxml2's usual limit for one text
+    long = "word " * 2_100_000  # more than libxml2's usual limit for one text
     assert len(html_paragraphs(f"<p>{long}</p>")[0]) == len(long) - 1
     assert len(html_paragraphs("<code>\\[" * 5000 + "$$" * 20_001)) <= 1

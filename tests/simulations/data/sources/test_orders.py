@@ -28,30 +28,23 @@ def write(path, times):
     return path
 
 
-def imported(tmp_path, *files):
-    import_text("jsonl", JsonLines(files, order="when"), tmp_path / "store", workers=1)
+def imported(tmp_path, *files, source=JsonLines):
+    import_text("made up", source(files, order="when"), tmp_path / "store", workers=1, overwrite=True)
     store = TokenStore.open(tmp_path / "store")
     split = store.split("train")
     return [store.tokenizer.decode(row[1:2]) for row in split.sequences(0, 2)]
 
 
-def test_times_in_iso_are_put_in_order_to_the_nanosecond(tmp_path):
+def test_times_are_put_in_order_to_the_nanosecond(tmp_path):
     times = [f"2026-01-31T18:30:00.{rest}" for rest in ("123456789", "123456788", "12345678701", "1234567875")]
     with pytest.raises(DataError, match=r"line 3: 'when' is '2026-.*', expected .* nine digits of a second at most"):
         imported(tmp_path, write(tmp_path / "finer.jsonl", times))
     times[2:] = ["2026-01-31T18:30:00.123456787", "20260131T183000.12345678600"]
     assert imported(tmp_path, write(tmp_path / "rows.jsonl", times)) == ["word3", "word2", "word1", "word0"]
-
-
-def test_times_of_tables_are_put_in_order_to_the_nanosecond(tmp_path):
-    times = pa.array([1_769_880_600_123_456_789 - k for k in range(3)] * 30, pa.timestamp("ns"))
+    when = pa.array([1_769_880_600_123_456_789 - k for k in range(3)] * 30, pa.timestamp("ns"))
     users, texts = [f"u{n}" for n in range(30) for _ in range(3)], ["word0", "word1", "word2"] * 30
-    pq.write_table(pa.table({"user": users, "text": texts, "when": times}), tmp_path / "rows.parquet")
-    source = ParquetTables((tmp_path / "rows.parquet",), order="when")
-    import_text("parquet", source, tmp_path / "store", workers=1)
-    store = TokenStore.open(tmp_path / "store")
-    found = [store.tokenizer.decode(row[1:2]) for row in store.split("train").sequences(0, 2)]
-    assert found == ["word2", "word1", "word0"]
+    pq.write_table(pa.table({"user": users, "text": texts, "when": when}), tmp_path / "rows.parquet")
+    assert imported(tmp_path, tmp_path / "rows.parquet", source=ParquetTables) == ["word2", "word1", "word0"]
 
 
 def test_far_times_keep_their_nanoseconds(tmp_path):
@@ -74,36 +67,32 @@ MIXED = [
 ]
 
 
-@pytest.mark.parametrize(("times", "named", "other"), MIXED)
 @pytest.mark.parametrize("files", [1, 2])
+@pytest.mark.parametrize(("times", "named", "other"), MIXED)
 def test_a_column_of_two_forms_is_refused_with_the_rows_of_both(tmp_path, times, named, other, files):
-    paths = [
-        write(tmp_path / f"{n}.jsonl", some) for n, some in enumerate([times] if files == 1 else [times[:1], times[1:]])
-    ]
-    with pytest.raises(DataError) as caught:
+    parts = [times] if files == 1 else [times[:1], times[1:]]
+    paths = [write(tmp_path / f"{number}.jsonl", some) for number, some in enumerate(parts)]
+    with pytest.raises(DataError, match="Expected one form in all rows") as caught:
         imported(tmp_path, *paths)
-    message = str(caught.value)
+    rows = {
+        value: (path, number) for path, some in zip(paths, parts, strict=True) for number, value in enumerate(some, 1)
+    }
     for value in (named, other):
-        index = times.index(value)
-        row = (index, 0) if files == 1 else (0, 0) if index == 0 else (index - 1, 1)
-        assert f"{tmp_path / f'{row[1]}.jsonl'}, line {row[0] + 1}" in message
-        assert repr(value) in message
-    assert "Expected one form in all rows" in message
+        path, line = rows[value]
+        assert f"{path}, line {line}" in str(caught.value)
+        assert repr(value) in str(caught.value)
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize(
-    "times",
-    [
+def test_a_column_of_one_form_is_taken(tmp_path):
+    for times in (
         [5, UNIX, UNIX * 1000, 0],  # numbers that are no times: of events, say
         [0, UNIX, UNIX + 1],
         ["2026-01-31T18:30:00Z", "20260131T193000+0100"],
         ["2026-01-31 18:30", "2026-01-31T18:30:00.5"],
         ["2026-01-31", "2026-W06-1"],
-    ],
-)
-def test_a_column_of_one_form_is_taken(tmp_path, times):
-    assert len(imported(tmp_path, write(tmp_path / "rows.jsonl", times))) == len(times)
+    ):
+        assert len(imported(tmp_path, write(tmp_path / "rows.jsonl", times))) == len(times)
 
 
 def test_columns_of_tables_are_of_one_form_too(tmp_path):
@@ -121,19 +110,17 @@ def test_interactions_of_two_forms_are_refused(tmp_path):
     rows = [
         f"u{user},i{item},{when}\n" for user in range(9) for item, when in enumerate([UNIX, "2026-01-31", UNIX + 5])
     ]
-    (tmp_path / "rows.csv").write_text("user,item,when\n" + "".join(rows))
-    settings = RecommendationSettings(min_interactions=1)
-    with pytest.raises(DataError, match=r"line 3: 'when' is '2026-01-31', a date, and in .*line 2 it is .* Unix time"):
-        import_recommendation(
-            Interactions((tmp_path / "rows.csv",), format="csv", time="when"), tmp_path / "s", settings, workers=1
-        )
-    (tmp_path / "ratings.dat").write_text(f"1::2::3::{UNIX}\n1::3::3::{UNIX * 1000}\n")
-    with pytest.raises(DataError, match=r"ratings\.dat, line 2: 'timestamp' is .*milliseconds"):
-        import_recommendation(
-            Interactions((tmp_path / "ratings.dat",), format="movielens"), tmp_path / "s", settings, workers=1
-        )
-    (tmp_path / "ratings.dat").write_text(f"1::2::3::{UNIX}\n1::3::3::{10**40}\n")
-    with pytest.raises(DataError, match=r"ratings\.dat, line 2: 'timestamp' is .*expected a whole number of 64 bits"):
-        import_recommendation(
-            Interactions((tmp_path / "ratings.dat",), format="movielens"), tmp_path / "s", settings, workers=1
-        )
+    of_table, of_movielens = {"format": "csv", "time": "when"}, {"format": "movielens"}
+    for content, options, message in (
+        (
+            "user,item,when\n" + "".join(rows),
+            of_table,
+            "line 3: 'when' is '2026-01-31', a date, and in .*line 2 it is .* Unix time",
+        ),
+        (f"1::2::3::{UNIX}\n1::3::3::{UNIX * 1000}\n", of_movielens, "line 2: 'timestamp' is .*milliseconds"),
+        (f"1::2::3::{UNIX}\n1::3::3::{10**40}\n", of_movielens, "line 2: 'timestamp' .*a whole number of 64 bits"),
+    ):
+        (tmp_path / "rows").write_text(content)
+        source, settings = Interactions((tmp_path / "rows",), **options), RecommendationSettings(min_interactions=1)
+        with pytest.raises(DataError, match=message):
+            import_recommendation(source, tmp_path / "s", settings, workers=1)

@@ -57,18 +57,20 @@ def test_pairs_are_kept_as_they_are(tmp_path):
     (text,), skipped = rows(tmp_path, row, **PAIR, split="part", order="when")
     assert text == ClientText("ann", [row["prompt"]], "heldout", 3, [row["completion"]])
     assert skipped.as_dict() == {}
-
-
-def test_pairs_without_users_are_clients_of_their_own(tmp_path):
+    # Without users they are clients of their own.
     found, _ = rows(tmp_path, *({"prompt": "a b", "completion": c} for c in ("c", "d", "c")), user=None, **PAIR)
     assert [text.client_id for text in found] == [document_id(["a b", c], None) for c in ("c", "d", "c")]
 
 
-@pytest.mark.parametrize("empty", [{"prompt": ""}, {"completion": " \n"}, {"prompt": None}])
-def test_pairs_with_nothing_to_complete_are_counted(tmp_path, empty):
-    found, skipped = rows(tmp_path, {"user": "a", "prompt": "p", "completion": "c"} | empty, **PAIR)
+def test_what_has_nothing_to_complete_is_counted(tmp_path, published):
+    empty = ({"prompt": ""}, {"completion": " \n"}, {"prompt": None})
+    found, skipped = rows(tmp_path, *({"user": "a", "prompt": "p", "completion": "c"} | one for one in empty), **PAIR)
     assert not found
-    assert skipped.as_dict() == {"empty prompt or completion": 1}
+    assert skipped.as_dict() == {"empty prompt or completion": 3}
+    chats = [{"user": 1, "chat": messages} for messages in (CHAT[:1], CHAT[:3], CHAT[1:2], [], None)]
+    found, skipped = rows(tmp_path, *chats, messages="chat", chat_template=published)
+    assert not found
+    assert skipped.as_dict() == {"conversation that does not end with an answer of the role 'assistant'": 5}
 
 
 def test_pairs_of_tables_are_those_of_lines(tmp_path):
@@ -89,10 +91,10 @@ def test_pairs_of_tables_are_those_of_lines(tmp_path):
         ({**PAIR, "text": "body", "examples": "texts"}, "text and examples does nothing"),
     ],
 )
-@pytest.mark.parametrize("source", [JsonLines, CsvTables, ParquetTables])
-def test_settings_that_do_not_go_together_are_refused(source, settings, said):
-    with pytest.raises(ConfigurationError, match=said):
-        source((), **settings)
+def test_settings_that_do_not_go_together_are_refused(settings, said):
+    for source in (JsonLines, CsvTables, ParquetTables):
+        with pytest.raises(ConfigurationError, match=said):
+            source((), **settings)
 
 
 def test_a_conversation_is_what_leads_to_its_last_answer(tmp_path, published):
@@ -118,13 +120,6 @@ def test_a_template_is_found_where_models_have_it(tmp_path, published, nested):
         published.rename(folder / "original")
     found = load_template(folder).pair([{"role": "user", "content": "é <"}, {"role": "assistant", "content": "y"}], "")
     assert found == ('user:"é <"</s>assistant:', '"y"')
-
-
-@pytest.mark.parametrize("messages", [CHAT[:1], CHAT[:3], CHAT[1:2], [], None])
-def test_conversations_without_an_answer_are_counted(tmp_path, published, messages):
-    found, skipped = rows(tmp_path, {"user": 1, "chat": messages}, messages="chat", chat_template=published)
-    assert not found
-    assert skipped.as_dict() == {"conversation that does not end with an answer of the role 'assistant'": 1}
 
 
 @pytest.mark.parametrize(
@@ -165,26 +160,19 @@ def test_templates_that_do_what_they_should_not_are_refused(tmp_path, template, 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
+        (None, "found no chat template"),
+        ("{}", "found no chat template"),
+        ('{"chat_template": [{"name": "tool_use", "template": "x"}]}', "found no chat template"),
+        ("[", "found no JSON"),
         ('{"chat_template": "x", "eos_token": {"text": "</s>"}}', "eos_token is {'text': '</s>'}, expected a text"),
-        ('{"chat_template": [{"name": ["default"], "template": "x"}]}', "has no chat_template"),
         (100_000 * "[", "found no JSON"),
     ],
 )
-def test_a_tokenizers_settings_that_are_none_are_named(tmp_path, config, said):
-    path = tmp_path / "tokenizer_config.json"
-    path.write_text(config)
-    with pytest.raises(DataError, match=f"tokenizer_config.json: {said}"):
-        load_template(path)
-
-
-@pytest.mark.parametrize("content", [None, "{}", "[", '{"chat_template": [{"name": "tool_use", "template": "x"}]}'])
-def test_a_missing_template_is_named(tmp_path, content):
-    folder = tmp_path / "model"
-    folder.mkdir()
-    if content is not None:
-        (folder / "tokenizer_config.json").write_text(content)
-    with pytest.raises(DataError, match=r"found no chat template|found no JSON"):
-        JsonLines((), messages="chat", chat_template=folder).template_files()
+def test_a_missing_template_is_named(tmp_path, config, said):
+    if config is not None:
+        (tmp_path / "tokenizer_config.json").write_text(config)
+    with pytest.raises(DataError, match=said):
+        load_template(tmp_path)
 
 
 def test_conversations_are_imported(tmp_path, published):

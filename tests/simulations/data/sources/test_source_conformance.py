@@ -6,6 +6,7 @@ import pickle
 import sqlite3
 from collections import Counter
 from contextlib import closing, nullcontext
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,13 +41,9 @@ TEXTS = {
     for user in range(1, 41)
 }
 """Sentences by user, each of them once."""
-ROWS = [(user, text) for text in range(4) for user in TEXTS]
-
-
-def rows_of(files):
-    """Deal all (user, text) out to some files; a user's are in several."""
-    rows = [(user, TEXTS[user][text]) for user, text in ROWS]
-    return [rows[index::files] for index in range(files)]
+ROWS = [(user, TEXTS[user][text]) for text in range(4) for user in TEXTS]
+HALVES = (ROWS[::2], ROWS[1::2])
+"""A user's texts are in both."""
 
 
 def make_stdlib(folder, monkeypatch):
@@ -58,21 +55,21 @@ def make_stdlib(folder, monkeypatch):
 
 
 def make_jsonl(folder, monkeypatch):
-    for index, rows in enumerate(rows_of(2)):
+    for index, rows in enumerate(HALVES):
         lines = [json.dumps({"user": user, "text": text}) for user, text in rows]
         (folder / f"{index}.jsonl").write_text("\n".join([*lines, ""]))
     return JsonLines(tuple(sorted(folder.iterdir()))), "{}"
 
 
 def make_text(folder, monkeypatch):
-    for index, rows in enumerate(rows_of(2)):
+    for index, rows in enumerate(HALVES):
         (folder / f"{index}.txt").write_text("\n\n".join(text for _, text in rows))
     monkeypatch.setattr(text_files, "PART_BYTES", 1000)
     return TextFiles((folder,), documents="paragraphs"), None
 
 
 def make_csv(folder, monkeypatch):
-    for index, rows in enumerate(rows_of(2)):
+    for index, rows in enumerate(HALVES):
         with (folder / f"{index}.csv").open("w", newline="") as file:
             csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("user", "text"), *rows])
     return CsvTables(tuple(sorted(folder.iterdir()))), "{}"
@@ -84,13 +81,13 @@ def table(rows):
 
 
 def make_parquet(folder, monkeypatch):
-    for index, rows in enumerate(rows_of(2)):
+    for index, rows in enumerate(HALVES):
         pq.write_table(table(rows), folder / f"{index}.parquet", row_group_size=20)
     return ParquetTables((folder,)), "{}"
 
 
 def make_huggingface(folder, monkeypatch):
-    save_dataset(folder / "saved", table(rows_of(1)[0]), num_shards=2, batch_rows=20)
+    save_dataset(folder / "saved", table(ROWS), num_shards=2, batch_rows=20)
     return HuggingFaceDataset(path=folder / "saved"), "{}"
 
 
@@ -98,7 +95,7 @@ def make_stackoverflow_tff(folder, monkeypatch):
     path = folder / "stackoverflow.sqlite"
     with closing(sqlite3.connect(path)) as connection, connection:
         tensorflow_federated.create_tables(connection)
-        for user, text in rows_of(1)[0]:
+        for user, text in ROWS:
             example = tensorflow_federated.make_example({"tokens": [text.encode()]})
             connection.execute("INSERT INTO examples VALUES (?, ?, ?)", ("train", user, example))
         for user, texts in TEXTS.items():
@@ -119,7 +116,7 @@ def make_stackoverflow_fedjax(folder, monkeypatch):
 
 
 def make_stackexchange(folder, monkeypatch):
-    for kind, rows in zip(("Posts", "Comments"), rows_of(2), strict=True):
+    for kind, rows in zip(("Posts", "Comments"), HALVES, strict=True):
         owner, text_field = {"Posts": ("OwnerUserId", "Body"), "Comments": ("UserId", "Text")}[kind]
         lines = [
             f'<row Id="{index}" PostTypeId="1" {owner}="{user}" {text_field}="{text}" />'
@@ -144,7 +141,7 @@ MAKERS = {
 several parts, and returns the source and how its client ids are made of users; None where each text is a client."""
 
 
-@pytest.fixture(params=SOURCES)
+@pytest.fixture(params=sorted({*SOURCES, *MAKERS}))
 def made(request, tmp_path, monkeypatch):
     """The name of a source, the source, and how its client ids are made of users."""
     if request.param not in MAKERS:
@@ -159,20 +156,13 @@ def two_workers():
         yield pool
 
 
-def test_every_maker_is_of_a_source():
-    assert MAKERS.keys() == SOURCES.keys()
-
-
 def test_every_text_is_read_once(made):
     _, source, client_id = made
     texts, skipped = read(source)
-    found = Counter((text.client_id, sentence) for text in texts for sentence in text.sentences)
-    named = {
+    assert Counter((text.client_id, sentence) for text in texts for sentence in text.sentences) == {
         (document_id(text.split(), None) if client_id is None else client_id.format(user), text): 1
-        for user, texts in TEXTS.items()
-        for text in texts
+        for user, text in ROWS
     }
-    assert found == named
     assert skipped.as_dict() == {}
 
 
@@ -209,37 +199,24 @@ def test_any_number_of_workers_makes_the_same_store(made, tmp_path, monkeypatch,
     assert sum(split.examples for split in summary.header.splits.values()) == len(ROWS)
 
 
-def test_files_that_are_gone_are_an_error_of_the_user(made, tmp_path):
+def test_files_that_are_cut_off_empty_or_gone_are_an_error_of_the_user(made, tmp_path):
     name, source, _ = made
-    for path in source.files():
-        path.unlink()
-    with pytest.raises(DataError, match=str(tmp_path / "input")):
-        import_text(name, source, tmp_path / "store", workers=1)
-    assert not (tmp_path / "store").exists()
-
-
-def test_empty_files_are_an_error_of_the_user(made, tmp_path):
-    name, source, _ = made
-    for path in source.files():
-        path.write_bytes(b"")
-    with pytest.raises(DataError, match=f"{tmp_path / 'input'}|found no word in the training texts"):
-        import_text(name, source, tmp_path / "store", workers=1)
-    assert not (tmp_path / "store").exists()
-
-
-@pytest.mark.parametrize("tenths", [1, 5, 9])
-def test_files_cut_off_are_at_most_an_error_of_the_user(made, tmp_path, tenths):
-    _, source, _ = made
-    for path in source.files():
-        path.write_bytes(path.read_bytes()[: path.stat().st_size * tenths // 10])
-    with nullcontext() if reads(source, tmp_path) else pytest.raises(DataError, match=str(tmp_path / "input")):
-        texts, _ = read(source, tmp_path)
+    whole = {path: path.read_bytes() for path in source.files()}
+    for tenths in (9, 5, 1):
+        for path, content in whole.items():
+            path.write_bytes(content[: len(content) * tenths // 10])
+        try:
+            texts, said = read(source, tmp_path)[0], str(tmp_path / "input")
+        except DataError as error:
+            texts, said = [], str(error)
+        assert str(tmp_path / "input") in said
         assert sum(len(text.sentences) for text in texts) <= len(ROWS)
-
-
-def reads(source, workspace):
-    try:
-        read(source, workspace)
-    except DataError:
-        return False
-    return True
+    for spoil, said in (
+        (lambda path: path.write_bytes(b""), "|found no word in the training texts"),
+        (Path.unlink, ""),
+    ):
+        for path in whole:
+            spoil(path)
+        with pytest.raises(DataError, match=f"{tmp_path / 'input'}{said}"):
+            import_text(name, source, tmp_path / "store", workers=1)
+        assert not (tmp_path / "store").exists()

@@ -1,6 +1,3 @@
-import sqlite3
-from contextlib import closing, contextmanager
-
 import numpy as np
 import pytest
 
@@ -9,7 +6,7 @@ from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.formats.fedjax import create_table, pack_client
 from fedlm.simulations.data.sources.stackoverflow import fedjax_source as stackoverflow_fedjax
 from fedlm.simulations.data.sources.stackoverflow.fedjax_source import StackOverflowFedjax
-from tests.simulations.data.sources.source_reading import no_progress, read
+from tests.simulations.data.sources.source_reading import assert_refused, change, no_progress, read, writing
 
 CLIENTS = {"1": ["how do i sort a list ?", "edit : thanks .", "see <URL> ."], "2": ["this works fine"]}
 
@@ -17,13 +14,6 @@ CLIENTS = {"1": ["how do i sort a list ?", "edit : thanks .", "see <URL> ."], "2
 def pack(texts, feature="tokens"):
     values = [text if isinstance(text, bytes) else text.encode() for text in texts]
     return pack_client({feature: values, "score": np.arange(len(values))})
-
-
-@contextmanager
-def writing(path):
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("PRAGMA synchronous = OFF")
-        yield connection
 
 
 def write_database(path, clients=CLIENTS, feature="tokens", primary_key=True):
@@ -39,21 +29,12 @@ def write_database(path, clients=CLIENTS, feature="tokens", primary_key=True):
     return path
 
 
-def change(path, statement, *values):
-    with writing(path) as connection:
-        connection.execute(statement, values)
-    return path
-
-
 def texts_of(clients, split):
     return [ClientText(client_id, texts, split) for client_id, texts in clients.items()]
 
 
-def assert_refused(path, *words, **options):
-    with pytest.raises(DataError) as refusal:
-        read(StackOverflowFedjax((path,), **options))
-    for word in (path.name, *words):
-        assert word in str(refusal.value)
+def refused(path, *words, **options):
+    assert_refused(StackOverflowFedjax((path,), **options), *words)
 
 
 @pytest.mark.parametrize(
@@ -78,11 +59,12 @@ def test_the_split_is_in_the_name(tmp_path, name, split):
     assert (reading.unit, reading.total) == ("clients", 2)
 
 
-def test_a_split_in_only_some_names_is_refused(tmp_path):
-    train = write_database(tmp_path / "x_train.sqlite")
-    other = write_database(tmp_path / "x.sqlite")
+def test_files_that_do_not_go_together_are_refused(tmp_path):
+    train, other, again = (write_database(tmp_path / f"{name}.sqlite") for name in ("x_train", "x", "y_train"))
     with pytest.raises(DataError, match=r"x\.sqlite: its name says no split"):
         read(StackOverflowFedjax((train, other)))
+    with pytest.raises(DataError, match=r"y_train\.sqlite: client '1' occurs twice and in .*x_train\.sqlite"):
+        read(StackOverflowFedjax((train, again)))
 
 
 def test_parts_divide_the_clients(tmp_path, monkeypatch):
@@ -108,20 +90,16 @@ def test_snippets_are_kept_as_they_are(tmp_path):
 def test_the_feature_can_be_named(tmp_path):
     path = write_database(tmp_path / "x.sqlite", feature="body")
     assert read(StackOverflowFedjax((path,), feature="body"))[0] == texts_of(CLIENTS, None)
-    assert_refused(path, "client '1'", "body, score", "tokens or snippets", "with feature.")
-    assert_refused(path, "client '1'", "body, score", "expected tokens", feature="tokens")
-    assert_refused(path, "client '1'", "score is [0 1 2]", "expected a list of texts", feature="score")
-
-
-def test_ids_that_are_not_text_become_hexadecimal(tmp_path):
-    path = write_database(tmp_path / "x.sqlite", {b"\xff\x01": ["a b"], "über": ["c d"]})
-    assert read(StackOverflowFedjax((path,)))[0] == texts_of({"ff01": ["a b"], "über": ["c d"]}, None)
+    refused(path, "client '1'", "body, score", "tokens or snippets", "with feature.")
+    refused(path, "client '1'", "body, score", "expected tokens", feature="tokens")
+    refused(path, "client '1'", "score is [0 1 2]", "expected a list of texts", feature="score")
 
 
 def test_what_is_left_out_is_counted_with_its_place(tmp_path):
-    path = write_database(tmp_path / "x.sqlite", {"1": ["good", b"\xff", "", " "], "2": [], "3": [""]})
-    texts, skipped = read(StackOverflowFedjax((path,)))
-    assert texts == texts_of({"1": ["good"]}, None)
+    clients = {"1": ["good", b"\xff", "", " "], "2": [], "3": [""], b"\xff\x01": ["a b"], "über": ["c d"]}
+    texts, skipped = read(StackOverflowFedjax((write_database(tmp_path / "x.sqlite", clients),)))
+    # An id that is no text is hexadecimal.
+    assert texts == texts_of({"1": ["good"], "ff01": ["a b"], "über": ["c d"]}, None)
     assert skipped.as_dict() == {"bytes that are not UTF-8": 1, "client without text": 1, "empty text": 3}
     assert skipped.first_places()["bytes that are not UTF-8"].endswith("x.sqlite, client '1', row 2")
     assert skipped.first_places()["client without text"].endswith("x.sqlite, client '2'")
@@ -129,10 +107,10 @@ def test_what_is_left_out_is_counted_with_its_place(tmp_path):
 
 def test_other_tables_are_refused(tmp_path):
     path = change(tmp_path / "x.sqlite", "CREATE TABLE examples (client_id TEXT)")
-    assert_refused(path, "found examples(client_id)", "expected federated_data(client_id, data", "stackoverflow-tff")
+    refused(path, "found examples(client_id)", "expected federated_data(client_id, data", "stackoverflow-tff")
     path = change(write_database(tmp_path / "y.sqlite"), "ALTER TABLE federated_data RENAME num_examples TO n")
-    assert_refused(path, "federated_data(client_id, data, n)", "num_examples")
-    assert_refused(write_database(tmp_path / "z.sqlite", {}), "federated_data is empty")
+    refused(path, "federated_data(client_id, data, n)", "num_examples")
+    refused(write_database(tmp_path / "z.sqlite", {}), "federated_data is empty")
 
 
 @pytest.mark.parametrize("feature", [None, "tokens"])
@@ -140,33 +118,25 @@ def test_damaged_files_are_refused(tmp_path, feature):
     clients = {f"{i}": [f"sentence {j} of client {i}" for j in range(50)] for i in range(100)}
     path = write_database(tmp_path / "x.sqlite", clients)
     whole = path.read_bytes()
-    path.write_bytes(whole[:-4096])
-    assert_refused(path, "damaged or cut off", feature=feature)
-    path.write_bytes(whole[: len(whole) // 2 // 4096 * 4096] + b"\xff" * (len(whole) - len(whole) // 2))
-    assert_refused(path, "damaged or cut off", feature=feature)
-    path.write_bytes(b"not a database " * 100)
-    assert_refused(path, "damaged or cut off", feature=feature)
+    half = whole[: len(whole) // 2 // 4096 * 4096]
+    for content in (whole[:-4096], half + b"\xff" * (len(whole) - len(half)), b"not a database " * 100):
+        path.write_bytes(content)
+        refused(path, "damaged or cut off", feature=feature)
+
+
+UPDATE = "UPDATE federated_data SET"
 
 
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        (
-            "UPDATE federated_data SET num_examples = 2 WHERE rowid = 2",
-            ["client '2'", "found 1 examples", "expected 2"],
-        ),
-        ("UPDATE federated_data SET data = x'789c00' WHERE rowid = 2", ["client '2'", "data is damaged"]),
-        ("UPDATE federated_data SET data = 'text' WHERE rowid = 2", ["client '2'", "data is damaged"]),
-        ("UPDATE federated_data SET data = x'' WHERE rowid = 1", ["client '1'", "data is damaged"]),
+        (f"{UPDATE} num_examples = 2 WHERE rowid = 2", ["client '2'", "found 1 examples", "expected 2"]),
+        (f"{UPDATE} data = x'789c00' WHERE rowid = 2", ["client '2'", "data is damaged"]),
+        (f"{UPDATE} data = 'text' WHERE rowid = 2", ["client '2'", "data is damaged"]),
+        (f"{UPDATE} data = x'' WHERE rowid = 1", ["client '1'", "data is damaged"]),
         ("INSERT INTO federated_data SELECT * FROM federated_data WHERE rowid = 2", ["client '2' occurs twice"]),
-        ("UPDATE federated_data SET client_id = NULL WHERE rowid = 2", ["row 2", "no client_id"]),
+        (f"{UPDATE} client_id = NULL WHERE rowid = 2", ["row 2", "no client_id"]),
     ],
 )
 def test_contradictions_are_refused(tmp_path, statement, words):
-    assert_refused(change(write_database(tmp_path / "x_train.sqlite", primary_key=False), statement), *words)
-
-
-def test_a_client_in_two_files_of_one_split_is_refused(tmp_path):
-    path, other = write_database(tmp_path / "x_train.sqlite"), write_database(tmp_path / "y_train.sqlite")
-    with pytest.raises(DataError, match=r"y_train\.sqlite: client '1' occurs twice and in .*x_train\.sqlite"):
-        read(StackOverflowFedjax((path, other)))
+    refused(change(write_database(tmp_path / "x_train.sqlite", primary_key=False), statement), *words)

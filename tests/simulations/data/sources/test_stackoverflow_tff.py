@@ -1,7 +1,5 @@
 import lzma
 import shutil
-import sqlite3
-from contextlib import closing, contextmanager
 from pathlib import Path
 
 import h5py
@@ -12,7 +10,7 @@ from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.formats.tensorflow_federated import create_indexes, create_tables, make_example
 from fedlm.simulations.data.sources.stackoverflow import tff_hdf5, tff_tables
 from fedlm.simulations.data.sources.stackoverflow.tff_source import StackOverflowTff
-from tests.simulations.data.sources.source_reading import no_progress, read
+from tests.simulations.data.sources.source_reading import assert_refused, change, no_progress, read, writing
 
 CLIENTS = [
     ("train", "00000001", ["how do i sort a list ?", "edit : thanks .", "see <URL> ."]),
@@ -28,13 +26,6 @@ def example(text, feature="tokens"):
     return make_example({feature: [text], "score": [-3], "title": [b"a title"]})
 
 
-@contextmanager
-def writing(path):
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("PRAGMA synchronous = OFF")
-        yield connection
-
-
 def write_database(path, clients=CLIENTS, index=True, feature="tokens"):
     with writing(path) as connection:
         create_tables(connection)
@@ -48,13 +39,6 @@ def write_database(path, clients=CLIENTS, index=True, feature="tokens"):
     return path
 
 
-def change(path, *statements):
-    with writing(path) as connection:
-        for statement in statements:
-            connection.execute(statement)
-    return path
-
-
 def write_hdf5(path, clients, feature="tokens"):
     with h5py.File(path, "w") as file:
         group = file.create_group("examples")
@@ -65,25 +49,14 @@ def write_hdf5(path, clients, feature="tokens"):
     return path
 
 
-def spoil_page(path, marker):
-    """Overwrite the page of a database with `marker` on it."""
-    data = bytearray(path.read_bytes())
-    start = data.index(marker) // 4096 * 4096
-    data[start : start + 4096] = b"\xff" * 4096
-    path.write_bytes(data)
-
-
 def sorted_texts(source, workspace=None):
     texts, skipped = read(source, workspace)
     assert skipped.as_dict() == {}
     return sorted(texts)
 
 
-def assert_refused(path, *words, **options):
-    with pytest.raises(DataError) as refusal:
-        read(StackOverflowTff((path,), **options), path.parent)
-    for word in (path.name, *words):
-        assert word in str(refusal.value)
+def refused(path, *words, **options):
+    assert_refused(StackOverflowTff((path,), **options), *words)
 
 
 @pytest.mark.parametrize("index", [True, False])
@@ -93,6 +66,10 @@ def test_reads_clients_with_their_splits(tmp_path, index):
     assert source.words_are_separated
     reading = source.open(tmp_path, no_progress)
     assert (reading.unit, reading.total) == ("sentences", 7)
+    # The writer's own name of a split means none, and tokens have single spaces between them.
+    clients = [("default_split", "1", [" a  b\t"]), ("held_out", "2", ["c d"])]
+    texts = sorted_texts(StackOverflowTff((write_database(tmp_path / "x.sqlite", clients, index),)))
+    assert texts == [ClientText("1", ["a b"], None), ClientText("2", ["c d"], "heldout")]
 
 
 @pytest.mark.parametrize("index", [True, False])
@@ -116,13 +93,12 @@ def test_parts_divide_the_clients(tmp_path, monkeypatch, index):
 
 def test_rows_of_a_client_may_lie_apart(tmp_path):
     clients = [("train", f"{i}", [f"row {j} of {i}" for j in range(9)]) for i in range(3)]
-    path = write_database(tmp_path / "x.sqlite", [], index=False)
-    with writing(path) as connection:
-        for j in range(9):
-            for split, client_id, texts in clients:
-                connection.execute("INSERT INTO examples VALUES (?, ?, ?)", (split, client_id, example(texts[j])))
-        for split, client_id, texts in clients:
-            connection.execute("INSERT INTO client_metadata VALUES (?, ?, ?)", (client_id, split, len(texts)))
+    path = write_database(tmp_path / "x.sqlite", clients, index=False)
+    # In the order of another column.
+    change(
+        path,
+        *(f"UPDATE examples SET rowid = {100 + 3 * (row % 9) + row // 9} WHERE rowid = {row + 1}" for row in range(27)),
+    )
     expected = [ClientText(client_id, texts, split) for split, client_id, texts in clients]
     assert sorted_texts(StackOverflowTff((path,))) == expected
     with writing(path) as connection:
@@ -130,44 +106,37 @@ def test_rows_of_a_client_may_lie_apart(tmp_path):
     assert sorted_texts(StackOverflowTff((path,))) == expected
 
 
-@pytest.mark.parametrize("kind", [lzma.FORMAT_XZ, lzma.FORMAT_ALONE])
-def test_a_compressed_database_is_decompressed_once(tmp_path, kind):
-    database = write_database(tmp_path / "plain.sqlite")
-    path = tmp_path / "stackoverflow.sqlite.lzma"
+@pytest.mark.parametrize(
+    ("kind", "feature"), [(lzma.FORMAT_XZ, "tokens"), (lzma.FORMAT_ALONE, "tokens"), (lzma.FORMAT_XZ, "snippets")]
+)
+def test_a_compressed_database_is_decompressed_once(tmp_path, kind, feature):
+    database = write_database(tmp_path / "plain.sqlite", feature=feature)
+    path = tmp_path / ("stackoverflow.sqlite.lzma" if feature == "tokens" else "shakespeare.sqlite.lzma")
     path.write_bytes(lzma.compress(database.read_bytes(), format=kind))
     source = StackOverflowTff((path,))
-    assert source.words_are_separated
+    assert source.words_are_separated == (feature == "tokens")
     calls = []
     source.open(tmp_path, lambda *call: calls.append(call))
     size = path.stat().st_size
     assert calls[-1] == ("decompress", size, size, "bytes")
-    assert sorted(p.name for p in tmp_path.iterdir() if p not in (path, database)) == [
-        "decompressed-0-stackoverflow.sqlite"
-    ]
+    assert {one.name for one in tmp_path.iterdir()} == {database.name, path.name, f"decompressed-0-{path.stem}"}
     calls.clear()
     source.open(tmp_path, lambda *call: calls.append(call))
     assert calls == []
     assert sorted_texts(source, tmp_path) == sorted(TEXTS)
 
 
-def test_a_compressed_shakespeare_says_that_its_words_are_not_separated(tmp_path):
-    database = write_database(tmp_path / "plain.sqlite", feature="snippets")
-    path = tmp_path / "shakespeare.sqlite.lzma"
-    path.write_bytes(lzma.compress(database.read_bytes()))
-    assert not StackOverflowTff((path,)).words_are_separated
-    assert sorted_texts(StackOverflowTff((path,)), tmp_path) == sorted(TEXTS)
-
-
 @pytest.mark.parametrize("feature", [None, "tokens"])
 def test_a_damaged_compressed_file_is_refused(tmp_path, feature):
     compressed = lzma.compress(write_database(tmp_path / "plain.sqlite").read_bytes())
     path = tmp_path / "x.sqlite.lzma"
-    path.write_bytes(compressed[:-40])
-    assert_refused(path, "cut off", feature=feature)
-    path.write_bytes(compressed[:200] + b"\xff" * 50 + compressed[250:])
-    assert_refused(path, "damaged", feature=feature)
-    path.write_bytes(lzma.compress(b"some other text, not a database"))
-    assert_refused(path, "some other text", "expected an SQLite database", feature=feature)
+    for content, words in (
+        (compressed[:-40], ["cut off"]),
+        (compressed[:200] + b"\xff" * 50 + compressed[250:], ["damaged"]),
+        (lzma.compress(b"some other text, not a database"), ["some other text", "expected an SQLite database"]),
+    ):
+        path.write_bytes(content)
+        refused(path, *words, feature=feature)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["plain.sqlite", "x.sqlite.lzma"]
 
 
@@ -178,39 +147,20 @@ def test_snippets_are_kept_as_they_are(tmp_path):
     assert sorted_texts(source) == [ClientText("KING_LEAR", clients[0][2], "train")]
 
 
-def test_tokens_have_single_spaces_between_them(tmp_path):
-    clients = [("train", "1", [" two  words\t", "one"])]
-    texts, _ = read(StackOverflowTff((write_database(tmp_path / "x.sqlite", clients),)))
-    assert texts == [ClientText("1", ["two words", "one"], "train")]
-
-
 def test_the_feature_can_be_named(tmp_path):
     path = write_database(tmp_path / "x.sqlite")
     source = StackOverflowTff((path,), feature="title")
     assert not source.words_are_separated
     assert sorted_texts(source)[1] == ClientText("00000001", ["a title"] * 3, "train")
-    assert_refused(path, "client '00000001'", "row 1", "score is [-3]", "with feature.", feature="score")
-    assert_refused(path, "client '00000001'", "score, title, tokens", "expected body", feature="body")
-    assert_refused(
-        write_database(tmp_path / "y.sqlite", feature="body"),
-        "body, score, title",
-        "tokens or snippets",
-        "with feature.",
-    )
+    refused(path, "client '00000001'", "row 1", "score is [-3]", "with feature.", feature="score")
+    refused(path, "client '00000001'", "score, title, tokens", "expected body", feature="body")
+    path = write_database(tmp_path / "y.sqlite", feature="body")
+    refused(path, "body, score, title", "tokens or snippets", "with feature.")
 
 
-def test_a_split_of_the_writers_own_name_means_none(tmp_path):
-    path = write_database(tmp_path / "x.sqlite", [("default_split", "1", ["a b"]), ("held_out", "2", ["c d"])])
-    assert sorted_texts(StackOverflowTff((path,))) == [
-        ClientText("1", ["a b"], None),
-        ClientText("2", ["c d"], "heldout"),
-    ]
-
-
-@pytest.mark.parametrize("index", [True, False])
-def test_what_is_left_out_is_counted_with_its_place(tmp_path, index):
+def test_what_is_left_out_is_counted_with_its_place(tmp_path):
     clients = [("train", "1", ["", "good", b"\xff", "  "]), ("train", "2", []), ("train", "3", [""])]
-    texts, skipped = read(StackOverflowTff((write_database(tmp_path / "x.sqlite", clients, index),)))
+    texts, skipped = read(StackOverflowTff((write_database(tmp_path / "x.sqlite", clients),)))
     assert texts == [ClientText("1", ["good"], "train")]
     assert skipped.as_dict() == {"bytes that are not UTF-8": 1, "client without text": 1, "empty text": 3}
     places = skipped.first_places()
@@ -221,85 +171,61 @@ def test_what_is_left_out_is_counted_with_its_place(tmp_path, index):
 
 def test_other_files_are_refused(tmp_path):
     path = tmp_path / "x.sqlite"
-    path.write_bytes(b"PK\x03\x04 something else")
-    assert_refused(path, "PK", "expected an SQLite database")
-    path.write_bytes(b"")
-    assert_refused(path, "expected an SQLite database")
+    for content, found in ((b"PK\x03\x04 something else", "PK"), (b"", "")):
+        path.write_bytes(content)
+        refused(path, found, "expected an SQLite database")
     with pytest.raises(DataError, match="found nothing"):
         StackOverflowTff((tmp_path / "absent",)).files()
+    paths = tuple(write_database(tmp_path / name) for name in ("one.sqlite", "copy.sqlite"))
+    with pytest.raises(DataError, match="occurs twice in train"):
+        read(StackOverflowTff(paths))
+    (tmp_path / "one.sqlite-wal").write_bytes(b"changes that are not taken in")
+    refused(paths[0], "one.sqlite-wal")
 
 
 def test_other_tables_are_refused(tmp_path):
     path = change(tmp_path / "x.sqlite", "CREATE TABLE federated_data (client_id BLOB)")
-    assert_refused(path, "found federated_data(client_id)", "expected examples(split_name, client_id", "fedjax")
+    refused(path, "found federated_data(client_id)", "expected examples(split_name, client_id", "fedjax")
     path = change(write_database(tmp_path / "y.sqlite"), "ALTER TABLE client_metadata RENAME num_examples TO n")
-    assert_refused(path, "client_metadata(client_id, split_name, n)", "num_examples")
-
-
-def test_an_empty_database_is_refused(tmp_path):
-    assert_refused(write_database(tmp_path / "x.sqlite", []), "examples is empty")
+    refused(path, "client_metadata(client_id, split_name, n)", "num_examples")
+    refused(write_database(tmp_path / "z.sqlite", []), "examples is empty")
 
 
 @pytest.mark.parametrize("index", [True, False])
-@pytest.mark.parametrize("feature", [None, "tokens"])
-def test_a_cut_off_database_is_refused(tmp_path, index, feature):
-    path = write_database(tmp_path / "x.sqlite", index=index)
-    path.write_bytes(path.read_bytes()[:-4096])
-    assert_refused(path, "damaged or cut off", feature=feature)
-
-
-@pytest.mark.parametrize("index", [True, False])
-def test_a_corrupt_page_is_refused(tmp_path, index):
+def test_a_corrupt_or_cut_off_database_is_refused(tmp_path, index):
     clients = [("train", f"{i}", [f"sentence {j} of client {i} ." for j in range(100)]) for i in range(10)]
     path = write_database(tmp_path / "x.sqlite", clients, index)
-    spoil_page(path, b"sentence 50 of client 7")
-    if index:
-        assert_refused(path, "client '7'", "damaged or cut off")
-    else:
-        assert_refused(path, "damaged or cut off")
+    whole = path.read_bytes()
+    start = whole.index(b"sentence 50 of client 7") // 4096 * 4096
+    path.write_bytes(whole[:start] + b"\xff" * 4096 + whole[start + 4096 :])
+    refused(path, "client '7'" if index else "", "damaged or cut off")
+    path.write_bytes(whole[:-4096])
+    for feature in (None, "tokens"):
+        refused(path, "damaged or cut off", feature=feature)
 
 
-def test_changes_that_are_not_taken_in_are_refused(tmp_path):
-    path = write_database(tmp_path / "x.sqlite")
-    (tmp_path / "x.sqlite-wal").write_bytes(b"something")
-    assert_refused(path, "x.sqlite-wal")
+METADATA, PROTO = "UPDATE client_metadata SET", "UPDATE examples SET serialized_example_proto ="
 
 
 @pytest.mark.parametrize("index", [True, False])
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        (
-            "UPDATE client_metadata SET split_name = 'dev' WHERE client_id = '00000002'",
-            ["row 2", "'dev'", "train, held"],
-        ),
+        (f"{METADATA} split_name = 'dev' WHERE client_id = '00000002'", ["row 2", "'dev'", "train, held"]),
+        (f"{METADATA} num_examples = 2 WHERE client_id = '00000002'", ["'00000002' has 1 rows", "ed 2"]),
+        (f"{METADATA} num_examples = 'x' WHERE rowid = 1", ["row 1", "'x' examples"]),
+        (f"{METADATA} client_id = x'00' WHERE rowid = 1", ["row 1", "expected a text"]),
         ("INSERT INTO client_metadata VALUES ('00000002', 'train', 1)", ["row 5", "client '00000002' occurs twice"]),
-        ("UPDATE client_metadata SET num_examples = 2 WHERE client_id = '00000002'", ["'00000002' has 1 rows", "ed 2"]),
         ("DELETE FROM examples WHERE rowid = 2", ["client '00000001' has 2 rows", "expected 3"]),
-        ("UPDATE client_metadata SET num_examples = 'x' WHERE rowid = 1", ["row 1", "'x' examples"]),
-        ("UPDATE client_metadata SET client_id = x'00' WHERE rowid = 1", ["row 1", "expected a text"]),
         ("INSERT INTO examples VALUES ('train', 'another', x'00')", ["client 'another'", "expected 0"]),
-        (
-            "UPDATE examples SET serialized_example_proto = x'0aff' WHERE rowid = 2",
-            ["client '00000001', row 2", "damaged"],
-        ),
-        (
-            "UPDATE examples SET serialized_example_proto = 'text' WHERE rowid = 2",
-            ["client '00000001', row 2", "damaged"],
-        ),
-        ("UPDATE examples SET serialized_example_proto = x'' WHERE rowid = 2", ["row 2", "features are none"]),
-        ("UPDATE examples SET serialized_example_proto = x'0aff' WHERE rowid = 1", ["first row", "damaged"]),
+        (f"{PROTO} x'0aff' WHERE rowid = 2", ["client '00000001', row 2", "damaged"]),
+        (f"{PROTO} 'text' WHERE rowid = 2", ["client '00000001', row 2", "damaged"]),
+        (f"{PROTO} x'' WHERE rowid = 2", ["row 2", "features are none"]),
+        (f"{PROTO} x'0aff' WHERE rowid = 1", ["first row", "damaged"]),
     ],
 )
 def test_contradictions_are_refused(tmp_path, statement, words, index):
-    path = change(write_database(tmp_path / "x.sqlite", index=index), statement)
-    assert_refused(path, *words)
-
-
-def test_a_file_and_its_copy_are_refused(tmp_path):
-    paths = tuple(write_database(tmp_path / name) for name in ("x.sqlite", "copy.sqlite"))
-    with pytest.raises(DataError, match="occurs twice in train"):
-        read(StackOverflowTff(paths))
+    refused(change(write_database(tmp_path / "x.sqlite", index=index), statement), *words)
 
 
 def test_the_older_files_are_read(tmp_path, monkeypatch):
@@ -321,16 +247,16 @@ def test_the_older_files_are_read(tmp_path, monkeypatch):
 
 def test_older_files_that_are_wrong_are_refused(tmp_path):
     path = write_hdf5(tmp_path / "x_train.h5", {"1": ["a"], "2": ["b"]})
-    assert_refused(path, "client '1'", "score, tokens", "expected body", feature="body")
-    assert_refused(path, "client '1'", "expected a list of texts", feature="score")
-    assert_refused(write_hdf5(tmp_path / "y.h5", {"1": ["a"]}, "body"), "body, score", "tokens or snippets")
-    assert_refused(write_hdf5(tmp_path / "z.h5", {}), "examples is empty")
+    refused(path, "client '1'", "score, tokens", "expected body", feature="body")
+    refused(path, "client '1'", "expected a list of texts", feature="score")
+    refused(write_hdf5(tmp_path / "y.h5", {"1": ["a"]}, "body"), "body, score", "tokens or snippets")
+    refused(write_hdf5(tmp_path / "z.h5", {}), "examples is empty")
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file.create_group("people")
-    assert_refused(tmp_path / "other.h5", "holds people", "'examples'")
+    refused(tmp_path / "other.h5", "holds people", "'examples'")
     with pytest.raises(DataError, match="client '1' is also in"):
         read(StackOverflowTff((path, Path(shutil.copy(path, tmp_path / "copy_train.h5")))))
     with pytest.raises(DataError, match="found HDF5 beside SQLite"):
         read(StackOverflowTff((path, write_database(tmp_path / "x.sqlite"))))
     path.write_bytes(path.read_bytes()[:-100])
-    assert_refused(path, "damaged or cut off")
+    refused(path, "damaged or cut off")

@@ -1,5 +1,4 @@
 import gzip
-import re
 from pathlib import Path
 
 import pytest
@@ -11,22 +10,18 @@ from fedlm.simulations.data import importing
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.tables.byte_parts import BytePart
-from fedlm.simulations.data.sources.tables.user_rows import document_id
 from fedlm.simulations.data.sources.text_files import TextFiles, find_end, read_documents
+from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from tests.simulations.data.made_up_store import import_made_up
 from tests.simulations.data.sources.source_reading import byte_parts_of, read
 
 
-def documents_of(texts):
-    return [text.sentences[0] for text in texts]
-
-
 def read_bytes(tmp_path, data, documents):
     (tmp_path / "some.txt").write_bytes(data)
     texts, skipped = read(TextFiles((tmp_path / "some.txt",), documents=documents))
-    return documents_of(texts), skipped
+    return [text.sentences[0] for text in texts], skipped
 
 
 @pytest.mark.parametrize(
@@ -73,45 +68,31 @@ def test_each_byte_is_looked_at_once_for_the_line_of_what_is_left_out():
 
 def test_a_folder_stands_for_the_text_files_below_it(tmp_path):
     (tmp_path / "below").mkdir()
-    (tmp_path / "a.txt").write_text("First text.")
-    (tmp_path / "below" / "b.txt.gz").write_bytes(gzip.compress(b"Second text."))
+    (tmp_path / "A.TXT").write_text("First text.")
+    (tmp_path / "below" / "b.Txt.gz").write_bytes(gzip.compress(b"Second text."))
     (tmp_path / "read.me").write_text("No text.")
     texts, _ = read(TextFiles((tmp_path,)))
-    assert documents_of(texts) == ["First text.", "Second text."]
+    assert [text.sentences for text in texts] == [["First text."], ["Second text."]]
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty: found a folder without a file \*.txt"):
         TextFiles((tmp_path / "empty",)).files()
 
 
-def test_ends_of_names_are_read_in_either_case(tmp_path):
-    for name in ("a.txt", "B.TXT", "c.Txt", "d.md"):
-        (tmp_path / name).write_text("alpha")
-    assert [path.name for path in TextFiles((tmp_path,)).files()] == ["B.TXT", "a.txt", "c.Txt"]
-
-
-def test_documents_of_the_same_words_are_one_client():
-    assert document_id("some  words".split(), None) == document_id(["some", "words"], None)
-    assert document_id(["some", "words"], "test") != document_id(["some", "words"], None)
-    assert re.fullmatch("[0-9a-f]{32}", document_id(["some", "words"], None))
-
-
 @pytest.mark.long
 def test_long_documents_are_stored_whole(tmp_path):
     words = " ".join(f"{letter * 3}" for _ in range(3000) for letter in "abcdefg")
-    for index in range(20):
+    for index in range(3):
         (tmp_path / f"{index}.txt").write_text(words.replace(" ", "\n", 1 + index))
     (tmp_path / "other.txt").write_text("aaa bbb")
     settings = ImportSettings(tokenizer="words", vocabulary_size=7)
     store = TokenStore.open(import_text("text", TextFiles((tmp_path,)), tmp_path / "store", settings, workers=1).path)
-    counts = [store.split(name).num_tokens.tolist() for name in ("train", "heldout", "test")]
-    assert sorted(count for some in counts for count in some) == [
-        2,
-        20 * 21_000,
-    ]  # copies, however wrapped, are one client's
-    split = next(name for name in store.header.splits if store.split(name).num_tokens.sum() > 2)
-    client = store.split(split).client(int(store.split(split).num_tokens.argmax()))
-    assert client.lengths.tolist() == [21_000] * 20
-    assert store.tokenizer.decode(client.example(3)) == words
+    splits = [store.split(name) for name in SPLITS]
+    # Copies, however wrapped, are one client's.
+    assert sorted(count for split in splits for count in split.num_tokens.tolist()) == [2, 3 * 21_000]
+    split = max(splits, key=lambda split: split.num_tokens.sum())
+    client = split.client(int(split.num_tokens.argmax()))
+    assert client.lengths.tolist() == [21_000] * 3
+    assert store.tokenizer.decode(client.example(2)) == words
 
 
 @pytest.mark.parametrize("documents", ["lines", "paragraphs", "files"])

@@ -1,8 +1,7 @@
+"""What tells that two data sets have the same clients with the same tokens."""
+
 import json
 import os
-import signal
-import subprocess
-import sys
 from collections import Counter
 
 import numpy as np
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from fedlm.fl_core.errors import DataError, DiskError
 from fedlm.simulations.data.client_text import SkippedCounts
+from fedlm.simulations.data.in_memory import TokensInMemory
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.store.writer import StoreWriter
@@ -89,17 +89,13 @@ def test_opening_does_not_touch_the_data(store, monkeypatch):
     assert TokenStore.open(store.path).header == store.header
 
 
-def test_wide_vocabularies_are_stored_in_32_bits(tmp_path, tokenizer, monkeypatch):
+def test_record_batches_are_bounded_by_bytes_and_wide_vocabularies_have_32_bits(tmp_path, tokenizer, monkeypatch):
+    store = make(tmp_path / "store", tokenizer, {"train": {f"c{i}": [[5] * 10] for i in range(20)}}, batch_bytes=40)
+    assert store.header.splits["train"].batch_clients == (2,) * 10
     monkeypatch.setattr(Tokenizer, "vocabulary_size", property(lambda self: 70_000))
     store = make(tmp_path / "wide", tokenizer, {"train": {"a": [[69_999, 1]]}})
     assert store.split("train").client(0).values.dtype == np.uint32
     assert store.split("train").client(0).values.tolist() == [69_999, 1]
-
-
-def test_record_batches_are_bounded_by_bytes(tmp_path, tokenizer):
-    clients = {f"c{i}": [[5] * 10] for i in range(20)}
-    store = make(tmp_path / "store", tokenizer, {"train": clients}, batch_bytes=40)
-    assert store.header.splits["train"].batch_clients == (2,) * 10
 
 
 def test_header_and_parameters(tmp_path, tokenizer):
@@ -115,35 +111,30 @@ def test_header_and_parameters(tmp_path, tokenizer):
     assert store.split("train").num_examples.shape == (0,)
 
 
-def test_an_exception_leaves_nothing(tmp_path, tokenizer):
+def test_an_exception_or_a_full_disk_leaves_nothing(tmp_path, tokenizer, monkeypatch):
     def interrupted():
         yield [4]
         raise KeyboardInterrupt
 
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
     with pytest.raises(KeyboardInterrupt), StoreWriter(tmp_path / "s", "x", tokenizer) as writer:
         writer.add("train", "a", interrupted())
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DiskError, match="No space left"), StoreWriter(tmp_path / "s", "x", tokenizer) as writer:
+        writer.add("train", "a", [[4]])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_killed_writer_leaves_no_store(tmp_path, tokenizer):
-    tokenizer.save(tmp_path / "tokenizer.json")
-    script = (
-        "import os, signal, sys\n"
-        "from fedlm.simulations.data.store.writer import StoreWriter\n"
-        "from fedlm.simulations.data.vocabulary.tokenization import Tokenizer\n"
-        "with StoreWriter(sys.argv[1], 'x', Tokenizer.load(sys.argv[2])) as writer:\n"
-        "    writer.add('train', 'a', [[4]])\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
     out = tmp_path / "made" / "store"
-    run = subprocess.run(
-        [sys.executable, "-c", script, str(out), str(tmp_path / "tokenizer.json")],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        check=False,
-    )
-    assert run.returncode == -signal.SIGKILL
+    writer = StoreWriter(out, "x", tokenizer).__enter__()
+    writer.add("train", "a", [[4]])
     assert not out.exists()
     assert make(out, tokenizer, {}).split("train").num_clients == 0
+    assert list(out.parent.iterdir()) == [out]
 
 
 def test_destination_in_use(store, tokenizer, tmp_path):
@@ -197,73 +188,58 @@ def edit_header(store, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def damage_header(store):
-    (store.path / "store.json").write_text("{")
-
-
-def truncate(store):
-    path = store.path / "train.arrow"
-    os.truncate(path, path.stat().st_size - 8)
-
-
-def other_tokenizer(store):
-    train_tokenizer(["entirely other words here"], 40).save(store.path / "tokenizer.json")
-
-
 def swap_batches(store):
     header = json.loads((store.path / "store.json").read_text())
     header["splits"]["train"]["batch_clients"].reverse()
     edit_header(store, splits=header["splits"])
 
 
-def overwrite_with_zeros(store):
-    path = store.path / "train.arrow"
-    path.write_bytes(bytes(path.stat().st_size))
+def edit(file, change):
+    """Damage that changes the bytes of a file."""
+    return lambda store: (store.path / file).write_bytes(change((store.path / file).read_bytes()))
+
+
+def of_others(content):
+    return train_tokenizer(["entirely other words here"], 40).to_json().encode()
+
+
+def spoil_middle(content):
+    first = len(content) // 8
+    return content[:first] + b"\xff" * (len(content) - 1024 - first) + content[-1024:]
 
 
 @pytest.mark.parametrize(
     ("damage", "file", "message"),
     [
         (lambda store: (store.path / "store.json").unlink(), "store.json", "fedlm data import"),
-        (damage_header, "store.json", "Import the data again"),
+        (edit("store.json", lambda content: b"{"), "store.json", "Import the data again"),
         (lambda store: edit_header(store, format="other"), "store.json", "expected a token store"),
         (lambda store: edit_header(store, format_version=99), "store.json", "format version 99"),
         (lambda store: edit_header(store, splits={}), "store.json", "'train'"),
         (lambda store: edit_header(store, skipped=None), "store.json", "field is missing or wrong"),
-        (truncate, "train.arrow", r"found \d+ bytes, expected"),
+        (edit("train.arrow", lambda content: content[:-8]), "train.arrow", r"found \d+ bytes, expected"),
         (lambda store: (store.path / "test.arrow").unlink(), "test.arrow", "no such file"),
         (lambda store: (store.path / "tokenizer.json").unlink(), "tokenizer.json", "no such file"),
-        (other_tokenizer, "tokenizer.json", "fingerprint"),
+        (edit("tokenizer.json", of_others), "tokenizer.json", "fingerprint"),
         (swap_batches, "train.arrow", "record batch 0 has .* instead of"),
-        (overwrite_with_zeros, "train.arrow", "cannot be read"),
+        (edit("train.arrow", lambda content: bytes(len(content))), "train.arrow", "cannot be read"),
+        (edit("train.arrow", spoil_middle), "train.arrow", "Import the data again"),
         (lambda store: edit_header(store, vocabulary_size=100_000), "train.arrow", "other columns"),
     ],
 )
 def test_damage_is_named(store, damage, file, message):
     damage(store)
     with pytest.raises(DataError, match=message) as caught:
-        TokenStore.open(store.path).split("train").client(0)
+        [split.client(index) for split in [TokenStore.open(store.path).split("train")] for index in range(40)]
     assert str(store.path / file) in str(caught.value)
 
 
-def test_damaged_record_batches_are_named(store):
-    path = store.path / "train.arrow"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 8 : -1024] = b"\xff" * (len(content) - 1024 - len(content) // 8)
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=r"train\.arrow"):
-        read_all(TokenStore.open(store.path).split("train"))
-
-
-def read_all(split):
-    return [split.client(index) for index in range(split.num_clients)]
-
-
-def test_a_full_disk_is_an_error_of_the_user(tmp_path, tokenizer, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(DiskError, match="No space left"), StoreWriter(tmp_path / "s", "x", tokenizer) as writer:
-        writer.add("train", "a", [[4]])
-    assert list(tmp_path.iterdir()) == []
+def test_a_store_of_the_same_clients_has_the_same_fingerprint(small_store):
+    train = TokenStore.open(small_store).split("train")
+    clients = {name: train.client(index) for index, name in enumerate(train.client_ids)}
+    assert TokensInMemory(clients).fingerprint() == train.fingerprint() == train.header.sha256
+    first = next(iter(clients))
+    for changed in ({"somebody else": clients[first]}, {first: clients[train.client_ids[1]]}):
+        others = {name: client for name, client in clients.items() if name != first}
+        assert TokensInMemory(changed | others).fingerprint() != train.header.sha256
+    assert TokensInMemory(dict(reversed(clients.items()))).fingerprint() != train.header.sha256

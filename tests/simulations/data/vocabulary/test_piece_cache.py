@@ -1,40 +1,55 @@
 import pickle
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fedlm.models.special_tokens import BOS_ID, EOS_ID, PAD_ID
 from fedlm.simulations.data.vocabulary.piece_cache import PieceCache
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from tests.simulations.data.vocabulary.trained_tokenizer import encode, train_tokenizer
 
-TEXTS = ["The cat's café is well-known, see <URL> [PAD] now.", "日本 a\u0301 it\u2019s ǅ İstanbul"]
+SPELLED_SPECIAL = ["[PAD]", "[EOS] [BOS]", "x[PAD]y", "[PAD] a", "[pad]", "[UNK]", "[[BOS]PAD]"]
+TEXTS = ["The cat's café is well-known, see <URL> [PAD] now.", "日本 a\u0301 it\u2019s ǅ İstanbul", *SPELLED_SPECIAL]
 # Characters that normalization treats in some way, close to spaces.
 PIECES = st.sampled_from(
     "a,the,cat, ,  ,\u0301,\u0338,<,<url>,<URL>,[PAD],[,',-,\u2019,\x1c,\x85,\u200b,\xa0,\u3000,\n,\t,日,İ,ς,Σ,ﬁ,"
     "\ud55c,\u1112\u1161,😀,\0,.".split(",")
 )
-TEXT = st.lists(PIECES | st.characters(exclude_categories=["Cs"]), max_size=12).map("".join)
+TEXT = st.lists(PIECES | st.sampled_from(SPELLED_SPECIAL) | st.characters(exclude_categories=["Cs"]), max_size=12).map(
+    "".join
+)
 
 
 @pytest.fixture(
     scope="module",
     params=[("wordpiece", False, True), ("wordpiece", False, False)]
     + [("words", separated, lowercase) for separated in (False, True) for lowercase in (False, True)],
+    ids=str,
 )
 def tokenizer(request):
     kind, separated, lowercase = request.param
-    return train_tokenizer(TEXTS, 150, separated, tokenizer=kind, lowercase=lowercase)
+    made = train_tokenizer(TEXTS, 150, separated, tokenizer=kind, lowercase=lowercase)
+    made.separated = separated
+    return made
 
 
 @given(texts=st.lists(TEXT | st.text(max_size=8), max_size=5))
-def test_encoding_is_that_of_the_library(tokenizer, texts):
+@example(["\x1f", *SPELLED_SPECIAL])
+def test_encoding_is_that_of_the_library_and_writes_neither_padding_nor_sentence_ends(tokenizer, texts):
     assert tokenizer._cache is not None
     library = tokenizer._tokenizer.encode_batch(texts, add_special_tokens=False)
     assert encode(tokenizer, texts) == [encoding.ids for encoding in library]
+    for text, ids in zip(texts, encode(tokenizer, texts), strict=True):
+        assert not {PAD_ID, BOS_ID, EOS_ID} & set(ids)
+        assert all(0 <= id_ < tokenizer.vocabulary_size for id_ in ids)
+        if tokenizer.separated and text.isascii():
+            # Python's split takes the separators 0x1c to 0x1f for spaces, too.
+            assert len(ids) == len(re.findall(r"[^ \t\n\v\f\r]+", text))
 
 
 def span_spaces(other):
@@ -55,7 +70,7 @@ def test_a_definition_that_is_not_ours_is_encoded_by_the_library(tokenizer, chan
     assert found == [other.encode("see the cat now").ids]
 
 
-def test_each_piece_is_encoded_once():
+def test_each_piece_is_encoded_once_while_it_is_remembered():
     calls = []
 
     def encode_pieces(pieces):
@@ -68,19 +83,11 @@ def test_each_piece_is_encoded_once():
         assert [ids.tolist() for ids in found] == [[97, 98, 99, 97, 98], [], [99, 100]]
     assert sorted(calls) == ["", "ab", "c", "d"]
     assert cache.encode_batch([]) == []
-
-
-def test_what_is_remembered_is_bounded():
-    seen = []
-
-    def encode_pieces(pieces):
-        seen.append(list(pieces))
-        return [[len(piece)] for piece in pieces]
-
-    cache = PieceCache(encode_pieces, most_pieces=2)
+    calls.clear()
+    bounded = PieceCache(encode_pieces, most_pieces=2)
     for text in ("a bb ccc", "a bb", "a bb"):
-        cache.encode_batch([text])
-    assert seen == [["a", "bb", "ccc"], ["a", "bb"]]
+        bounded.encode_batch([text])
+    assert calls == ["a", "bb", "ccc", "a", "bb"]
 
 
 def test_a_failure_leaves_nothing_half_remembered(tokenizer):
@@ -97,7 +104,7 @@ def test_threads_share_what_is_remembered():
     def encode(pieces):
         if "first" in pieces:
             others.append(executor.submit(cache.encode_batch, ["second third"]))
-            time.sleep(0.1)
+            time.sleep(0.05)
         return [[len(piece)] for piece in pieces]
 
     cache = PieceCache(encode)
@@ -105,9 +112,9 @@ def test_threads_share_what_is_remembered():
         (found,) = cache.encode_batch(["first piece"])
         (other,) = others[0].result()
     assert (found.tolist(), other.tolist()) == ([5, 5], [6, 5])
-    (copied,) = pickle.loads(pickle.dumps(PieceCache(lengths))).encode_batch(["to be"])
-    assert copied.tolist() == [2, 2]
+    (copied,) = pickle.loads(pickle.dumps(PieceCache(bytes_of))).encode_batch(["to b"])
+    assert copied.tolist() == [116, 111, 98]
 
 
-def lengths(pieces):
-    return [[len(piece)] for piece in pieces]
+def bytes_of(pieces):
+    return [piece.encode() for piece in pieces]

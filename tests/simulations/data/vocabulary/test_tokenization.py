@@ -5,8 +5,6 @@ import sys
 
 import pytest
 import tokenizers
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedlm.fl_core.errors import DataError
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
@@ -38,9 +36,9 @@ def tokenizer():
     return train_tokenizer(TEXTS, 200)
 
 
-def test_special_tokens_have_their_ids(tokenizer, tmp_path):
-    tokenizer.save(tmp_path / "t.json")
-    vocabulary = json.loads((tmp_path / "t.json").read_text())["model"]["vocab"]
+def test_special_tokens_have_their_ids(tokenizer):
+    assert tokenizer.fingerprint == "2175afb010f950e962522110415e90ff9b155a09631fbe1af7a2dd95148c8364"
+    vocabulary = json.loads(tokenizer.to_json())["model"]["vocab"]
     assert [vocabulary[token] for token in SPECIAL_TOKENS] == [PAD_ID, BOS_ID, EOS_ID, OOV_ID] == [0, 1, 2, 3]
     assert sorted(vocabulary.values()) == list(range(tokenizer.vocabulary_size))
     assert tokenizer.vocabulary_size <= 200
@@ -50,7 +48,7 @@ def test_special_tokens_have_their_ids(tokenizer, tmp_path):
 def test_training_does_not_depend_on_process_hash_seed_or_order(tmp_path):
     (tmp_path / "tests_texts.py").write_text(f"TEXTS = {TEXTS!r}\n")
     prints = set()
-    for seed in range(4):
+    for seed in range(2):
         environment = {
             **os.environ,
             "PYTHONHASHSEED": str(seed),
@@ -64,22 +62,19 @@ def test_training_does_not_depend_on_process_hash_seed_or_order(tmp_path):
 
 
 def test_encode_decode_and_case(tokenizer):
-    ids = encode(tokenizer, ["The cat watches", "tHE CAT WATCHES", "the café", ""])
+    ids = encode(tokenizer, ["The cat watches", "tHE CAT WATCHES", "the café", "", "the ☃☃ cat"])
     assert ids[0] == ids[1]
     assert ids[3] == []
     assert tokenizer.decode([BOS_ID, *ids[0], EOS_ID, PAD_ID]) == "the cat watches"
     assert tokenizer.decode(ids[2]) == "the cafe"
-
-
-def test_unknown_characters_are_one_oov_token(tokenizer):
-    assert encode(tokenizer, ["the ☃☃ cat"])[0].count(OOV_ID) == 1
-
-
-@given(st.text() | st.sampled_from(["[PAD]", "[EOS] [BOS]", "x[PAD]y", "[pad]", "[UNK]"]))
-def test_no_text_encodes_to_padding_or_sentence_ends(tokenizer, text):
-    (ids,) = encode(tokenizer, [text])
-    assert not {PAD_ID, BOS_ID, EOS_ID} & set(ids)
-    assert all(0 <= id_ < tokenizer.vocabulary_size for id_ in ids)
+    assert ids[4].count(OOV_ID) == 1
+    # Rare characters take no place in the vocabulary.
+    assert encode(train_tokenizer([*TEXTS * 5, "☃ once"], 200), ["☃"]) == [[OOV_ID]]
+    assert encode(train_tokenizer([*TEXTS, "☃ once"], 200), ["☃"]) != [[OOV_ID]]
+    with pytest.raises(DataError, match="no word"):
+        train_tokenizer(["", "  "], 70)
+    with pytest.raises(DataError, match=r"Ask for at least \d+"):
+        train_tokenizer(TEXTS, 10)
 
 
 def test_save_and_load(tokenizer, tmp_path):
@@ -115,23 +110,12 @@ def test_bad_files_are_named(tmp_path, content, message):
     assert str(path) in str(caught.value)
 
 
-def test_training_mistakes():
-    with pytest.raises(DataError, match="no word"):
-        train_tokenizer(["", "  "], 70)
-    with pytest.raises(DataError, match=r"Ask for at least \d+"):
-        train_tokenizer(TEXTS, 10)
-
-
-def test_count_words():
-    assert count_words(["Don't stop, STOP.", "stop"]) == {"'": 1, ",": 1, ".": 1, "don": 1, "stop": 3, "t": 1}
-
-
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_words_above_the_longest_count_for_nothing(kind):
     settings, longest = TokenizerSettings(tokenizer=kind), "b" * LONGEST_WORD
-    texts = ["the cat sat", f"the cat {longest}", f"{'a' * (LONGEST_WORD + 1)} the cat", "zq" * 500_000]
+    texts = ["the cat. sat", f"The cat {longest}", f"{'a' * (LONGEST_WORD + 1)} the cat", "zq" * 500_000]
     counted = count_words(texts, settings)
-    assert counted == {"the": 3, "cat": 3, "sat": 1, longest: 1}
+    assert counted == {"the": 3, "cat": 3, "sat": 1, ".": 1, longest: 1}
     found = json.loads(Tokenizer.train(counted, settings).to_json())["model"]["vocab"]
     assert not {"z", "q", "##z", "##q"} & set(found), "a letter of theirs has no place either"
     assert max(map(len, found)) <= LONGEST_WORD + len("##")
@@ -146,18 +130,13 @@ def test_the_longest_word_that_is_counted_is_the_longest_that_is_read():
 
 def test_a_tokenizer_that_reads_words_of_any_length_is_refused(tokenizer, tmp_path):
     definition = json.loads(tokenizer.to_json())
-    for longest in (1000, 1001, 1 << 40):
-        definition["model"]["max_input_chars_per_word"] = longest
-        (tmp_path / "t.json").write_text(json.dumps(definition))
-        if longest > 1000:
-            with pytest.raises(DataError, match=rf"t\.json: .*max_input_chars_per_word is {longest}, expected 1000 at"):
-                Tokenizer.load(tmp_path / "t.json")
-        else:
-            assert OOV_ID not in Tokenizer.load(tmp_path / "t.json").encode_batch(["cat" * 100])[0]
-
-
-def test_tokenizers_of_earlier_releases_keep_their_fingerprints():
-    assert train_tokenizer(TEXTS, 200).fingerprint == "2175afb010f950e962522110415e90ff9b155a09631fbe1af7a2dd95148c8364"
+    definition["model"]["max_input_chars_per_word"] = 1000
+    (tmp_path / "t.json").write_text(json.dumps(definition))
+    assert OOV_ID not in Tokenizer.load(tmp_path / "t.json").encode_batch(["cat" * 100])[0]
+    definition["model"]["max_input_chars_per_word"] = 1001
+    (tmp_path / "t.json").write_text(json.dumps(definition))
+    with pytest.raises(DataError, match=r"t\.json: .*max_input_chars_per_word is 1001, expected 1000 at"):
+        Tokenizer.load(tmp_path / "t.json")
 
 
 def test_definitions_that_write_special_tokens_are_refused(tokenizer, tmp_path):
@@ -174,6 +153,32 @@ def test_definitions_that_write_special_tokens_are_refused(tokenizer, tmp_path):
         Tokenizer.load(tmp_path / "padding.json")
 
 
-def test_rare_characters_take_no_place_in_the_vocabulary():
-    assert encode(train_tokenizer([*TEXTS * 5, "☃ once"], 200), ["☃"]) == [[OOV_ID]]
-    assert encode(train_tokenizer([*TEXTS, "☃ once"], 200), ["☃"]) != [[OOV_ID]]
+WORDS = TokenizerSettings(tokenizer="words")
+
+
+def test_raw_text_is_cut_as_the_published_data_was():
+    text = "See <URL>, it's the “well-known” C++ foo_bar; don\u2019t 'quote' - ok? Cafe\u0301\tnow"
+    expected = "see <URL> , it's the “ well-known ” c + + foo _ bar ; don't ' quote ' - ok ? café now"
+    assert count_words([text], WORDS) == count_words([expected], WORDS, words_are_separated=True)
+    assert list(count_words([text], WORDS)) == list(dict.fromkeys(expected.split()))
+
+
+def test_separated_words_stay_whole():
+    text = "use c++ , see <URL> it's ( asp.net )"
+    assert list(count_words([text], WORDS, words_are_separated=True)) == text.split()
+    tokenizer = train_tokenizer([text], 100, True, tokenizer="words")
+    (ids,) = encode(tokenizer, [text])
+    assert OOV_ID not in ids
+    assert tokenizer.decode([BOS_ID, *ids, EOS_ID, PAD_ID]) == text
+
+
+def test_case_can_be_kept():
+    kept = count_words(["The the THE <URL>"], TokenizerSettings(tokenizer="words", lowercase=False))
+    assert kept == {"The": 1, "the": 1, "THE": 1, "<URL>": 1}
+
+
+def test_the_most_frequent_words_are_kept_and_ties_are_alphabetical():
+    for texts in (["d d d c c b b a", "e"], ["e a b b", "c c d d d"]):
+        tokenizer = train_tokenizer(texts, 3, tokenizer="words")
+        assert tokenizer.vocabulary_size == 3 + len(SPECIAL_TOKENS)
+        assert encode(tokenizer, ["a b c d e f"]) == [[OOV_ID, 5, 6, 4, OOV_ID, OOV_ID]]

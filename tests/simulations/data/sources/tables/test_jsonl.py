@@ -1,6 +1,7 @@
 import gzip
 import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -51,19 +52,26 @@ def test_marks_and_ends_of_lines_do_not_matter(tmp_path, data):
     assert read_bytes(tmp_path, data)[0] == [ClientText("a", ["Some text."])]
 
 
+def test_users_are_strings_or_whole_numbers(tmp_path):
+    users = {"a": "a", " 12 ": " 12 ", "12.0": "12.0", 12: "12", 13.0: "13", -0.0: "0", 10**30: str(10**30)}
+    for user, expected in users.items():
+        (text,), _ = read_row(tmp_path, {"user": user, "text": "Some text."})
+        assert text.client_id == expected
+
+
 @pytest.mark.parametrize(
-    ("user", "expected"),
-    [("a", "a"), (" 12 ", " 12 "), ("12.0", "12.0"), (12, "12"), (12.0, "12"), (-0.0, "0"), (10**30, str(10**30))],
+    ("field", "expected", "values"),
+    [
+        ("user", "a string or a whole number", [True, 12.5, 2.0**53, math.inf, [], {}]),
+        ("when", "a whole number of 64 bits", [None, "x", "2026-13-01", 1.5, True, math.nan, 2**63, -(2**63) - 1, [1]]),
+        ("part", "one of train, heldout, validation", [None, 3, "training", ["train"]]),
+    ],
 )
-def test_users_are_strings_or_whole_numbers(tmp_path, user, expected):
-    (text,), _ = read_row(tmp_path, {"user": user, "text": "Some text."})
-    assert text.client_id == expected
-
-
-@pytest.mark.parametrize("user", [True, 12.5, 2.0**53, math.inf, [], {}])
-def test_other_users_are_named(tmp_path, user):
-    with pytest.raises(DataError, match=r"rows.jsonl, line 1: 'user' is .*, expected a string or a whole number"):
-        read_row(tmp_path, {"user": user, "text": "Some text."})
+def test_fields_of_other_kinds_are_named(tmp_path, field, expected, values):
+    for value in values:
+        row = {"user": "a", "text": "Some text.", "when": 1, "part": "train"} | {field: value}
+        with pytest.raises(DataError, match=rf"rows.jsonl, line 1: '{field}' is .*, expected {expected}"):
+            read_row(tmp_path, row, order="when", split="part")
 
 
 def test_what_is_left_out_is_counted(tmp_path):
@@ -96,51 +104,35 @@ def test_a_wrong_line_is_named(tmp_path, line, message):
         read_bytes(tmp_path, GOOD + b"\n" + line)
 
 
-@pytest.mark.parametrize("when", [None, "x", "2026-13-01", 1.5, True, math.nan, math.inf, 2**63, -(2**63) - 1, [1]])
-def test_a_wrong_order_is_named(tmp_path, when):
-    with pytest.raises(DataError, match=r"line 1: 'when' is .*, expected a whole number of 64 bits"):
-        read_row(tmp_path, {"user": "a", "text": "Some text.", "when": when}, order="when")
+def test_orders_are_whole_numbers_or_times_in_nanoseconds_as_those_of_parquet(tmp_path):
+    for when, order in {
+        -5: -5,
+        3.0: 3,
+        "17": 17,
+        2**63 - 1: 2**63 - 1,
+        "1970-01-01": 0,
+        "1970-01-02 00:00:01": 86_401_000_000_000,
+        "1970-01-02T01:00:01.000002+01:00": 86_401_000_002_000,
+        "1969-12-31T23:59:59.999999Z": -1000,
+        "1969-12-31T23:59:59.999999999Z": -1,
+    }.items():
+        (text,), _ = read_row(tmp_path, {"user": "a", "text": "Some text.", "when": when}, order="when")
+        assert text.order == order
 
 
-@pytest.mark.parametrize("when", [-5, 3.0, "17", 2**63 - 1])
-def test_orders_are_whole_numbers(tmp_path, when):
-    (text,), _ = read_row(tmp_path, {"user": "a", "text": "Some text.", "when": when}, order="when")
-    assert text.order == int(when)
-
-
-@pytest.mark.parametrize(
-    ("when", "order"),
-    [
-        ("1970-01-01", 0),
-        ("1970-01-02 00:00:01", 86_401_000_000_000),
-        ("1970-01-02T01:00:01.000002+01:00", 86_401_000_002_000),
-        ("1969-12-31T23:59:59.999999Z", -1000),
-        ("1969-12-31T23:59:59.999999999Z", -1),
-    ],
-)
-def test_orders_are_times_in_nanoseconds_as_those_of_parquet(tmp_path, when, order):
-    (text,), _ = read_row(tmp_path, {"user": "a", "text": "Some text.", "when": when}, order="when")
-    assert text.order == order
-
-
-@pytest.mark.parametrize("split", [None, 3, "training", ["train"]])
-def test_a_wrong_split_is_named(tmp_path, split):
-    with pytest.raises(DataError, match=r"line 1: 'part' is .*, expected one of train, heldout, validation"):
-        read_row(tmp_path, {"user": "a", "text": "Some text.", "part": split}, split="part")
-
-
-def test_a_path_that_is_no_file_is_named(tmp_path):
-    for path, found in [(tmp_path / "gone", "nothing"), (tmp_path, "a folder"), ("/dev/null", "not a regular file")]:
+def test_a_path_that_is_no_file_or_named_twice_is_refused(tmp_path):
+    for path, found in [
+        (tmp_path / "gone", "nothing"),
+        (tmp_path, "a folder"),
+        (Path("/dev/null"), "not a regular file"),
+    ]:
         with pytest.raises(DataError, match=f"found {found}, expected a file to import"):
-            JsonLines((type(tmp_path)(path),)).files()
+            JsonLines((path,)).files()
     with pytest.raises(DataError, match="no file is named"):
         JsonLines(()).files()
     with pytest.raises(DataError, match=r"cannot be read .File name too long"):
         JsonLines((tmp_path / ("x" * 5000),)).files()
-
-
-def test_a_file_that_is_named_twice_is_refused(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"user": "a", "text": "Some text."}\n')
+    (tmp_path / "a.jsonl").write_bytes(GOOD)
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "a.jsonl")
     for again in (tmp_path / "a.jsonl", tmp_path / ".." / tmp_path.name / "a.jsonl", tmp_path / "link.jsonl"):
         with pytest.raises(DataError, match=r"a.jsonl: is named 2 times"):
@@ -159,11 +151,9 @@ def test_tiny_parts_give_the_same_texts(texts, part_bytes, ascii_only):
     assert sum(skipped.as_dict().values()) == sum(not text.strip() for text in texts)
 
 
-def test_rows_without_users_are_documents(tmp_path):
-    rows = [
-        {"text": "One text. Of two sentences.", "timestamp": "2019-04-25T12:57:54Z", "url": "https://a.example"},
-        {"text": "Another text.", "timestamp": "2019-04-25T12:57:54Z", "url": "https://b.example"},
-    ]
+def test_rows_without_users_are_documents_whose_copies_are_in_one_split_unless_the_source_says_otherwise(tmp_path):
+    parts = ("train", "train", "dev", "test")
+    rows = [{"text": f"Some text {number}. Twice.", "part": part} for number in range(10) for part in parts]
     path = tmp_path / "part.json.gz"
     path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
     texts, skipped = read(JsonLines((path,), user=None))
@@ -171,17 +161,11 @@ def test_rows_without_users_are_documents(tmp_path):
     assert [text.client_id for text in texts] == [document_id(row["text"].split(), None) for row in rows]
     assert skipped.as_dict() == {}
     texts, _ = read(JsonLines((path,), user=None, examples="sentences"))
-    assert [text.sentences for text in texts] == [["One text.", "Of two sentences."], ["Another text."]]
+    assert texts[0].sentences == ["Some text 0.", "Twice."]
     with pytest.raises(DataError, match=r"line 1: has no field 'user'.* where texts have no users, say user=None"):
         read(JsonLines((path,)))
-
-
-def test_copies_of_a_document_are_in_one_split_unless_the_source_says_otherwise(tmp_path):
-    parts = ("train", "train", "dev", "test")
-    rows = [{"text": f"Some text {number}.", "part": part} for number in range(10) for part in parts]
-    texts, _ = read_bytes(tmp_path, "\n".join(map(json.dumps, rows)).encode(), user=None, split="part")
-    assert len({text.client_id for text in texts}) == 30
-    source = JsonLines((tmp_path / "rows.jsonl",), user=None, split="part")
+    source = JsonLines((path,), user=None, split="part")
+    assert len({text.client_id for text in read(source)[0]}) == 30
     header = import_text("jsonl", source, tmp_path / "store", workers=1).header
     found = {name: (split.clients, split.examples) for name, split in header.splits.items()}
     assert found == {"train": (10, 20), "heldout": (10, 10), "test": (10, 10)}
