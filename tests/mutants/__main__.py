@@ -1,117 +1,87 @@
-"""Mutants of the code against the tests; CONTRIBUTING.md says when and how.
+"""Changes of the code that tests must notice; CONTRIBUTING.md says when to make them.
 
-python -m tests.mutants draw                       draw the mutants anew; needs cosmic-ray
-python -m tests.mutants cover FOLDER TESTS ...     which lines each quick test of these files and folders runs;
-                                                   needs coverage
-python -m tests.mutants run FOLDER [--area AREA] [--seconds 45]
-                                                   the mutants against the quick tests that run their lines
-python -m tests.mutants promises [WORDS]           breaks each promise of promises.toml, and sees that its test fails
-python -m tests.mutants long FOLDER [--area AREA]  those that live on, against the long tests of their area
-python -m tests.mutants table NAME=FOLDER ...      table.csv, with a column for each folder of verdicts
+python -m tests.mutants promises [WORDS]   breaks each promise of promises.toml that has these words
+python -m tests.mutants table [WORDS]      makes each change of mutants.jsonl whose name has these words
 
-It changes the code of the working tree that it runs in, one line at a time, and puts it back: use a tree of its own.
+Each is made alone, and the test that promises.toml or table.csv names for it must fail. The code of the working tree is
+changed and put back: use a tree of its own.
 """
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from tests.mutants.mutant import Mutant, read_mutants, write_mutants
-from tests.mutants.promises import see_them_broken
-from tests.mutants.running import read_verdicts, run_mutants, survivors
-from tests.mutants.table import write_table
+from tests.mutants.mutant import killer_of, mutated, place_of, read_mutants
+from tests.mutants.promises import read_promises
 
-QUICK, LONG = "not (long or reference or thorough)", "long and not thorough"
-# The long tests that are nearest to each area.
-LONG_TESTS = {
-    "aggregation": ["tests/fl_core/deployment/server/reports", "tests/simulations/engine/test_cohort_engine.py"],
-    "clipping": ["tests/fl_core/clipping"],
-    "compression": ["tests/fl_core/updates", "tests/simulations/engine/test_cohort_engine.py"],
-    "ledger": ["tests/fl_core/privacy/record/test_ledger.py", "tests/fl_core/runs", "tests/simulations/experiments"],
-    "releases": ["tests/fl_core/runs", "tests/simulations/experiments"],
-    "privacy": ["tests/fl_core/privacy", "tests/simulations/experiments"],
-    "driver": ["tests/fl_core/runs", "tests/simulations/experiments", "tests/integration/test_simulate.py"],
-    "protocol": ["tests/fl_core/deployment/protocol", "tests/deployment"],
-    "handlers": ["tests/fl_core/deployment/server", "tests/deployment"],
-}
+MOST_SECONDS = 900  # of one test
+TESTS_FAILED = 1  # pytest's exit status; others say that it could not run them
+
+
+class Change(NamedTuple):
+    name: str
+    file: Path
+    code: str
+    test: str
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["draw", "cover", "run", "long", "table", "promises"])
-    parser.add_argument(
-        "words", nargs="*", help="a FOLDER, where verdicts and what tests ran are kept; and what follows"
-    )
-    parser.add_argument("--area")
-    parser.add_argument("--killers", type=Path, help="the folder of another commit: its killers alone are run")
-    parser.add_argument("--seconds", type=float, default=45.0, help="of tests, for one mutant")
+    parser.add_argument("kind", choices=["promises", "table"])
+    parser.add_argument("words", nargs="*")
     options = parser.parse_args()
-    root, words = Path.cwd(), options.words
-    match options.command:
-        case "draw":
-            from tests.mutants.sampling import draw_mutants
-
-            write_mutants(draw_mutants(root))
-        case "cover":
-            cover(Path(words[0]).resolve(), words[1:])
-        case "run":
-            run_quick(Path(words[0]), root, options)
-        case "long":
-            run_long(Path(words[0]), root, options)
-        case "table":
-            write_table({name: Path(folder) for name, _, folder in (word.partition("=") for word in words)})
-        case "promises":
-            sys.exit(bool(see_them_broken(root, " ".join(words))))
+    root, words = Path.cwd(), " ".join(options.words)
+    changes = changes_of_promises(root) if options.kind == "promises" else changes_of_table(root)
+    not_noticed = 0
+    for change in (change for change in changes if words in change.name):
+        noticed = is_noticed(change, root)
+        not_noticed += not noticed
+        print(f"{'noticed' if noticed else 'NOT NOTICED':11} {change.name}", flush=True)
+    sys.exit(bool(not_noticed))
 
 
-def cover(folder: Path, tests: list[str]) -> None:
-    """One run of pytest for each folder or file, so that what one has found is kept whatever the next does."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for one in tests:
-        data = folder / f"{one.strip('/').replace('/', '_')}.cov"
-        if not data.exists():
-            watched = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants.watching", "-m", QUICK, one]
-            places = {"COVERAGE_FILE": str(data), "FEDLM_TESTS_SEEN": str(folder / "tests.jsonl")}
-            command = [sys.executable, "-m", "coverage", "run", "--source", "fl_core", *watched]
-            subprocess.run(command, env={**os.environ, **places}, check=False)
+def changes_of_promises(root: Path) -> Iterator[Change]:
+    for promise in read_promises():
+        file = root / promise.file
+        yield Change(promise.says, file, file.read_text().replace(promise.before, promise.after), promise.test)
 
 
-def run_quick(folder: Path, root: Path, options: argparse.Namespace) -> None:
-    from tests.mutants.covering import Seen
-
-    seen = Seen(folder, root)
-    killers = (
-        {one["mutant"]: one["by"] for one in read_verdicts(options.killers / "verdicts.jsonl")}
-        if options.killers
-        else {}
-    )
-
-    def choose(mutant: Mutant, file: str, lines: range) -> list[str]:
-        if options.killers:
-            return tests_that_are_there(root, killers.get(mutant.name, ""))
-        return seen.tests_of(file, lines, options.seconds)
-
-    run_mutants(mutants_of(options.area), root, choose, folder / "verdicts.jsonl")
+def changes_of_table(root: Path) -> Iterator[Change]:
+    """Those that a test has to notice, and whose line is still there."""
+    for mutant in read_mutants():
+        place, test = place_of(mutant, root), killer_of(mutant)
+        if test is None:
+            continue
+        if place is None:
+            print(f"gone        {mutant.name}")
+            continue
+        file, index = place
+        yield Change(mutant.name, file, mutated(mutant, file.read_text(), index), test)
 
 
-def tests_that_are_there(root: Path, test: str) -> list[str]:
-    path, _, name = test.partition("[")[0].partition("::")
-    file = root / path
-    return [f"{path}::{name}"] if name and file.exists() and f"def {name}(" in file.read_text() else []
+def is_noticed(change: Change, root: Path) -> bool:
+    source = change.file.read_text()
+    try:
+        change.file.write_text(change.code)
+        return fails(change.test, root)
+    finally:
+        change.file.write_text(source)
+        # Examples that failed for this change are none of the next one's.
+        shutil.rmtree(root / ".hypothesis", ignore_errors=True)
 
 
-def run_long(folder: Path, root: Path, options: argparse.Namespace) -> None:
-    alive = survivors(folder)
-    mutants = [mutant for mutant in mutants_of(options.area) if mutant.name in alive]
-    run_mutants(
-        mutants, root, lambda mutant, file, lines: ["-m", LONG, *LONG_TESTS[mutant.area]], folder / "long.jsonl"
-    )
-
-
-def mutants_of(area: str | None) -> list[Mutant]:
-    return [mutant for mutant in read_mutants() if area in (None, mutant.area)]
+def fails(test: str, root: Path) -> bool:
+    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", test]
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        return subprocess.run(words, cwd=root, env=environment, timeout=MOST_SECONDS).returncode == TESTS_FAILED
+    except subprocess.TimeoutExpired:
+        return True
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """A mutant: one place of the code and what stands there instead. It is found again where lines have moved."""
 
 import ast
+import csv
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-MUTANTS = Path(__file__).with_name("mutants.jsonl")
+MUTANTS, TABLE = (Path(__file__).with_name(name) for name in ("mutants.jsonl", "table.csv"))
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,17 @@ def read_mutants() -> list[Mutant]:
     return [Mutant(**json.loads(line)) for line in MUTANTS.read_text().splitlines()]
 
 
-def write_mutants(mutants: list[Mutant]) -> None:
-    MUTANTS.write_text("".join(json.dumps(asdict(mutant)) + "\n" for mutant in mutants))
+@cache
+def read_killers() -> dict[str, str]:
+    """The test that notices each mutant, by the mutant's name, without its parameters."""
+    with TABLE.open(newline="") as file:
+        rows = [(row["mutant"], row["after, quick"], row["after, long"]) for row in csv.DictReader(file)]
+    named = ((mutant, next((test for test in tests if "::" in test), None)) for mutant, *tests in rows)
+    return {mutant: test.partition("[")[0] for mutant, test in named if test}
+
+
+def killer_of(mutant: Mutant) -> str | None:
+    return read_killers().get(mutant.name)
 
 
 def place_of(mutant: Mutant, root: Path) -> tuple[Path, int] | None:
