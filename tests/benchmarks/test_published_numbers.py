@@ -73,40 +73,6 @@ def test_the_page_on_attacks_has_the_table_of_liars_that_was_measured():
     assert poisoning.table(results_of("security/results/poisoning")["rows"]) in page("reference/attacks")
 
 
-def test_committed_histories_found_every_known_fault_that_was_put_in_and_nothing_else():
-    record = results_of("privacy/results/histories")
-    assert sum(part["count"] for part in record["histories"]) > 0
-    assert [part["wrong"] for part in record["histories"]] == [[]] * len(record["histories"])
-    assert all(fault["found_after"] for fault in record["faults"].values())
-
-
-def test_committed_banded_noise_is_ahead_where_it_can_be_computed():
-    for found in results_of("privacy/results/amplified_banded")["errors"]:
-        ratios = [one["banded"] / one["independent"] for one in found["at"]]
-        assert sorted(ratios, reverse=True) == ratios
-        assert ratios[-1] < 0.5 < ratios[0] < 1
-
-
-def test_committed_private_vocabularies_cost_more_the_more_private_they_are():
-    record = results_of("privacy/results/private_vocabulary")
-    for data in record["data"].values():
-        found = data["vocabularies"]
-        assert not found["plain"]["origin"]["covered"]
-        private = [found[f"{epsilon:g}"] for epsilon in record["settings"]["epsilons"]]
-        guarantees = [one["origin"]["guarantee"] for one in private]
-        assert [one["epsilon"] for one in guarantees] == record["settings"]["epsilons"]
-        assert {one["delta"] for one in guarantees} == {record["settings"]["delta"]}
-        costs = [one["bits_a_character"] for one in (*private, found["plain"])]
-        assert sorted(costs, reverse=True) == costs
-
-
-def test_both_sides_of_the_committed_generation_wrote_the_same_tokens():
-    for measured in results_of("generation/results/against_transformers")["models"].values():
-        for numbers in measured["batches"].values():
-            assert numbers["same_tokens"] == 1
-            assert numbers["distinct_tokens"] > 10
-
-
 def test_the_twins_whose_memorization_is_compared_differ_in_privacy_alone(tmp_path):
     arguments = argparse.Namespace(
         model="cifg_tiny", steps=5, batch_size=4, epsilon=8.0, delta=1e-5, canaries=3, options=["learning-rate=0.1"]

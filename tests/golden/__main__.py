@@ -7,7 +7,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -92,7 +91,7 @@ def _compare_all(commit: str, cases: Sequence[Case], folder: Path, jobs: int) ->
     print(f"{len(cases)} cases, old code {name[:12]}, new code {ROOT}", flush=True)
     ports, found = free_ports(cases), []
     files: dict[tuple[str, str], dict[str, Fields]] = {}
-    progress, used = Progress(2 * len(cases)), {"old": 0.0, "new": 0.0}
+    used = {"old": 0.0, "new": 0.0}
     sides = {"old": Side(folder / "tree", here), "new": Side(ROOT, here)}
     try:
         for which, side in sides.items():
@@ -100,7 +99,7 @@ def _compare_all(commit: str, cases: Sequence[Case], folder: Path, jobs: int) ->
             for end in side.run(cases, ports, jobs):
                 seconds = sum(end.seconds.values())
                 used[which] += seconds
-                about = f"{seconds:.1f} s of a processor, {progress.left()} left"
+                about = f"{seconds:.1f} s of a processor"
                 files[which, end.case] = normalised(read_folder(here / end.case))  # before other cases add to them
                 if which == "new":
                     differences = list(compare(end.case, files["old", end.case], files["new", end.case]))
@@ -113,26 +112,7 @@ def _compare_all(commit: str, cases: Sequence[Case], folder: Path, jobs: int) ->
     finally:
         for side in sides.values():
             side.stop()
-    return _summary(
-        found, allowed, f"{progress.seconds():.0f} s; of processors {used['old']:.0f} s and {used['new']:.0f} s"
-    )
-
-
-class Progress:
-    """How much is done, and how long the rest takes, if it takes what the others took."""
-
-    def __init__(self, runs: int) -> None:
-        self._runs, self._ended, self._begun = runs, 0, time.monotonic()
-
-    def seconds(self) -> float:
-        """Since it began."""
-        return time.monotonic() - self._begun
-
-    def left(self) -> str:
-        """Count one more, and say how long the rest takes."""
-        self._ended += 1
-        seconds = self.seconds() / self._ended * (self._runs - self._ended)
-        return f"{seconds // 60:.0f}:{seconds % 60:02.0f}"
+    return _summary(found, allowed, f"{used['old']:.0f} s and {used['new']:.0f} s of processors")
 
 
 def _tell(case: str, differences: Sequence[Difference], allowed: Sequence[Allowed], about: str) -> None:
