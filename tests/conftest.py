@@ -41,7 +41,7 @@ from benchmarks.interop.peer_python import REFERENCE, run_in_reference
 from tests.support.made_once import made_once
 from tests.support.processes import held_port
 
-pytest_plugins = ["tests.support.gallery", "tests.support.properties", "tests.support.time_limits"]
+pytest_plugins = ["tests.support.properties", "tests.support.time_limits"]
 
 MOST_MEMORY = 2 << 30
 

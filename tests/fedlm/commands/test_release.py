@@ -30,7 +30,7 @@ from fedlm.simulations.experiments.experiment import run_experiment
 
 
 @pytest.fixture(scope="module")
-def runs(small_store, tmp_path_factory, copied_run, quick_compilation):
+def runs(small_store, tmp_path_factory, quick_compilation):
     """A private run, one that begins with its parameters, and one that is not private."""
     folder = tmp_path_factory.mktemp("runs")
     small = {"model": "cifg_tiny", "data": small_store, "length": 8, "lanes_per_device": 1}
@@ -39,7 +39,7 @@ def runs(small_store, tmp_path_factory, copied_run, quick_compilation):
     private = small | noise | {"cohort_sampler": "min_separation"}
     run_experiment(compose(Experiment, **private), folder / "private")
     run_experiment(compose(Experiment, **private, init_from=folder / "private"), folder / "second")
-    copied_run("simulated", folder / "public")
+    run_experiment(compose(Experiment, **small), folder / "public")
     return folder
 
 
