@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 
 import pytest
 import tyro
-from typing_extensions import Doc
 
-from fedlm.command_line.described_options import Option, option_groups
+from fedlm.command_line.described_options import Option
 from fedlm.command_line.options import read_options
 from fedlm.command_line.suggestions import closest
 from fedlm.fl_core.errors import ConfigurationError
@@ -106,13 +105,9 @@ def test_line_over_file_over_preset(file):
     assert read("--preset=large", f"--config={path}").rotate
 
 
-def test_a_record_within_keeps_its_own_defaults():
-    assert read("--model", "m", "--rate", "1").local.noise == Noise(multiplier=2.0)
-
-
-def test_what_a_record_derives_is_no_default_of_an_option():
+def test_a_record_within_keeps_its_own_defaults_and_what_it_derives_is_none():
     given = ["--model", "m", "--rate", "1"]
-    assert read(*given).local.travel == Travel(bits=8)
+    assert read(*given).local == Local(rate=1, noise=Noise(multiplier=2.0), travel=Travel(bits=8))
     assert read(*given, "--scheme", "factors").local.travel == Travel(scheme="factors")
 
 
@@ -152,51 +147,6 @@ def test_help_shows_what_file_and_preset_set(file, capsys):
     assert "(required)" not in shown
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bands(Noise):
-    """How many diagonals there are."""
-
-    widest: int = 8
-    """The most diagonals."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Plan something."""
-
-    paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """What to read, e.g. a file. It is read twice."""
-    rate: float
-    """The rate."""
-    bands: Bands
-    """What the matrix is like."""
-    local: Travel = field(default_factory=Travel)
-    kind: Annotated[Literal["a", "b"], Doc("A kind.")] = "a"
-    fast: bool = True
-    """Be fast."""
-
-
-def test_options_are_described_in_the_groups_of_their_records():
-    plan = object.__new__(Plan)
-    values = {"paths": tyro.MISSING, "rate": 0.5, "bands": Bands(), "local": Travel(bits=2), "kind": "b", "fast": True}
-    for name, value in values.items():
-        object.__setattr__(plan, name, value)
-    groups = {group.title: group.options for group in option_groups(Plan, plan)}
-    assert {title: [option.name for option in options] for title, options in groups.items()} == {
-        "arguments": ["paths"],
-        "options": ["rate", "kind", "fast"],
-        "Settings that several commands share": ["multiplier", "bands"],
-        "What the matrix is like": ["widest"],
-        "Settings of which one follows from another that is not given": ["scheme", "bits"],
-    }
-    (paths,), (rate, kind, fast) = groups["arguments"], groups["options"]
-    assert (paths.flag, paths.values, paths.required) == ("PATHS", "PATH...", True)
-    assert (paths.text, paths.summary) == ("What to read, e.g. a file. It is read twice.",) * 2
-    assert (rate.flag, rate.values, rate.default) == ("--rate", "FLOAT", 0.5)
-    assert (kind.flag, kind.values, kind.text, kind.default) == ("--kind", "{a, b}", "A kind.", "b")
-    assert (fast.flag, fast.values) == ("--[no-]fast", "")
-
-
 def test_the_summary_of_an_option_leaves_out_long_sentences():
     long = (
         "It is told at length what else there is to know of it, and when, and why, and by whom, and where it was found."
@@ -226,9 +176,7 @@ def test_essentials_are_explained_and_the_others_named(capsys):
     ("line", "expected"),
     [
         ("rate = 2", 2.0),
-        ("multiplier = inf", float("inf")),
         ("limit = 'None'", None),
-        ("limit = 3", 3.0),
         ("limit = 1" + 400 * "0", float("inf")),
         ("seeds = []", ()),
         ("seeds = 5", (5,)),
@@ -249,23 +197,14 @@ def test_a_file_holds_what_the_line_would(line, expected, file):
     ("line", "message"),
     [
         ("rate = [0.1]", r"rate is \[0.1\], but must be a number"),
-        ("rate = '0.1'", "rate is '0.1', but must be a number"),
-        ("rate = true", "rate is True, but must be a number"),
-        ("bands = true", "bands is True, but must be a whole number"),
         ("bands = 2.0", "bands is 2.0, but must be a whole number"),
         ("bands = 'none'", "bands is 'none', but must be a whole number"),
-        ("limit = 'none'", "limit is 'none', but must be a number"),
         ("limit = 1979-05-27", "limit is .*, but must be a number"),
         ("seeds = [1, 'two']", r"seeds is \[1, 'two'\], but each must be a whole number"),
-        ("seeds = [1, false]", "each must be a whole number"),
-        ("seeds = [[1], [2]]", "each must be a whole number"),
         ("rotate = 1", "rotate is 1, but must be true or false"),
-        ("rotate = 'true'", "rotate is 'true', but must be true or false"),
         ("model = 3", "model is 3, but must be a string"),
         ("out = ['a']", r"out is \['a'\], but must be a string"),
         ("sampler = 'all'", "sampler is 'all', but must be one of uniform, weighted"),
-        ("sampler = ['uniform']", "must be one of uniform, weighted"),
-        ("[rate]\nvalue = 1", "rate is {'value': 1}, but must be a number"),
         ("[local]\nrate = 0.1", "sets local, which is no option of this command; settings are in no table"),
         ("bnads = 1", r"sets bnads, which is no option of this command; did you mean 'bands'\?"),
         (
@@ -309,8 +248,8 @@ def test_a_choice_of_numbers_is_read_as_numbers_everywhere(file):
 
     assert bits() is None
     for given in (("--bits", "8"), ("--config", file("bits = 8")), ("--bits", "8", "--preset", "coarse")):
-        assert type(bits(*given)) is int
-        assert bits(*given) == 8
+        assert type(found := bits(*given)) is int
+        assert found == 8
     assert bits("--preset", "coarse") == 2
     assert bits("--bits", "None", "--preset", "coarse") is None
     expected = "bits is '3', but must be one of 2, 8\nrate is 'fast', but must be a number"
@@ -318,22 +257,16 @@ def test_a_choice_of_numbers_is_read_as_numbers_everywhere(file):
         bits("--bits", "3", "--rate", "fast")
 
 
-@pytest.mark.parametrize("words", [["--run", "a"], ["--run=a"]])
-def test_what_is_given_without_a_name_is_no_option(words):
+def test_what_is_given_without_a_name_is_no_option():
     with pytest.raises(ConfigurationError, match="--run is no option: RUN is given without a name; leave --run out"):
-        read_options(Upload, words, "upload")
+        read_options(Upload, ["--run=a"], "upload")
 
 
-@pytest.mark.parametrize("words", [["--preset", "tiny"], ["--preset="], ["--preset", "None"]])
-def test_an_unknown_preset_is_named(words, file):
+@pytest.mark.parametrize("preset", ["3", "['small']", "'tiny'", None])
+def test_an_unknown_preset_is_named(preset, file):
+    words = ["--preset", "tiny"] if preset is None else ["--config", file(f"preset = {preset}")]
     with pytest.raises(ConfigurationError, match=r"unknown preset .*; choose from small, large"):
         read(*words)
-
-
-@pytest.mark.parametrize("preset", ["3", "['small']", "'tiny'"])
-def test_a_file_may_not_name_another_preset(preset, file):
-    with pytest.raises(ConfigurationError, match=r"unknown preset .*; choose from small, large"):
-        read("--config", file(f"preset = {preset}"))
 
 
 def test_a_command_without_presets_knows_none(file, capsys):
@@ -347,10 +280,7 @@ def test_a_command_without_presets_knows_none(file, capsys):
     ("words", "message"),
     [
         (["--bnads", "3"], r"there is no option --bnads; did you mean --bands\?"),
-        (["--multi-plier=3"], r"there is no option --multi-plier; did you mean --multiplier\?"),
         (["--no-rotat"], r"--no-rotat; did you mean --rotate\?"),
-        (["--no-bands"], r"--no-bands; did you mean --bands\?"),
-        (["-model", "m"], r"there is no option -model; did you mean --model\?"),
         (["-s", "3"], r"there is no option -s; did you mean --seeds or --sampler or --scheme\?"),
         (["\N{EN DASH}model", "m"], r"did you mean --model\?"),
         (["--xyz"], "there is no option --xyz; --help-all lists all options"),
@@ -384,10 +314,10 @@ def test_names_that_may_be_meant(name, found):
     assert closest(name, names) == found
 
 
-@pytest.mark.parametrize("flag", ["--config", "--preset"])
-def test_a_flag_without_its_value_is_refused(flag):
-    with pytest.raises(ConfigurationError, match=f"{flag} needs a value"):
-        read("--model", "m", flag)
+def test_a_flag_without_its_value_is_refused():
+    for flag in ("--config", "--preset"):
+        with pytest.raises(ConfigurationError, match=f"{flag} needs a value"):
+            read("--model", "m", flag)
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"bands = 1" + 5000 * b"0", b"seeds = " + 5000 * b"["])

@@ -40,13 +40,18 @@ def state(capsys, *words):
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
-def test_a_statement_is_whole(kind, capsys):
+def test_a_statement_is_whole_and_its_profile_passes_through_its_epsilon(kind, capsys):
     statement = state(capsys, kind, *FEDERATED[kind], *NOISE)
     assert statement.keys() >= FIELDS
     assert statement["rho"] == pytest.approx(statement["sensitivity"] ** 2 / (2 * 2**2))
     assert statement["unit"].startswith("client")
     assert statement["adjacency"].startswith("zero-out")
     assert "at most 2 rounds" in statement["assumptions"][0]
+    profile = statement["privacy_profile"]
+    (delta,) = [point["delta"] for point in profile if point["epsilon"] == statement["epsilon"]]
+    assert delta == pytest.approx(1e-6, rel=0.05)
+    deltas = [point["delta"] for point in profile]
+    assert deltas == sorted(deltas, reverse=True)
 
 
 def test_what_is_printed_is_no_less_than_what_json_says(capsys):
@@ -60,14 +65,6 @@ def test_what_is_printed_is_no_less_than_what_json_says(capsys):
     for name in ("epsilon", "delta", "rho", "sensitivity"):
         assert 0 <= float(shown[name]) - exact[name] <= 1e-5 * exact[name]
     assert -1e-5 * exact["epsilon"] <= float(shown["epsilon lower"]) - exact["epsilon_lower"] <= 0
-
-
-@pytest.mark.parametrize(("rounds", "most", "apart", "squared"), [(8, 2, 1, 14), (16, 4, 4, 36), (1, 1, 1, 1)])
-def test_known_numbers_of_trees(rounds, most, apart, squared, capsys):
-    words = ["--rounds", rounds, "--max-participations", most, "--min-separation", apart]
-    statement = state(capsys, "tree", *map(str, words), "--noise-multiplier", "3", "--delta", "1e-6")
-    assert statement["sensitivity"] ** 2 == pytest.approx(squared)
-    assert statement["rho"] == pytest.approx(squared / 18)
 
 
 def test_sampling_amplifies_and_leaves_no_rho(capsys):
@@ -105,9 +102,12 @@ def test_central_training_with_both_ways_of_sampling(capsys):
         assert 0.99 * statement["epsilon"] <= statement["epsilon_lower"] <= statement["epsilon"]
 
 
+CALIBRATED = ("gaussian", "tree-honaker", "banded")
+
+
 @pytest.mark.parametrize(
     "words",
-    [[kind, *words, "--delta", "1e-6"] for kind, words in FEDERATED.items()]
+    [[kind, *FEDERATED[kind], "--delta", "1e-6"] for kind in CALIBRATED]
     + [["gaussian", "--rounds", "4", "--sampling-probability", "0.05", "--delta", "1e-6"], DPSGD],
     ids=lambda words: f"{words[0]} {words[3]}",
 )
@@ -117,17 +117,16 @@ def test_calibrated_noise_keeps_its_epsilon_and_is_not_wasted(words, capsys):
     assert state(capsys, *words, "--noise-multiplier", repr(0.99 * noise))["epsilon"] > 2
 
 
-@pytest.mark.parametrize("kind", EVERY_KIND)
+@pytest.mark.parametrize("kind", CALIBRATED)
 def test_calibrated_noise_keeps_its_rho(kind, capsys):
     statement = state(capsys, kind, *FEDERATED[kind], "--delta", "1e-6", "--rho", "0.5")
     assert statement["rho"] <= 0.5
     assert statement["rho"] == pytest.approx(0.5, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("rounds", "leaves", "levels"), [(750, 4, 10), pytest.param(3000, 10, 12, marks=pytest.mark.long)]
-)
-def test_the_worst_case_of_a_long_tree_is_found(rounds, leaves, levels, capsys):
+@pytest.mark.long
+def test_the_worst_case_of_a_long_tree_is_found(capsys):
+    rounds, leaves, levels = 3000, 10, 12
     statement = state(capsys, "tree", "--rounds", str(rounds), "--max-participations", str(leaves), *NOISE)
     # Leaves side by side are in one node of each of the upper levels, and at worst in ever fewer below.
     assert (levels - 1) * leaves < statement["sensitivity"] ** 2 < levels * leaves**2
@@ -206,32 +205,21 @@ def test_a_run_without_a_ledger_is_said_not_to_be_private(tmp_path, capsys):
     [
         (["tree", *BOUNDED, "--delta", "1e-6"], "exactly one of --noise-multiplier, --epsilon and --rho, not none"),
         (["tree", *BOUNDED, *NOISE, "--epsilon", "1"], "not --noise-multiplier and --epsilon"),
-        (["tree", *BOUNDED, "--epsilon", "1", "--rho", "1", "--delta", "1e-6"], "not --epsilon and --rho"),
-        ([*DPSGD], "exactly one of"),
         ([*DPSGD, "--rho", "1"], "rho does not express"),
         ([*DPSGD, "--noise-multiplier", "1", "--truncated-batch-size", "60"], "does nothing with poisson sampling"),
         ([*DPSGD[:-1], "0", "--epsilon", "2"], "delta is 0.0"),
-        ([*DPSGD[:-1], "0", "--noise-multiplier", "2"], "delta is 0.0"),
         ([*DPSGD, "--epsilon", "0"], "--epsilon is 0.0, but must be positive"),
         (["tree", *BOUNDED, "--epsilon", "1e300", "--delta", "1e-6"], "--epsilon is 1e+300, but must be at most 1e+30"),
         (["tree", *BOUNDED, "--noise-multiplier", "1e300", "--delta", "1e-6"], "--noise-multiplier is 1e+300"),
-        (["tree", *BOUNDED, "--noise-multiplier", "1e-300", "--delta", "1e-6"], "--noise-multiplier is 1e-300"),
         ([*DPSGD, "--epsilon", "2", "--batch-size", "3000"], "--batch-size is 3000"),
-        (["gaussian", *BOUNDED, "--noise-multiplier", "2", "--delta", "0"], "delta is 0.0"),
         (["gaussian", *BOUNDED, "--epsilon", "2", "--delta", "1"], "delta is 1.0"),
-        (["gaussian", *BOUNDED, "--epsilon", "-1", "--delta", "1e-6"], "--epsilon is -1.0"),
         (["gaussian", *BOUNDED, *NOISE, "--sampling-probability", "0.1"], "one or the other"),
-        (["gaussian", "--rounds", "8", *NOISE, "--sampling-probability", "2"], "--sampling-probability is 2.0"),
         (
             ["gaussian", "--rounds", "8", "--rho", "1", "--delta", "1e-6", "--sampling-probability", "0.1"],
             "give --epsilon",
         ),
-        (["tree", *BOUNDED, "--noise-multiplier", "0", "--delta", "1e-6"], "--noise-multiplier is 0.0"),
         (["tree", *BOUNDED, *NOISE, "--complete"], "--complete-trees does nothing without --restart-every"),
-        (["tree", "--rounds", "8", *NOISE, "--max-participations", "0"], "--max-participations is 0"),
         (["banded", *BOUNDED, *NOISE, "--bands", "2"], "bands is 2"),
-        *(([kind, "--rounds", "0", *NOISE], "rounds is 0") for kind in FEDERATED),
-        (["trees"], "unknown subject 'trees'"),
         ([*PLOT, "picture.jpg"], "must end in one of .png, .svg, .pdf"),
         (["ledger", "/nowhere"], "neither a ledger nor the folder of a private run"),
     ],
@@ -252,7 +240,6 @@ def test_a_mistake_is_one_line_and_status_2(words, message, capsys):
         (lambda content: content.replace(b'"rounds": 6', b'"rounds": 5', 1), "does not match its checksum"),
         (lambda content: content.split(b"\n", 1)[1], "does not follow"),
         (lambda content: b"\xff\xfe\n", "not a record of ours"),
-        (lambda content: b"[1, 2]\n", "not a record of ours"),
         (lambda content: b"", "no ledger, or no whole record"),
     ],
 )
@@ -267,14 +254,12 @@ def test_a_damaged_ledger_is_named(run, damage, message, capsys):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["picture.png", "deep/picture.svg"])
-def test_a_picture_is_made(name, tmp_path, capsys):
-    out = tmp_path / name
+def test_a_picture_is_made(tmp_path, capsys):
+    out = tmp_path / "deep" / "picture.svg"
     words = ["--max-participations", "2", "--min-separation", "4", "--rounds", "20"]
     assert main(["account", *PLOT, str(out), *words]) == 0
     assert str(out) in capsys.readouterr().out
-    content = out.read_bytes()
-    assert content.startswith(b"\x89PNG") if out.suffix == ".png" else b"</svg>" in content
+    assert b"</svg>" in out.read_bytes()
     assert [file.name for file in out.parent.iterdir()] == [out.name], "nothing is left beside it"
 
 
@@ -301,13 +286,3 @@ def test_a_simulation_is_accounted_without_running_it(capsys, small_store):
     assert repeatable["epsilon"] is None
     assert main(["account", "simulate", "--model", "cifg_tiny", "--data", str(small_store)]) == 2
     assert "such a run promises nothing" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("kind", EVERY_KIND)
-def test_the_privacy_profile_passes_through_the_stated_epsilon(kind, capsys):
-    found = state(capsys, kind, *FEDERATED[kind], *NOISE)
-    profile = found["privacy_profile"]
-    (delta,) = [point["delta"] for point in profile if point["epsilon"] == found["epsilon"]]
-    assert delta == pytest.approx(1e-6, rel=0.05)
-    deltas = [point["delta"] for point in profile]
-    assert deltas == sorted(deltas, reverse=True)

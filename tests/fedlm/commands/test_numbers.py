@@ -118,10 +118,7 @@ _PRIVATE = ["--privacy", "gaussian", "--update-clip-norm", "1"]
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([*_SIMULATE, "--rounds", "two"], ["--rounds is 'two', but must be a whole number"]),
         ([*_SIMULATE, "--rounds", "1.5"], ["--rounds is '1.5', but must be a whole number"]),
-        ([*_SIMULATE, "--server-epsilon", "0"], ["--server-epsilon is 0.0, but must be positive and finite"]),
-        ([*_SIMULATE, "--client-batch-size", "0"], ["--client-batch-size is 0, but must be at least 1"]),
         ([*_SIMULATE, "--update-clip-norm=-inf"], ["--update-clip-norm is -inf, but must be positive and finite"]),
         (
             [*_SIMULATE, *_PRIVATE, "--noise-multiplier", "-1", "--seed", "x"],
@@ -138,10 +135,6 @@ _PRIVATE = ["--privacy", "gaussian", "--update-clip-norm", "1"]
         (
             ["compare", "--models", "cifg_tiny", "--data", "nowhere", "--out", "nowhere", "--seeds", "3", "-1"],
             ["--seeds has -1, but each must lie between 0 and 4294967295"],
-        ),
-        (
-            ["account", "gaussian", "--delta", "1e-6", "--rounds", "1e3"],
-            ["--rounds is '1e3', but must be a whole number"],
         ),
     ],
 )
@@ -160,17 +153,10 @@ def test_numbers_are_refused_in_the_words_of_the_line_all_at_once(
 def test_several_mistakes_of_a_private_run_are_named_at_once() -> None:
     from fedlm import Experiment
 
-    wrong = {"privacy": "blt", "weighting": "examples"}
     with pytest.raises(ConfigurationError) as raised:
-        compose(Experiment, model="cifg_tiny", data=Path("nowhere"), **wrong)
-    text = str(raised.value)
-    for part in (
-        "cohort_sampler is uniform",
-        "privacy needs update_clip_norm",
-        "weighting is examples",
-        "exactly one of",
-    ):
-        assert part in text
+        compose(Experiment, model="cifg_tiny", data=Path("nowhere"), privacy="blt", weighting="examples")
+    for part in ("cohort_sampler is uniform", "privacy needs update_clip_norm", "weighting is examples", "exactly one"):
+        assert part in str(raised.value)
 
 
 def test_arguments_are_named_in_python() -> None:

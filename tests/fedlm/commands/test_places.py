@@ -37,11 +37,8 @@ def test_a_place_where_no_folder_can_be_is_named(command, tmp_path, refused):
     ("command", "content", "what"),
     [
         ("compare", "summary.json", "holds a run"),
-        ("compare", "metrics.jsonl", "holds a run"),
-        ("compare", "store.json", "holds a data set"),
         ("simulate", "comparison.json", "holds a comparison"),
-        ("simulate", "store.json", "holds a data set"),
-        ("pretrain", "comparison.json", "holds a comparison"),
+        ("pretrain", "store.json", "holds a data set"),
         ("serve", "comparison.json", "holds a comparison"),
     ],
 )
@@ -51,7 +48,7 @@ def test_a_folder_of_something_else_is_left_as_it_is(command, content, what, tmp
     assert {path.name for path in tmp_path.iterdir()} == {content}
 
 
-@pytest.mark.parametrize(("name", "source"), [("text.jsonl", "jsonl"), ("text.csv", "csv"), ("text.dat", "SOURCE")])
+@pytest.mark.parametrize(("name", "source"), [("text.csv", "csv"), ("text.dat", "SOURCE")])
 def test_a_file_of_text_is_to_be_imported_into_another_place(name, source, tmp_path, refused):
     file = tmp_path / name
     file.write_text('{"user": "a", "text": "b"}\n')
@@ -64,7 +61,6 @@ def test_a_file_of_text_is_to_be_imported_into_another_place(name, source, tmp_p
     "words",
     [
         ["status", "--server", "127.0.0.1:99999"],
-        ["status", "--server", "127.0.0.1"],
         ["client", "--server", "127.0.0.1:99999", "--insecure", "--name", "a", "--data", "text.jsonl"],
         ["fleet", "--server", "127.0.0.1:0", "--insecure", "--data", "text.jsonl"],
         ["keys", "enrol", "--server", "localhost:port", "--ca", "ca.pem", "--token", "t", "--out", "x"],
