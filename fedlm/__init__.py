@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fedlm.models.registry import MODELS as MODELS
     from fedlm.models.registry import ModelEntry as ModelEntry
     from fedlm.models.registry import create_model as create_model
-    from fedlm.simulations.data.importing import ImportSettings as ImportSettings
+    from fedlm.simulations.data.import_settings import ImportSettings as ImportSettings
     from fedlm.simulations.data.importing import import_text as import_text
     from fedlm.simulations.data.in_memory import DataInMemory as DataInMemory
     from fedlm.simulations.data.sources.registry import SOURCES as SOURCES
@@ -118,10 +118,8 @@ _HOMES = {
         "ModelEntry",
         "create_model",
     ),
-    "simulations.data.importing": (
-        "ImportSettings",
-        "import_text",
-    ),
+    "simulations.data.import_settings": ("ImportSettings",),
+    "simulations.data.importing": ("import_text",),
     "simulations.data.in_memory": ("DataInMemory",),
     "simulations.data.sources.registry": ("SOURCES",),
     "simulations.data.store.token_store": ("TokenStore",),

@@ -16,12 +16,10 @@ from fedlm.command_line.import_progress import ImportProgress
 from fedlm.command_line.options import read_options
 from fedlm.commands.data_describe import print_origin, print_skipped
 from fedlm.fl_core.number_ranges import Count
-from fedlm.simulations.data.importing import ImportSettings, ImportSummary, import_text
-from fedlm.simulations.data.recommendation.importing import (
-    RECOMMENDATION,
-    RecommendationSettings,
-    import_recommendation,
-)
+from fedlm.simulations.data.import_settings import ImportSettings
+from fedlm.simulations.data.importing import ImportSummary, import_text
+from fedlm.simulations.data.recommendation.importing import RECOMMENDATION, import_recommendation
+from fedlm.simulations.data.recommendation.settings import RecommendationSettings
 from fedlm.simulations.data.sources.interactions import Interactions
 from fedlm.simulations.data.sources.registry import SOURCES, describe_source
 

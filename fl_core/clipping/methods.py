@@ -19,8 +19,9 @@ import jax
 import jax.numpy as jnp
 
 from fedlm.fl_core.clipping.clip_functions import CLIP_FUNCTIONS, ClipName, clip_factors
-from fedlm.fl_core.clipping.factored_gradients import Gradient, gradients_of
+from fedlm.fl_core.clipping.factored_gradients import gradients_of
 from fedlm.fl_core.clipping.one_by_one import OneByOne, add_one_by_one, scaled, sum_of_squares
+from fedlm.fl_core.clipping.unit_gradients import Gradient
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.exact_sums import LEAST_CLIP_NORM, MOST_CLIP_NORM
 from fedlm.models.base import Model, Params, given_frozen, weigh_examples

@@ -8,11 +8,9 @@ nothing.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.origins.ancestry import (
     NOT_PRIVATE,
@@ -20,12 +18,9 @@ from fedlm.fl_core.privacy.origins.ancestry import (
     TUNING_FIELD,
     Phase,
     as_records,
-    command_of,
     data_of_people,
     recorded_ancestry,
-    seen_from,
     settings_in,
-    with_all_doubts,
 )
 from fedlm.fl_core.privacy.origins.publisher_claims import claims_as_json, not_private_with_claims, quoted_claims
 from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
@@ -93,7 +88,7 @@ class Statement(NamedTuple):
         composed = [_spending_words(phase) for phase in self.ancestry if phase.people == "same"]
         chosen = [_selection_words(law) for law in [law_of(self.tuning)] if law is not None]
         words = [self.total.sentence(), *chosen, *(f"composed with {one}" for one in composed)]
-        words += [f"assumed: {one}" for one in _assumed(self.ancestry, self.tuning)]
+        words += [f"assumed: {one}" for one in assumed(self.ancestry, self.tuning)]
         claims = [one.sentence(private=True) for one in quoted_claims(self.ancestry)]
         relevance = [] if self.relevance is None else [self.relevance.sentence()]
         first, *behind = [one.sentence() for one in self.vocabularies]
@@ -178,7 +173,7 @@ def state_plan(
     reasons += not_hidden(relevances, plan.unit)
     if reasons:
         return Statement(own, None, tuple(reasons), ancestry, vocabularies, tuning, relevance)
-    said = [*_assumed(ancestry, tuning), *_assumed_of(vocabularies, relevances)]
+    said = [*assumed(ancestry, tuning), *assumed_of(vocabularies, relevances)]
     if not before and not found and law is None:
         total = dataclasses.replace(own, assumptions=(*own.assumptions, *said))
         return Statement(own, total, (), ancestry, vocabularies, tuning, relevance)
@@ -195,173 +190,12 @@ def state_plan(
         sensitivity=None,
         epsilon_by_rdp=None,
         adjacency=account(as_stated, delta, []).adjacency,
-        assumptions=tuple(dict.fromkeys([*own.assumptions, *theirs, *([_ONE_UNIT] if before else []), *said])),
+        assumptions=tuple(dict.fromkeys([*own.assumptions, *theirs, *([ONE_UNIT] if before else []), *said])),
     )
     return Statement(own, total, (), ancestry, vocabularies, tuning, relevance)
 
 
-class Joint(NamedTuple):
-    """What several runs have spent together."""
-
-    trainings: tuple[Phase, ...]  # each once: the runs, and what their first parameters went through
-    delta: float
-    epsilon: float | None  # None where nothing is promised
-    epsilon_lower: float | None  # below which no accounting of the same releases can come
-    rho: float | None
-    unit: str
-    adjacency: str
-    assumptions: tuple[str, ...]
-    not_private: tuple[str, ...]  # why nothing is promised
-    vocabularies: tuple[VocabularyOrigin, ...]  # each once
-
-    def as_json(self) -> dict[str, Any]:
-        """Make a JSON-able dictionary; an infinite epsilon is None."""
-        finite = self.epsilon is not None and math.isfinite(self.epsilon)
-        reasons = {"not_private": "; ".join(self.not_private)} if self.not_private else {}
-        return self._asdict() | {
-            "trainings": as_records(self.trainings),
-            **claims_as_json(self.trainings, not self.not_private),
-            "vocabularies": [origin.as_json() for origin in self.vocabularies],
-            "epsilon": self.epsilon if finite else None,
-            "assumptions": list(self.assumptions),
-            "not_private": None,
-            **reasons,
-        }
-
-
-def training_in(ledger: PrivacyLedger, folder: str) -> Phase:
-    """Describe the training that a ledger is of, as it stands."""
-    seen = max(end for _, end in ledger.generations)
-    repeatable = settings_in(ledger.about).get("noise_seed") == "experiment"
-    tuning = ledger.about.get(TUNING_FIELD)
-    unchosen = tuning is not None and is_unchosen(tuning)
-    relevance = RelevanceOrigin.from_json(ledger.about.get(RELEVANCE_FIELD))
-    not_private = "its noise follows from its seed" if repeatable else UNCHOSEN if unchosen else None
-    if not_private is None and relevance is not None:
-        not_private = relevance.not_private
-    return Phase(
-        command=command_of(ledger.about),
-        folder=folder,
-        steps=seen,
-        parameters_sha256=next((one.parameters for one in reversed(ledger.releases) if one.parameters), ""),
-        training_data_sha256=ledger.about.get("training_data_sha256"),
-        people="same",
-        not_private=not_private,
-        plan=ledger.plan.as_json(),
-        generations=[list(part) for part in ledger.generations],
-        ledger={"first": ledger.hashes[0], "last": ledger.hashes[-1], "records": len(ledger.records)}
-        | {"secret": ledger.records[0]["secret"]},
-        tuning=tuning,
-        relevance=ledger.about.get(RELEVANCE_FIELD),
-        vocabulary=ledger.about.get(ORIGIN_FIELD),
-    )
-
-
-def state_together(ledgers: Mapping[str, PrivacyLedger], delta: float | None = None) -> Joint:
-    """State what runs, by their folders, have spent together, and all that their first parameters went through.
-
-    Their people are taken to be the same. What is behind several of them counts once.
-
-    Raises:
-      ConfigurationError: there is no delta, and that of the runs differs.
-    """
-    deltas = {ledger.delta for ledger in ledgers.values()}
-    if delta is None and len(deltas) > 1:
-        raise ConfigurationError(
-            f"the runs state epsilon at different deltas ({sorted(deltas)}); give {setting('delta')}"
-        )
-    delta = deltas.pop() if delta is None else delta
-    data = {ledger.about.get("training_data_sha256") for ledger in ledgers.values()}
-    alike = len(ledgers) == 1 or (len(data) == 1 and data != {None})
-    found: list[Phase] = []
-    for folder, ledger in ledgers.items():
-        found.append(training_in(ledger, folder))
-        for phase in recorded_ancestry(ledger.about):
-            # Who are other people to one run may be those of another.
-            found.append(phase._replace(people="same") if phase.people == "disjoint" and not alike else phase)
-    trainings, forked = _each_once(seen_from(found), [ledger.hashes for ledger in ledgers.values()])
-    return compose_trainings(trainings, delta, [*forked, *_chosen_twice(trainings)])
-
-
-def compose_trainings(trainings: Sequence[Phase], delta: float, reasons: Sequence[str] = ()) -> Joint:
-    """State what trainings on the same people, and their vocabularies, spend together, where nothing speaks against a
-    promise already."""
-    first = next(PrivacyPlan.from_json(phase.plan) for phase in trainings if phase.plan is not None)
-    data = next(phase.training_data_sha256 for phase in trainings if phase.plan is not None)
-    spent, lost = spent_before(first, data, trainings)
-    vocabularies, relevances = vocabularies_of(None, trainings, data, first.unit), relevances_of(trainings)
-    events = words_and_tokens(vocabularies, relevances, first.unit)
-    no_delta = [_NO_DELTA_LEFT] if leaves_nothing(events, delta) else []
-    reasons = (*reasons, *lost, *not_hidden(relevances, first.unit), *no_delta)
-    adjacency = common_adjacency([one.plan for one in spent]) if spent else first.adjacency
-    # Of a run that has spent something: the first may have released nothing, and bound participation otherwise.
-    of = spent[0].plan if spent else first
-    stated = account(dataclasses.replace(of, adjacency=adjacency), delta, [])
-    lines = [line for one in spent for line in account(one.plan, delta, one.rounds).assumptions]
-    promised, bounds = not reasons, composed_bounds([*events_together(spent), *events], delta)
-    said = [*_assumed(trainings), *_assumed_of(vocabularies, relevances)]
-    return Joint(
-        tuple(trainings),
-        delta,
-        bounds.upper if promised else None,
-        bounds.lower if promised else None,
-        None if events or not promised else rho_together(spent),
-        first.unit,
-        stated.adjacency,
-        tuple(dict.fromkeys([*(lines or stated.assumptions), _ONE_UNIT, *said])),
-        tuple(reasons),
-        vocabularies,
-    )
-
-
-def _each_once(found: Sequence[Phase], chains: Sequence[list[str]]) -> tuple[list[Phase], list[str]]:
-    """Take every training once, as far as it went, given the hashes of all records of some ledgers; as one of the same
-    people's where it is so for any run. Also returns why it is not known that a training went on in one place alone."""
-    longest: dict[str, Phase] = {}
-    others = []
-    for phase in found:
-        if phase.ledger is None:
-            others.append(phase)
-            continue
-        known = longest.setdefault(phase.ledger["first"], phase)
-        farther = max(known, phase, key=lambda one: one.ledger["records"])  # type: ignore[index]
-        longest[phase.ledger["first"]] = with_all_doubts(farther, known, phase)
-    doubts = []
-    for phase in found:
-        if phase.ledger is None:
-            continue
-        records, last = phase.ledger["records"], phase.ledger["last"]
-        whole = [hashes for hashes in chains if hashes[0] == phase.ledger["first"] and len(hashes) >= records]
-        farthest = longest[phase.ledger["first"]]
-        assert farthest.ledger is not None
-        if any(hashes[records - 1] != last for hashes in whole) or (
-            records == farthest.ledger["records"] and last != farthest.ledger["last"]
-        ):
-            doubts.append(f"{phase.words} went on in two places, with the same noise over different sums")
-        elif not whole and records < farthest.ledger["records"]:
-            doubts.append(
-                f"these runs rest on {phase.words} as it was at different times, and nothing shows that it went on in "
-                "one place alone; give that run too"
-            )
-    return [*longest.values(), *others], list(dict.fromkeys(doubts))
-
-
-def _chosen_twice(trainings: Sequence[Phase]) -> list[str]:
-    """Say which trainings are outcomes of the same private selection, gone on with in several copies of its folder:
-    their numbers of runs, and perhaps the runs, are not independent."""
-    outcomes: dict[str, list[str]] = {}
-    for phase in trainings:
-        if phase.people == "same" and law_of(phase.tuning) is not None and not is_unchosen(phase.tuning or {}):
-            outcomes.setdefault(str((phase.tuning or {})["selection"].get("id")), []).append(phase.words)
-    return [
-        f"one private selection chose {' and '.join(words)}, but it covers only one run"
-        for words in outcomes.values()
-        if len(words) > 1
-    ]
-
-
-_NO_DELTA_LEFT = "the vocabularies alone have spent this delta; ask for a larger delta"
-_ONE_UNIT = "a person in the data of this run and of the runs behind its first parameters is one unit in each of them"
+ONE_UNIT = "a person in the data of this run and of the runs behind its first parameters is one unit in each of them"
 
 
 def _spending_words(phase: Phase) -> str:
@@ -375,7 +209,7 @@ def _spending_words(phase: Phase) -> str:
     )
 
 
-def _assumed(ancestry: Sequence[Phase], tuning: Mapping[str, Any] | None = None) -> list[str]:
+def assumed(ancestry: Sequence[Phase], tuning: Mapping[str, Any] | None = None) -> list[str]:
     """Say what has to hold that nothing enforces: a user's word on people, and that nobody chose among runs."""
     said = dict.fromkeys((phase.people, phase.words) for phase in ancestry if phase.people != "same")
     compared = [("this run", tuning), *((phase.words, phase.tuning) for phase in ancestry if phase.people == "same")]
@@ -393,7 +227,7 @@ def _assumed(ancestry: Sequence[Phase], tuning: Mapping[str, Any] | None = None)
     return lines
 
 
-def _assumed_of(vocabularies: Sequence[VocabularyOrigin], relevances: Sequence[RelevanceOrigin]) -> list[str]:
+def assumed_of(vocabularies: Sequence[VocabularyOrigin], relevances: Sequence[RelevanceOrigin]) -> list[str]:
     """Say what has to hold of vocabularies whose spending is counted, and of the relevances of tokens."""
     counted = (*(origin.assumptions for origin in vocabularies), *(origin.assumptions for origin in relevances))
     return [line for assumptions in counted for line in assumptions]

@@ -20,12 +20,12 @@ from typing import Any
 from fedlm.fl_core.errors import ConfigurationError, UserError, setting
 from fedlm.fl_core.privacy.accounting.delta import check_delta
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
+from fedlm.fl_core.privacy.joint_statement import Joint, compose_trainings
 from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE, Phase, seen_from, with_all_doubts
 from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.origins.vocabulary_origin import origin_of_data
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record.record_chain import Record, RecordChain
-from fedlm.fl_core.privacy.statement import Joint, compose_trainings
 
 
 class BudgetError(UserError):

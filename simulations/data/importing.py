@@ -15,20 +15,11 @@ import functools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedlm.fedlm_client.text_examples import with_tokens
-from fedlm.fl_core.atomic_files import disk_errors, write_atomically
-from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
-from fedlm.fl_core.number_ranges import Count, Seed
-from fedlm.fl_core.privacy.origins.private_words import contribution
 from fedlm.fl_core.privacy.origins.vocabulary_origin import (
     TOKENIZER_FILE,
     PrivateVocabulary,
@@ -37,13 +28,15 @@ from fedlm.fl_core.privacy.origins.vocabulary_origin import (
 )
 from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.simulations.data.client_text import SkippedCounts
-from fedlm.simulations.data.grouping import (
-    NUM_GROUPS,
-    GroupedClient,
-    RunSummary,
-    client_digest,
-    read_clients,
+from fedlm.simulations.data.group_encoding import (
+    EncodedGroups,
+    GroupedText,
+    count_contributions,
+    encode_groups,
+    sampled_words,
 )
+from fedlm.simulations.data.grouping import NUM_GROUPS, RunSummary
+from fedlm.simulations.data.import_settings import ImportSettings
 from fedlm.simulations.data.import_stages import (
     describe_source_files,
     import_workspace,
@@ -56,62 +49,16 @@ from fedlm.simulations.data.import_stages import (
     skipped_in,
 )
 from fedlm.simulations.data.sources.base import Progress, Source
-from fedlm.simulations.data.splits import SPLITS, SplitRule
-from fedlm.simulations.data.store.format import StoreHeader, read_header, split_file
-from fedlm.simulations.data.store.writer import SplitWriter, StoreWriter
+from fedlm.simulations.data.splits import SplitRule
+from fedlm.simulations.data.store.format import StoreHeader, read_header
+from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.data.vocabulary.given_vocabulary import given_origin, given_tokenizer
-from fedlm.simulations.data.vocabulary.private_vocabulary import (
-    VocabularyPrivacySettings,
-    counted_texts,
-    plan_of,
-    train_privately,
-)
-from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, count_words
-from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
+from fedlm.simulations.data.vocabulary.private_vocabulary import plan_of, train_privately
+from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from fedlm.simulations.worker_processes import WorkerPool, cpu_cores
 
 ENCODE_BYTES = 16 << 20
 """Bytes of text that one task tokenizes."""
-ENCODE_SENTENCES = 20_000
-"""Sentences tokenized at once: enough to keep the tokenizer's threads busy."""
-NOTHING_TO_COMPLETE = "prompt or completion without a token"
-"""Why a pair is left out."""
-ENCODE_CHARACTERS = 4 << 20
-"""Characters tokenized at once, about: documents are longer than sentences, and their words are all in memory."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImportSettings(VocabularyPrivacySettings, TokenizerSettings):
-    """How text becomes a token store, whatever its source.
-
-    Example:
-      >>> ImportSettings(vocabulary_size=1000, min_examples=5).lowercase
-      True
-    """
-
-    tokenizer_sentences: Count = 2_000_000
-    """Train the tokenizer on about this many sentences at most, from some clients of the train split. A private
-    vocabulary uses all of them."""
-    min_examples: Count = 1
-    """Leave out clients with fewer examples, all splits together (the published Stack Overflow has 100)."""
-    resplit: bool = False
-    """Split by user, 80/10/10, even if the source has splits of its own."""
-    seed: Seed = 0
-    """Seed of the split by user."""
-
-    def __post_init__(self) -> None:
-        check_value_types(self)
-        super().__post_init__()
-        if self.vocabulary is not None and self.vocabulary_epsilon is not None:
-            raise ConfigurationError(
-                f"{setting('vocabulary_epsilon')} makes a vocabulary of the text, and vocabulary gives one; leave out "
-                "one of them"
-            )
-        if self.vocabulary is None and self.vocabulary_origin is not None:
-            raise ConfigurationError(
-                f"{setting('vocabulary_origin')} is {self.vocabulary_origin!r}, but no vocabulary is given; leave it "
-                f"out, or give one with {setting('vocabulary')}"
-            )
 
 
 class ImportSummary(NamedTuple):
@@ -130,21 +77,6 @@ class _Import(NamedTuple):
     workspace: Path
     pool: WorkerPool
     progress: Progress
-
-
-class _GroupedText(NamedTuple):
-    """The text of all clients, and what is to be made of it; travels to worker processes."""
-
-    runs: Sequence[Path]
-    settings: ImportSettings
-    rule: SplitRule
-    words_are_separated: bool
-    completions: bool = False  # whether sentences are prompts, which others complete
-
-
-class _EncodedGroups(NamedTuple):
-    files: dict[str, Path]
-    skipped: SkippedCounts
 
 
 @checked_arguments
@@ -208,7 +140,7 @@ def _run_stages(task: _Import, out: Path, overwrite: bool) -> StoreHeader:
         {split for summary in summaries for split in summary.splits}, task.settings.resplit, task.settings.seed
     )
     completions = _has_completions(summaries)
-    text = _GroupedText(runs_in(task.workspace), task.settings, rule, task.source.words_are_separated, completions)
+    text = GroupedText(runs_in(task.workspace), task.settings, rule, task.source.words_are_separated, completions)
     tokenizer = _tokenizer_stage(task, summaries, text, skipped)
     encoded = _encode_stage(task, summaries, text, tokenizer)
     parameters = {**jsonable(task.settings), "splits": rule.description}
@@ -249,7 +181,7 @@ def _has_completions(summaries: Sequence[RunSummary]) -> bool:
 
 
 def _tokenizer_stage(
-    task: _Import, summaries: Sequence[RunSummary], text: _GroupedText, skipped: SkippedCounts
+    task: _Import, summaries: Sequence[RunSummary], text: GroupedText, skipped: SkippedCounts
 ) -> Tokenizer:
     path = task.workspace / TOKENIZER_FILE
     if path.exists():
@@ -257,9 +189,9 @@ def _tokenizer_stage(
     if task.private is None:
         sentences = sum(summary.sentences for summary in summaries)
         share = min(1.0, task.settings.tokenizer_sentences / max(sentences, 1))
-        count = functools.partial(_count_words, text, share)
+        count = functools.partial(sampled_words, text, share)
     else:
-        count = functools.partial(_count_contributions, text)
+        count = functools.partial(count_contributions, text)
     tasks = _encode_tasks(summaries)
     words = Counter[str]()
     for done, counts in enumerate(task.pool.map(count, tasks), start=1):
@@ -279,33 +211,10 @@ def _tokenizer_stage(
     return tokenizer
 
 
-def _count_words(text: _GroupedText, share: float, groups: range) -> Counter[str]:
-    sentences = (
-        sentence
-        for client in read_clients(text.runs, groups)
-        if int.from_bytes(client_digest(client.client_id)[8:16]) < share * 2**64
-        for some in client.texts
-        if text.rule.split(client.client_id, some.split) == "train"
-        for sentence in some.text
-    )
-    return count_words(sentences, text.settings, text.words_are_separated)
-
-
-def _count_contributions(text: _GroupedText, groups: range) -> Counter[str]:
-    """Add up what clients may add to the counts of a private vocabulary, each a function of its own text alone."""
-    settings, total = text.settings, Counter[str]()
-    for client in read_clients(text.runs, groups):
-        texts = [(some.split, some.text) for some in client.texts]
-        sentences = counted_texts(client.client_id, texts, settings.resplit, settings.seed)
-        words = count_words(sentences, settings, text.words_are_separated)
-        total.update(contribution(client.client_id, words, settings.vocabulary_words_per_client))
-    return total
-
-
 def _encode_stage(
-    task: _Import, summaries: Sequence[RunSummary], text: _GroupedText, tokenizer: Tokenizer
-) -> list[_EncodedGroups]:
-    encode = functools.partial(_encode_groups, text, task.workspace, tokenizer.fingerprint)
+    task: _Import, summaries: Sequence[RunSummary], text: GroupedText, tokenizer: Tokenizer
+) -> list[EncodedGroups]:
+    encode = functools.partial(encode_groups, text, task.workspace, tokenizer.fingerprint)
     tasks = _encode_tasks(summaries)
     encoded = []
     sizes = [sum(sum(summary.group_bytes[group] for summary in summaries) for group in groups) for groups in tasks]
@@ -324,92 +233,6 @@ def _encode_tasks(summaries: Sequence[RunSummary]) -> list[range]:
             tasks.append(range(first, group + 1))
             first, size = group + 1, 0
     return tasks
-
-
-def _encode_groups(text: _GroupedText, workspace: Path, fingerprint: str, groups: range) -> _EncodedGroups:
-    stem = f"groups-{groups.start:03d}"
-    files = {split: workspace / f"{stem}-{split_file(split)}" for split in SPLITS}
-    record = workspace / f"{stem}.json"
-    skipped = SkippedCounts()
-    if record.exists():
-        skipped.merge(**json.loads(record.read_text(encoding="utf-8")))
-        return _EncodedGroups(files, skipped)
-    tokenizer = _tokenizer(workspace / TOKENIZER_FILE, fingerprint)
-    with disk_errors(record):
-        writers = {
-            split: SplitWriter(file, tokenizer.vocabulary_size, completions=text.completions)
-            for split, file in files.items()
-        }
-        try:
-            for split, client_id, examples in _encode(text, groups, tokenizer, skipped):
-                prompts = [prompt for _, prompt in examples] if text.completions else None
-                writers[split].add(client_id, [tokens for tokens, _ in examples], prompts)
-            for writer in writers.values():
-                writer.finish()
-        finally:
-            for writer in writers.values():
-                writer.abandon()
-        counts = {"counts": skipped.as_dict(), "first": skipped.first_places()}
-        write_atomically(record, json.dumps(counts))
-    return _EncodedGroups(files, skipped)
-
-
-@functools.lru_cache(maxsize=1)
-def _tokenizer(path: Path, fingerprint: str) -> Tokenizer:
-    # A worker keeps it for its next task, because it remembers words; the fingerprint tells it from another import's.
-    return Tokenizer.load(path)
-
-
-_Example = tuple[NDArray[np.int32], int]
-"""Its tokens, and how many of them are its prompt."""
-
-
-def _encode(
-    text: _GroupedText, groups: range, tokenizer: Tokenizer, skipped: SkippedCounts
-) -> Iterator[tuple[str, str, list[_Example]]]:
-    """Yield (split, client id, examples) of every client and split."""
-    for chunk in _chunks(read_clients(text.runs, groups)):
-        encoded = iter(tokenizer.encode_batch([s for client in chunk for some in client.texts for s in some.text]))
-        for client in chunk:
-            by_split: dict[str, list[_Example]] = {}
-            for some in client.texts:
-                sequences = [next(encoded) for _ in some.sentences]
-                examples, what = [(sequence, 0) for sequence in with_tokens(sequences)], "sentence without a token"
-                if some.completions is not None:
-                    examples, what = _completed(sequences, [next(encoded) for _ in sequences]), NOTHING_TO_COMPLETE
-                skipped.add(what, len(sequences) - len(examples), f"client {client.client_id!r}")
-                if examples:
-                    by_split.setdefault(text.rule.split(client.client_id, some.split), []).extend(examples)
-            number = sum(map(len, by_split.values()))
-            if not number:
-                skipped.add("client without text", place=f"client {client.client_id!r}")
-            elif number < text.settings.min_examples:
-                reason = f"client with fewer than {text.settings.min_examples} examples"
-                skipped.add(reason, place=f"client {client.client_id!r}")
-            else:
-                for split in sorted(by_split):
-                    yield split, client.client_id, by_split[split]
-
-
-def _completed(prompts: list[NDArray[np.int32]], completions: list[NDArray[np.int32]]) -> list[_Example]:
-    """Put completions behind their prompts, where neither is empty."""
-    pairs = zip(prompts, completions, strict=True)
-    return [(np.concatenate(pair), len(pair[0])) for pair in pairs if all(map(len, pair))]
-
-
-def _chunks(clients: Iterable[GroupedClient]) -> Iterator[list[GroupedClient]]:
-    chunk: list[GroupedClient] = []
-    sentences = characters = 0
-    for client in clients:
-        chunk.append(client)
-        texts = [text for some in client.texts for text in some.text]
-        sentences += len(texts)
-        characters += sum(map(len, texts))
-        if sentences >= ENCODE_SENTENCES or characters >= ENCODE_CHARACTERS:
-            yield chunk
-            chunk, sentences, characters = [], 0, 0
-    if chunk:
-        yield chunk
 
 
 def _plan(name: str, source: Source, settings: ImportSettings, given: Tokenizer | None) -> str:

@@ -6,14 +6,13 @@ them, so that a run on it ends with the same bits.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedlm.fedlm_client.text_examples import examples_of, with_tokens
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.origins.vocabulary_origin import VocabularyOrigin
@@ -21,9 +20,15 @@ from fedlm.fl_core.rounds.client_examples import ClientExamples, ClientsFingerpr
 from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.shown import in_a_line, in_a_table
 from fedlm.models.special_tokens import OWN, SpecialTokens
-from fedlm.simulations.data.grouping import client_digest
-from fedlm.simulations.data.splits import SPLITS, split_of
-from fedlm.simulations.data.store.format import token_dtype
+from fedlm.simulations.data.given_examples import (
+    check_texts,
+    encoded,
+    examples_of_ids,
+    in_splits,
+    rows_of,
+    without_empty,
+)
+from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.vocabulary.given_vocabulary import given_origin, given_tokenizer
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer, count_words
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
@@ -191,13 +196,13 @@ class DataInMemory:
           DataError: a client has no list of texts, or a split is empty.
           ConfigurationError: it is said where the vocabulary comes from, but it is trained here.
         """
-        splits = _in_splits(clients, heldout, test, seed)
+        splits = in_splits(clients, heldout, test, seed)
         for texts in splits.values():
             for client, found in texts.items():
-                _check_texts(client, found)
+                check_texts(client, found)
         tokenizer, origin = _vocabulary(splits["train"], settings, vocabulary, vocabulary_origin)
         tokens = {
-            name: TokensInMemory(_without_empty(_encoded(texts, tokenizer)), tokenizer.special_tokens)
+            name: TokensInMemory(without_empty(encoded(texts, tokenizer)), tokenizer.special_tokens)
             for name, texts in splits.items()
         }
         return cls(
@@ -234,9 +239,11 @@ class DataInMemory:
         _check_size(vocabulary_size)
         splits = {
             name: TokensInMemory(
-                _without_empty({client: _ragged(client, rows, vocabulary_size) for client, rows in found.items()})
+                without_empty(
+                    {client: examples_of_ids(client, rows, vocabulary_size) for client, rows in found.items()}
+                )
             )
-            for name, found in _in_splits(clients, heldout, test, seed).items()
+            for name, found in in_splits(clients, heldout, test, seed).items()
         }
         fingerprint = _made_up_fingerprint("tokens", vocabulary_size)
         return cls(
@@ -272,8 +279,8 @@ class DataInMemory:
         """
         _check_size(vocabulary_size)
         arrays = {
-            name: {client: _rows(client, rows) for client, rows in found.items()}
-            for name, found in _in_splits(clients, heldout, test, seed).items()
+            name: {client: rows_of(client, rows) for client, rows in found.items()}
+            for name, found in in_splits(clients, heldout, test, seed).items()
         }
         widths = {array.shape[1] for found in arrays.values() for array in found.values()}
         if len(widths) > 1:
@@ -295,36 +302,9 @@ class DataInMemory:
         return self._splits[name]
 
 
-def _in_splits(clients: Any, heldout: Any, test: Any, seed: int) -> dict[str, dict[str, Any]]:
-    """Sort clients into splits, and each split's clients as an import does."""
-    if (heldout is None) != (test is None):
-        raise DataError(
-            "heldout and test: found one of the two, expected both (or none, to split clients by their ids)"
-        )
-    splits: dict[str, dict[str, Any]] = {name: {} for name in SPLITS}
-    for found in (clients, heldout or {}, test or {}):
-        if odd := [client for client in found if not isinstance(client, str)]:
-            raise DataError(f"client {odd[0]!r}: found an id of type {type(odd[0]).__name__}, expected a str")
-    given = {"train": clients, "heldout": heldout or {}, "test": test or {}}
-    for name, found in given.items():
-        for client in sorted(found, key=client_digest):
-            splits[name if heldout is not None else split_of(client, seed)][client] = found[client]
-    return splits
-
-
 def _check_size(vocabulary_size: int) -> None:
     if vocabulary_size < 1:
         raise ConfigurationError(f"{setting('vocabulary_size')} is {vocabulary_size}, but must be at least 1")
-
-
-def _check_texts(client: str, texts: Any) -> None:
-    if isinstance(texts, str) or not isinstance(texts, Iterable) or not all(isinstance(text, str) for text in texts):
-        what = "one text" if isinstance(texts, str) else "other things than texts"
-        raise DataError(f"client {client!r}: found {what}, expected a list of texts")
-    try:
-        "".join(texts).encode()
-    except UnicodeEncodeError as error:
-        raise DataError(f"client {client!r}: found text that is not Unicode ({error.reason})") from error
 
 
 def _checked(splits: dict[str, Any]) -> dict[str, Any]:
@@ -356,57 +336,6 @@ def _vocabulary(
         )
     words = count_words((text for found in texts.values() for text in found), tokenizer_settings)
     return Tokenizer.train(words, tokenizer_settings), VocabularyOrigin("training data")
-
-
-def _encoded(texts: Mapping[str, Sequence[str]], tokenizer: Tokenizer) -> dict[str, ClientExamples]:
-    examples = {
-        client: [one for text in found for one in examples_of(text, "texts")] for client, found in texts.items()
-    }
-    encoded = iter(tokenizer.encode_batch([one for found in examples.values() for one in found]))
-    dtype = token_dtype(tokenizer.vocabulary_size)
-    return {
-        client: ClientExamples.from_sequences(with_tokens([next(encoded) for _ in found]), dtype)
-        for client, found in examples.items()
-    }
-
-
-def _without_empty(clients: Mapping[str, ClientExamples]) -> dict[str, ClientExamples]:
-    return {client: examples for client, examples in clients.items() if examples.num_examples}
-
-
-def _ragged(client: str, rows: Sequence[ArrayLike], vocabulary_size: int) -> ClientExamples:
-    if not isinstance(rows, Iterable):
-        raise DataError(f"client {client!r}: found a {type(rows).__name__}, expected a list of examples, int [tokens]")
-    arrays = [_array(client, row) for row in rows]
-    for array in arrays:
-        if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or not array.size):
-            raise DataError(
-                f"client {client!r}: found an example of shape {array.shape} and dtype {array.dtype}, expected int "
-                "[tokens]"
-            )
-        if array.size and not (array.min() > OWN.eos and array.max() < vocabulary_size):
-            raise DataError(
-                f"client {client!r}: found token ids from {array.min()} to {array.max()}, expected {OWN.eos + 1} to "
-                f"{vocabulary_size - 1}: 0 to {OWN.eos} are those of PAD, BOS and EOS, which are put in later"
-            )
-    return ClientExamples.from_sequences([array for array in arrays if array.size], token_dtype(vocabulary_size))
-
-
-def _array(client: str, given: ArrayLike) -> NDArray[Any]:
-    try:
-        return np.asarray(given)
-    except ValueError as error:
-        raise DataError(f"client {client!r}: found lists of several lengths, expected an array ({error})") from error
-
-
-def _rows(client: str, rows: ArrayLike) -> NDArray[np.int32]:
-    array = _array(client, rows)
-    if array.ndim != 2 or array.shape[1] < 2 or not np.issubdtype(array.dtype, np.integer):
-        raise DataError(
-            f"client {client!r}: found shape {array.shape} and dtype {array.dtype}, expected int32 [examples, width] "
-            "with a width of at least 2"
-        )
-    return np.ascontiguousarray(array, np.int32)
 
 
 def _made_up_fingerprint(kind: str, vocabulary_size: int) -> str:

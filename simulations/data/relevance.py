@@ -18,7 +18,8 @@ from fedlm.fl_core.privacy.origins.relevance_origin import (
     fingerprint_of_count,
 )
 from fedlm.models.special_tokens import PAD_ID
-from fedlm.simulations.data.store.token_store import ClientSplit, TokenStore
+from fedlm.simulations.data.store.client_split import ClientSplit
+from fedlm.simulations.data.store.token_store import TokenStore
 
 Packing = Literal["none", "packed"]
 

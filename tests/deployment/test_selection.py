@@ -20,7 +20,8 @@ from fedlm.fedlm_client.protocol import PROTOCOL
 from fedlm.fl_core.deployment.server import client_registry
 from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers
 from fedlm.fl_core.deployment.server.client_service import ClientService
-from fedlm.fl_core.deployment.server.local_rounds import LocalCollection, LocalRounds
+from fedlm.fl_core.deployment.server.local_collection import LocalCollection
+from fedlm.fl_core.deployment.server.local_rounds import LocalRounds
 from fedlm.fl_core.deployment.server.reports.attempt import Attempt
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.deployment.state.state import LATE_ROUNDS, SILENT_ONCE

@@ -90,7 +90,8 @@ def state_simulation(command: SimulateStatementCommand) -> dict[str, Any]:
 
 def state_ledger(command: LedgerCommand) -> dict[str, Any]:
     """State what runs have spent."""
-    from fedlm.fl_core.privacy.statement import state, state_together
+    from fedlm.fl_core.privacy.joint_statement import state_together
+    from fedlm.fl_core.privacy.statement import state
 
     ledgers = {str(path): _read_ledger(path) for path in command.path}
     if len(ledgers) > 1:

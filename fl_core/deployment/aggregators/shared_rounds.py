@@ -8,14 +8,19 @@ stops, and whenever.
 """
 
 import hashlib
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import sqlalchemy as sql
 from sqlalchemy.engine import Connection
 
 from fedlm.fl_core.deployment.aggregators.shared_records import Claim, PartialSum, Phase, Selection, SharedRound, Tally
-from fedlm.fl_core.deployment.server.client_registry import DAY_SECONDS, final_rest
+from fedlm.fl_core.deployment.aggregators.shared_selection import (
+    draw_clients,
+    let_rest,
+    phase_of,
+    select_client,
+    set_state,
+)
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state import AttemptRecord, StateError
@@ -24,7 +29,6 @@ from fedlm.fl_core.deployment.state.tables import (
     AGGREGATORS,
     CLIENTS,
     PARTIAL_SUMS,
-    PARTICIPATIONS,
     PIECES,
     RUNS,
     SELECTIONS,
@@ -75,7 +79,7 @@ class SharedRounds:
     def open(self, shared: SharedRound) -> None:
         """Let aggregators take part in a round."""
         with self._database.writing() as connection:
-            if _phase(connection, shared.token) is None:
+            if phase_of(connection, shared.token) is None:
                 connection.execute(sql.insert(SHARED_ROUNDS).values(**shared._asdict()))
 
     def advance(self, token: str, phase: Phase, seconds_left: float, passed: float = 0.0) -> None:
@@ -93,7 +97,7 @@ class SharedRounds:
         delivered = sql.select(PARTIAL_SUMS.c.aggregator).where(PARTIAL_SUMS.c.token == token)
         beats = sql.select(AGGREGATORS.c.name, AGGREGATORS.c.beats).where(~AGGREGATORS.c.lost)
         with self._database.reading() as connection:
-            phase = _phase(connection, token)
+            phase = phase_of(connection, token)
             if phase is None:
                 raise StateError(
                     f"{self._database.name}: the round has vanished; is another coordinator at work there?"
@@ -114,25 +118,8 @@ class SharedRounds:
 
         Those that were not drawn stay away for a while, which `rests` draws for each of so many that are about.
         """
-        ours = (SELECTIONS.c.token == token) & (SELECTIONS.c.state == "candidate")
-        query = (
-            sql.select(SELECTIONS.c.client, CLIENTS.c.late_until > SHARED_ROUNDS.c.round_number)
-            .join(CLIENTS, CLIENTS.c.number == SELECTIONS.c.client)
-            .join(SHARED_ROUNDS, SHARED_ROUNDS.c.token == SELECTIONS.c.token)
-            .where(ours)
-        )
         with self._database.writing() as connection:
-            found = connection.execute(query).all()
-            prompt, late = ([one for one, is_late in found if is_late == wanted] for wanted in (False, True))
-            active, most = _active(connection, token), connection.scalar(_most(token)) or 0
-            chosen = rules.draw(prompt, late, active, most)
-            select = sql.update(SELECTIONS).where(ours, SELECTIONS.c.client == sql.bindparam("which"))
-            if chosen:
-                connection.execute(select.values(state="selected"), [{"which": client} for client in chosen])
-            connection.execute(sql.delete(SELECTIONS).where(ours))
-            _let_rest(connection, {one for one, _ in found}.difference(chosen), rests)
-            phase = "reporting" if active + len(chosen) >= most else "selecting"
-            connection.execute(sql.update(SHARED_ROUNDS).where(SHARED_ROUNDS.c.token == token).values(phase=phase))
+            draw_clients(connection, token, rules, rests)
 
     def let_in(self, token: str, most: int, phase: Phase) -> None:
         """Draw or select clients again, until so many are selected that have not declined or been refused."""
@@ -177,7 +164,7 @@ class SharedRounds:
         selected = sql.select(SELECTIONS.c.client).where(ours)
         with self._database.writing() as connection:
             write_attempt(connection, attempt, participants, silent)
-            _let_rest(connection, set(connection.scalars(selected)), rests)
+            let_rest(connection, set(connection.scalars(selected)), rests)
             _clear(connection)
 
     def end_run(self) -> None:
@@ -237,40 +224,8 @@ class SharedRounds:
         A client that was selected before, and has not answered, is told the same again; so is one whose report was
         lost.
         """
-        ours = SELECTIONS.c.token == token
-        known = sql.select(SELECTIONS.c.state).where(ours, SELECTIONS.c.client == client)
         with self._database.writing() as connection:
-            shared = connection.execute(sql.select(SHARED_ROUNDS).where(SHARED_ROUNDS.c.token == token)).first()
-            if shared is None or shared.phase == "closed":
-                return Selection(False)
-            state = connection.scalar(known)
-            if state == "selected":
-                return Selection(True)
-            if state == "candidate":
-                return Selection(False, drawn_later=True)
-            # Those that took part are counted only once there is no candidate: a check-in costs the same however many
-            # there were before.
-            gathering = shared.phase == "gathering"
-            active = 0 if gathering or shared.phase == "reporting" else _active(connection, token)
-            full = shared.phase == "reporting" or active >= shared.to_select
-            # Who was drawn before and has lost the report needs no other draw to send it again.
-            if (full and not gathering) or state not in ((None,) if gathering else (None, "lost")):
-                return Selection(False)
-            rest = _rounds_to_rest(connection, client, shared, saved_every)
-            if rest != 0:
-                return Selection(False, rest)
-            if gathering:
-                _set_state(connection, token, client, False, state="candidate")
-                return Selection(False, drawn_later=True)
-            late = sql.select(CLIENTS.c.late_until).where(CLIENTS.c.number == client)
-            if active >= shared.minimum and (connection.scalar(late) or 0) > shared.round_number:
-                return Selection(False)
-            values = {"state": "selected", "aggregator": None, "upload_id": None}
-            _set_state(connection, token, client, state is not None, **values)
-            if active + 1 >= shared.to_select:
-                full_now = sql.update(SHARED_ROUNDS).where(SHARED_ROUNDS.c.token == token).values(phase="reporting")
-                connection.execute(full_now)
-            return Selection(True)
+            return select_client(connection, token, client, saved_every)
 
     def takes_part(self, token: str, client: int) -> bool:
         """Say whether a client was selected, by whichever aggregator."""
@@ -292,7 +247,7 @@ class SharedRounds:
         alive = sql.select(AGGREGATORS.c.name).where(AGGREGATORS.c.name == aggregator, ~AGGREGATORS.c.lost)
         with self._database.writing() as connection:
             found = connection.execute(sql.select(SELECTIONS).where(ours)).first()
-            if _phase(connection, token) in (None, "closed") or found is None or connection.scalar(alive) is None:
+            if phase_of(connection, token) in (None, "closed") or found is None or connection.scalar(alive) is None:
                 return "late"
             if connection.scalar(_sum_of(token, aggregator)) is not None:
                 return "late"
@@ -300,7 +255,7 @@ class SharedRounds:
                 return "mine" if found.aggregator == aggregator else "elsewhere"
             if found.state not in ("selected", "lost"):
                 return "answered"
-            _set_state(connection, token, client, True, state="claimed", aggregator=aggregator, upload_id=upload_id)
+            set_state(connection, token, client, True, state="claimed", aggregator=aggregator, upload_id=upload_id)
             return "taken"
 
     def settle(self, token: str, states: Mapping[int, str], aggregator: str) -> None:
@@ -335,7 +290,7 @@ class SharedRounds:
         there = _sum_of(partial.token, partial.aggregator)
         lost = sql.select(AGGREGATORS.c.lost).where(AGGREGATORS.c.name == partial.aggregator)
         with self._database.writing() as connection:
-            phase = _phase(connection, partial.token)
+            phase = phase_of(connection, partial.token)
             if phase is None or (phase != "closed" and not leaving) or connection.scalar(lost):
                 return False
             if connection.scalar(there) is not None:
@@ -347,57 +302,15 @@ class SharedRounds:
                     "its sum; the sum is not used"
                 )
             for client in claimed.difference(clients):
-                _set_state(connection, partial.token, client, True, state="lost")
+                set_state(connection, partial.token, client, True, state="lost")
             connection.execute(sql.insert(PARTIAL_SUMS).values(**partial._asdict()))
             return True
-
-
-def _phase(connection: Connection, token: str) -> Phase | None:
-    return connection.scalar(sql.select(SHARED_ROUNDS.c.phase).where(SHARED_ROUNDS.c.token == token))
 
 
 def _sum_of(token: str, aggregator: str) -> sql.Select:
     """Make the query of whether an aggregator has handed over its sum."""
     ours = (PARTIAL_SUMS.c.token == token) & (PARTIAL_SUMS.c.aggregator == aggregator)
     return sql.select(PARTIAL_SUMS.c.token).where(ours)
-
-
-def _most(token: str) -> sql.Select:
-    """Make the query of how many clients may be selected that have not declined or been refused."""
-    return sql.select(SHARED_ROUNDS.c.to_select).where(SHARED_ROUNDS.c.token == token)
-
-
-def _let_rest(connection: Connection, clients: Iterable[int], rests: Callable[[int], float]) -> None:
-    """Let clients stay away from now on, each for as long as `rests` says where so many are about."""
-    clock = connection.scalar(sql.select(sql.func.max(RUNS.c.clock))) or 0.0
-    about = sql.select(sql.func.count()).where(CLIENTS.c.last_seen >= time.time() - DAY_SECONDS)
-    population = connection.scalar(about) or 0
-    update = sql.update(CLIENTS).where(CLIENTS.c.number == sql.bindparam("which"))
-    if rows := [{"which": client, "until": clock + rests(population)} for client in clients]:
-        connection.execute(update.values(rests_until=sql.bindparam("until")), rows)
-
-
-def _active(connection: Connection, token: str) -> int:
-    """Count the selected clients that have not declined or been refused, and whose reports are not lost."""
-    active = SELECTIONS.c.state.in_(("selected", "claimed"))
-    return connection.scalar(sql.select(sql.func.count()).where(SELECTIONS.c.token == token, active)) or 0
-
-
-def _set_state(connection: Connection, token: str, client: int, known: bool, **values: object) -> None:
-    ours = (SELECTIONS.c.token == token) & (SELECTIONS.c.client == client)
-    if known:
-        connection.execute(sql.update(SELECTIONS).where(ours).values(**values))
-    else:
-        connection.execute(sql.insert(SELECTIONS).values(token=token, client=client, **values))
-
-
-def _rounds_to_rest(connection: Connection, client: int, shared: sql.Row, saved_every: int) -> int | None:
-    rounds = PARTICIPATIONS.c.round_number
-    taken = sql.select(sql.func.max(rounds), sql.func.count()).where(PARTICIPATIONS.c.client == client)
-    last, count = connection.execute(taken).one()
-    if shared.max_participations is not None and count >= shared.max_participations:
-        return final_rest(last, shared.round_number, saved_every)
-    return 0 if last is None else max(0, last + shared.min_separation - shared.round_number)
 
 
 def _clear(connection: Connection) -> None:

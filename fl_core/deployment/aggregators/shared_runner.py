@@ -155,7 +155,7 @@ class SharedCohortRunner:
 
     def _until_over(self, token: str, round_number: int) -> tuple[float, set[int]]:
         """Wait for a round's end; returns when its first client was selected, and who should have answered by then and
-        had not; see `fedlm.fl_core.deployment.server.local_rounds.LocalCollection.silent`."""
+        had not; see `fedlm.fl_core.deployment.server.local_collection.LocalCollection.silent`."""
         rules, opened = self._rules, time.monotonic()
         phase: Phase
         advanced, gathered, first, selection_ends, replaced = opened, math.inf, math.inf, math.inf, False

@@ -254,7 +254,7 @@ def _training_of(
             vocabulary=about.get(ORIGIN_FIELD),
         )
         return phase, recorded_ancestry(about)
-    from fedlm.fl_core.privacy.statement import training_in
+    from fedlm.fl_core.privacy.joint_statement import training_in
 
     released = [one for one in ledger.releases if one.rounds == reached.rounds]
     if not released or released[-1].parameters != reached.sha256:

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.models.special_tokens import OOV_ID
-from fedlm.simulations.data.store.token_store import ClientSplit, TokenStore
+from fedlm.simulations.data.store.client_split import ClientSplit
+from fedlm.simulations.data.store.token_store import TokenStore
 
 TRUNCATION_LENGTH = 20
 TRUNCATION_LENGTHS = (10, 20, 30, 50)

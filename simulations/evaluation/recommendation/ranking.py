@@ -16,7 +16,7 @@ from fedlm.models.base import Model, Params
 from fedlm.models.decoding import decoder_of
 from fedlm.models.special_tokens import OOV_ID, PAD_ID
 from fedlm.simulations.data.federated_data import rows_per_device
-from fedlm.simulations.data.store.token_store import ClientSplit
+from fedlm.simulations.data.store.client_split import ClientSplit
 from fedlm.simulations.evaluation.recommendation.metrics import Places
 
 FIRST_ITEM = OOV_ID + 1

@@ -18,8 +18,9 @@ from fedlm.fl_core.atomic_files import disk_errors, sync_to_disk, write_atomical
 from fedlm.fl_core.errors import DataError
 from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.models.special_tokens import SpecialTokens
+from fedlm.simulations.data.store.client_split import ClientSplit
 from fedlm.simulations.data.store.format import token_dtype
-from fedlm.simulations.data.store.token_store import ClientSplit, TokenStore
+from fedlm.simulations.data.store.token_store import TokenStore
 
 _LAYOUT = 2  # of the files; those of another release are not read
 _WAIT_SECONDS = 24 * 3600.0

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.joint_statement import state_together, training_in
 from fedlm.fl_core.privacy.origins.ancestry import Phase, as_records
 from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
 from fedlm.fl_core.privacy.participation import BoundedParticipation
@@ -14,7 +15,7 @@ from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.promise.relevance_spending import plan_relevance
 from fedlm.fl_core.privacy.promise.spending import calibrate_total
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release
-from fedlm.fl_core.privacy.statement import state_plan, state_together, training_in
+from fedlm.fl_core.privacy.statement import state_plan
 
 DELTA = 1e-5
 PLAN = PrivacyPlan("gaussian", 3, 5.0, BoundedParticipation(None, 1))

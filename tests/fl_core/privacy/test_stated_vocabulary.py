@@ -6,6 +6,7 @@ import math
 import pytest
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.joint_statement import state_together, training_in
 from fedlm.fl_core.privacy.origins.ancestry import Phase
 from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN, VocabularyOrigin, origin_of_import
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
@@ -15,7 +16,7 @@ from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.promise.spending import calibrate_total
 from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release
-from fedlm.fl_core.privacy.statement import state_plan, state_together, training_in
+from fedlm.fl_core.privacy.statement import state_plan
 
 DELTA = 1e-5
 FEDERATED = PrivacyPlan("gaussian", 3, 5.0, BoundedParticipation(None, 1))

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.joint_statement import state_together, training_in
 from fedlm.fl_core.privacy.origins.ancestry import Phase, recorded_ancestry, training_behind
 from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
@@ -16,7 +17,7 @@ from fedlm.fl_core.privacy.promise.guarantee import account, gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import DOCUMENT_CLIENT, PrivacyPlan
 from fedlm.fl_core.privacy.promise.spending import calibrate_total
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release
-from fedlm.fl_core.privacy.statement import state, state_plan, state_together, training_in
+from fedlm.fl_core.privacy.statement import state, state_plan
 
 DELTA = 1e-6
 FEDERATED = PrivacyPlan("gaussian", 3, 5.0, BoundedParticipation(None, 1))

@@ -10,6 +10,7 @@ import pytest
 
 from fedlm.commands.data import COMMAND
 from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.privacy.joint_statement import state_together
 from fedlm.fl_core.privacy.origins.private_words import COUNT_NORM, word_weight
 from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.privacy.participation import BoundedParticipation
@@ -17,11 +18,11 @@ from fedlm.fl_core.privacy.promise.guarantee import account, gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release
-from fedlm.fl_core.privacy.statement import state_together
 from fedlm.models.special_tokens import OOV_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
+from fedlm.simulations.data.group_encoding import GroupedText, count_contributions
 from fedlm.simulations.data.grouping import NUM_GROUPS, write_run
-from fedlm.simulations.data.importing import ImportSettings, _count_contributions, _GroupedText, import_text
+from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.in_memory import InMemoryText
 from fedlm.simulations.data.splits import SplitRule, split_of
 from fedlm.simulations.data.store.format import read_header
@@ -102,8 +103,8 @@ def counted(folder, found, settings):
     write_run(folder / "run-0.arrow", found, SkippedCounts())
     named = {text.split for text in found if text.split}
     rule = SplitRule.of_source(named, settings.resplit, settings.seed)
-    grouped = _GroupedText([folder / "run-0.arrow"], settings, rule, words_are_separated=False)
-    return _count_contributions(grouped, range(NUM_GROUPS))
+    grouped = GroupedText([folder / "run-0.arrow"], settings, rule, words_are_separated=False)
+    return count_contributions(grouped, range(NUM_GROUPS))
 
 
 def with_splits():

@@ -11,7 +11,8 @@ from typing import Any
 from jax.extend.mlir import ir
 
 from fedlm.fl_core.deployment.plans.litert.graph import Graph, Tensor
-from fedlm.fl_core.deployment.plans.litert.operations import OPERATIONS, known_number, refusal
+from fedlm.fl_core.deployment.plans.litert.operations import OPERATIONS
+from fedlm.fl_core.deployment.plans.litert.reading import known_number, refusal
 from fedlm.fl_core.deployment.plans.litert.values import AnyValue, Value, Values
 
 _MOST_TURNS = 1 << 12

@@ -12,21 +12,21 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from fedlm.fl_core.deployment.plans.litert import words
+from fedlm.fl_core.deployment.plans.litert.indexing import gather, scatter
+from fedlm.fl_core.deployment.plans.litert.reading import (
+    dtype_of,
+    integer_of,
+    integers_of,
+    known_number,
+    name_of,
+    only_operation,
+    refusal,
+    shape_of,
+)
 from fedlm.fl_core.deployment.plans.litert.values import MOST_FOLDED, AnyValue, Value, Values
-from fedlm.fl_core.errors import ConfigurationError
 
 Operation = Callable[[Values, Any, list[AnyValue]], AnyValue]
 
-_TYPES = {
-    "f32": "float32",
-    "i1": "bool",
-    "i32": "int32",
-    "i64": "int64",
-    "ui8": "uint8",
-    "ui16": "uint16",
-    "ui32": "uint32",
-    "ui64": "uint64",
-}
 _ELEMENTWISE: dict[str, tuple[str, Callable[..., np.ndarray]]] = {
     "abs": ("ABS", np.abs),
     "add": ("ADD", np.add),
@@ -79,36 +79,21 @@ _REDUCTIONS: dict[str, tuple[str, float]] = {
 }
 
 
-def refusal(name: str, why: str) -> ConfigurationError:
-    """Say why a program cannot be a model of LiteRT."""
-    return ConfigurationError(
-        f"LiteRT has no built-in operation for {name} of StableHLO here: it {why}; choose another model, client "
-        "algorithm, compression or precision, or clients that have the model"
-    )
-
-
-def known_number(value: AnyValue) -> float | None:
-    """Return the number that all entries of a value are, where that is known."""
-    if not isinstance(value, Value) or value.tensor.data is None or value.tensor.data.size != 1:
-        return None
-    return value.tensor.data.item()
-
-
 def _elementwise(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
-    if _dtype(operation) == "uint32" and _name(operation) in _SUMS_OF_WORDS:
-        return _SUMS_OF_WORDS[_name(operation)](values, *operands)
-    name, compute = _ELEMENTWISE[_name(operation)]
+    if dtype_of(operation) == "uint32" and name_of(operation) in _SUMS_OF_WORDS:
+        return _SUMS_OF_WORDS[name_of(operation)](values, *operands)
+    name, compute = _ELEMENTWISE[name_of(operation)]
     return values.elementwise(name, compute, *operands)
 
 
 def _logical(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
-    if _dtype(operation) == "bool":
-        name, compute = _LOGICAL[_name(operation)]
+    if dtype_of(operation) == "bool":
+        name, compute = _LOGICAL[name_of(operation)]
         return values.elementwise(name, compute, *operands)
-    combine = _BITS_OF_WORDS.get(_name(operation)) if _dtype(operation) == "uint32" else None
+    combine = _BITS_OF_WORDS.get(name_of(operation)) if dtype_of(operation) == "uint32" else None
     made = combine and combine(values, *operands)
     if made is None:
-        raise refusal(_name(operation), f"is of {_dtype(operation)}, and depends on data")
+        raise refusal(name_of(operation), f"is of {dtype_of(operation)}, and depends on data")
     return made
 
 
@@ -116,11 +101,11 @@ def _shift(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue
     value, places = map(values.joined, operands)
     number = known_number(places)
     if value.known and places.known:
-        shift = np.left_shift if _name(operation) == "shift_left" else np.right_shift
+        shift = np.left_shift if name_of(operation) == "shift_left" else np.right_shift
         return values.elementwise("", shift, value, places)
-    if _dtype(operation) != "uint32" or number is None:
-        raise refusal(_name(operation), f"is of {_dtype(operation)}, or by as many places as data says")
-    shifted = words.shifted_left if _name(operation) == "shift_left" else words.shifted_right
+    if dtype_of(operation) != "uint32" or number is None:
+        raise refusal(name_of(operation), f"is of {dtype_of(operation)}, or by as many places as data says")
+    shifted = words.shifted_left if name_of(operation) == "shift_left" else words.shifted_right
     return shifted(values, value, int(number))
 
 
@@ -145,7 +130,7 @@ def _is_finite(values: Values, operation: Any, operands: list[AnyValue]) -> AnyV
 
 
 def _convert(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
-    return _cast(values, operands[0], _dtype(operation))
+    return _cast(values, operands[0], dtype_of(operation))
 
 
 def _cast(values: Values, operand: AnyValue, dtype: str) -> Value:
@@ -156,7 +141,7 @@ def _cast(values: Values, operand: AnyValue, dtype: str) -> Value:
 
 
 def _constant(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
-    dtype, shape = _dtype(operation), _shape(operation)
+    dtype, shape = dtype_of(operation), shape_of(operation)
     attribute: Any = ir.DenseElementsAttr(operation.attributes["value"])
     if attribute.is_splat:
         return values.constant(np.broadcast_to(np.asarray(attribute.get_splat_value().value, dtype), shape))
@@ -164,8 +149,8 @@ def _constant(values: Values, operation: Any, operands: list[AnyValue]) -> AnyVa
 
 
 def _iota(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
-    shape, axis = _shape(operation), _integer(operation, "iota_dimension")
-    length, dtype = shape[axis], _dtype(operation)
+    shape, axis = shape_of(operation), integer_of(operation, "iota_dimension")
+    length, dtype = shape[axis], dtype_of(operation)
     if length <= MOST_FOLDED:
         return values.broadcast(values.constant(np.arange(length).astype(dtype)), [axis], shape)
     ends = (values.graph.constant(np.int32(number)) for number in (0, length, 1))
@@ -174,41 +159,41 @@ def _iota(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
 
 
 def _broadcast(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
-    return values.broadcast(operands[0], _integers(operation, "broadcast_dimensions"), _shape(operation))
+    return values.broadcast(operands[0], integers_of(operation, "broadcast_dimensions"), shape_of(operation))
 
 
 def _reshape(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
-    return values.reshape(operands[0], _shape(operation))
+    return values.reshape(operands[0], shape_of(operation))
 
 
 def _transpose(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
-    return values.transpose(operands[0], _integers(operation, "permutation"))
+    return values.transpose(operands[0], integers_of(operation, "permutation"))
 
 
 def _concatenate(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
-    return values.concatenate(operands, _integer(operation, "dimension"))
+    return values.concatenate(operands, integer_of(operation, "dimension"))
 
 
 def _pad(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
     names = ("edge_padding_low", "edge_padding_high", "interior_padding")
-    low, high, inside = (_integers(operation, name) for name in names)
+    low, high, inside = (integers_of(operation, name) for name in names)
     if min(*low, *high) < 0 or any(inside):
         raise refusal("pad", "cuts, or lies between entries")
     value, padding = map(values.joined, operands)
     around = values.graph.constant(np.stack([low, high], axis=1).astype(np.int32))
     tensor = values.graph.add(
-        "PADV2", values.whole(value), around, values.whole(padding), shape=_shape(operation), dtype=value.dtype
+        "PADV2", values.whole(value), around, values.whole(padding), shape=shape_of(operation), dtype=value.dtype
     )
     return Value(tensor, tensor.shape)
 
 
 def _slice(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
-    places = (_integers(operation, name) for name in ("start_indices", "limit_indices", "strides"))
+    places = (integers_of(operation, name) for name in ("start_indices", "limit_indices", "strides"))
     return values.slice(operands[0], *places)
 
 
 def _dynamic_slice(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
-    value, sizes = operands[0], _integers(operation, "slice_sizes")
+    value, sizes = operands[0], integers_of(operation, "slice_sizes")
     starts = _starts(operation, operands[1:], value.shape, sizes)
     limits = [start + size for start, size in zip(starts, sizes, strict=True)]
     return values.slice(value, starts, limits, [1] * len(sizes))
@@ -224,18 +209,18 @@ def _starts(operation: Any, places: list[AnyValue], shape: Sequence[int], sizes:
     for place, length, size in zip(places, shape, sizes, strict=True):
         start = known_number(place)
         if start is None:
-            raise refusal(_name(operation), "begins where data says")
+            raise refusal(name_of(operation), "begins where data says")
         starts.append(min(max(int(start), 0), length - size))
     return starts
 
 
 def _reduce(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
     value, start = map(values.joined, operands)
-    applied = _only_operation(operation)
-    dtype, shape = _dtype(operation), _shape(operation)
+    applied = only_operation(operation)
+    dtype, shape = dtype_of(operation), shape_of(operation)
     if applied not in _REDUCTIONS or (applied in ("and", "or")) != (dtype == "bool"):
         raise refusal("reduce", f"applies {applied or 'several operations'} to {dtype}")
-    axes = _integers(operation, "dimensions")
+    axes = integers_of(operation, "dimensions")
     name, begins = _REDUCTIONS[applied]
     if all(value.shape[axis] == 1 for axis in axes):
         reduced = values.reshape(value, shape)
@@ -277,11 +262,11 @@ def _dot_general(values: Values, operation: Any, operands: list[AnyValue]) -> An
         values.whole(x),
         values.whole(y),
         shape=(*x.shape[:-2], rows, columns),
-        dtype=_dtype(operation),
+        dtype=dtype_of(operation),
         adjX=False,
         adjY=y_turned,
     )
-    return values.reshape(Value(tensor, tensor.shape), _shape(operation))
+    return values.reshape(Value(tensor, tensor.shape), shape_of(operation))
 
 
 def _matrices(
@@ -309,150 +294,6 @@ def _matrices(
     return values.reshape(values.transpose(value, order), shape), length, is_turned
 
 
-def _gather(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
-    numbers = stablehlo.GatherDimensionNumbers(operation.attributes["dimension_numbers"])
-    operand, indices = map(values.joined, operands)
-    axes, batch = list(numbers.start_index_map), list(numbers.operand_batching_dims)
-    others = [axis for axis in range(len(operand.shape)) if axis not in (*axes, *batch)]
-    sizes = _integers(operation, "slice_sizes")
-    if any(sizes[axis] != 1 for axis in axes) or any(sizes[axis] != operand.shape[axis] for axis in others):
-        raise refusal("gather", "takes parts of an array that begin where data says")
-    if len(axes) != 1 and batch:
-        raise refusal("gather", "has batches and several indices")
-    places, left = _indices(values, indices, list(numbers.start_indices_batching_dims), numbers.index_vector_dim)
-    most = values.constant(np.array([operand.shape[axis] - 1 for axis in axes], np.int32))
-    most = values.broadcast(most, [len(places.shape) - 1], places.shape)
-    places = values.elementwise("MINIMUM", np.minimum, most, places)
-    places = values.elementwise("MAXIMUM", np.maximum, values.filled(0, places), places)
-    operand = values.transpose(operand, [*batch, *axes, *others])
-    outer, inner = places.shape[:-1], tuple(operand.shape[len(batch) + len(axes) :])
-    if len(axes) == 1:
-        # Indices that are the same for all batches are not taken for LiteRT's.
-        name, options = "GATHER", {"axis": len(batch), "batchDims": len(batch)}
-        places = values.reshape(places, outer)
-    else:
-        name, options = "GATHER_ND", {}
-    tensor = values.graph.add(
-        name, values.whole(operand), values.whole(places), shape=outer + inner, dtype=operand.dtype, **options
-    )
-    # Where each axis of the result comes from: the indices, but for those that parts of the operand have.
-    offset = list(numbers.offset_dims)
-    kept = [axis for axis in range(len(operand.shape)) if axis not in (*numbers.collapsed_slice_dims, *batch)]
-    windows = dict(zip(offset, kept, strict=True))
-    shape = _shape(operation)
-    outer_axes = iter(left)
-    order = []
-    for axis in range(len(shape)):
-        if axis not in windows:
-            order.append(next(outer_axes))
-        elif windows[axis] in others:
-            order.append(len(outer) + others.index(windows[axis]))
-    return values.reshape(values.transpose(Value(tensor, tensor.shape), order), shape)
-
-
-def _indices(values: Values, indices: Value, batch: list[int], vector: int) -> tuple[Value, list[int]]:
-    """Lay out indices for LiteRT.
-
-    Args:
-      values: to make them with.
-      indices: int32.
-      batch: their axes of batches.
-      vector: the axis along which the parts of an index lie, or none of them where an index is one number.
-
-    Returns:
-      Indices with batches first and their parts last; the place in it of each axis but that of parts, in its order.
-    """
-    if vector == len(indices.shape):
-        indices = values.reshape(indices, (*indices.shape, 1))
-    axes = [axis for axis in range(len(indices.shape)) if axis != vector]
-    order = [*batch, *(axis for axis in axes if axis not in batch)]
-    return values.transpose(indices, [*order, vector]), [order.index(axis) for axis in axes]
-
-
-def _scatter(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
-    if len(operands) != 3 or _only_operation(operation) != "add":
-        raise refusal("scatter", "does something else than to add")
-    numbers = stablehlo.ScatterDimensionNumbers(operation.attributes["scatter_dimension_numbers"])
-    operand, indices, updates = map(values.joined, operands)
-    axes, windows = list(numbers.scattered_dims_to_operand_dims), list(numbers.update_window_dims)
-    others = [axis for axis in range(len(operand.shape)) if axis not in axes]
-    whole = [updates.shape[axis] for axis in windows] == [operand.shape[axis] for axis in others]
-    if list(numbers.input_batching_dims) or sorted(numbers.inserted_window_dims) != sorted(axes) or not whole:
-        raise refusal("scatter", "has batches, or adds to parts that begin where data says")
-    places, _ = _indices(values, indices, [], numbers.index_vector_dim)
-    rest = [axis for axis in range(len(updates.shape)) if axis not in windows]
-    updates = values.transpose(updates, [*rest, *windows])
-    most = values.constant(np.array([operand.shape[axis] - 1 for axis in axes], np.int32))
-    most = values.broadcast(most, [len(places.shape) - 1], places.shape)
-    inside = values.elementwise("MINIMUM", np.minimum, most, places)
-    inside = values.elementwise("MAXIMUM", np.maximum, values.filled(0, inside), inside)
-    is_inside = values.elementwise("EQUAL", np.equal, inside, places, dtype="bool")
-    outer = places.shape[:-1]
-    if len(axes) == 1:
-        is_inside = values.reshape(is_inside, outer)
-    else:
-        tensor = values.graph.add(
-            "REDUCE_ALL",
-            values.whole(is_inside),
-            values.integers([len(outer)]),
-            shape=outer,
-            dtype="bool",
-            keepDims=False,
-        )
-        is_inside = Value(tensor, outer)
-    is_inside = values.broadcast(is_inside, range(len(outer)), updates.shape)
-    updates = values.elementwise("SELECT_V2", np.where, is_inside, updates, values.filled(0, updates))
-    shape = tuple(operand.shape[axis] for axis in (*axes, *others))
-    added = values.graph.add(
-        "SCATTER_ND",
-        values.whole(inside),
-        values.whole(updates),
-        values.integers(shape),
-        shape=shape,
-        dtype=operand.dtype,
-    )
-    back = [(*axes, *others).index(axis) for axis in range(len(shape))]
-    total = values.transpose(Value(added, shape), back)
-    if known_number(operand) == 0:
-        return total
-    return values.elementwise("ADD", np.add, operand, total)
-
-
-def _name(operation: Any) -> str:
-    return operation.name.removeprefix("stablehlo.")
-
-
-def _type(operation: Any) -> ir.RankedTensorType:
-    return ir.RankedTensorType(operation.results[0].type)
-
-
-def _shape(operation: Any) -> tuple[int, ...]:
-    return tuple(_type(operation).shape)
-
-
-def _dtype(operation: Any) -> str:
-    element = str(_type(operation).element_type)
-    if element not in _TYPES:
-        raise refusal(_name(operation), f"has values of the type {element}")
-    return _TYPES[element]
-
-
-def _integers(operation: Any, name: str) -> list[int]:
-    return list(ir.DenseI64ArrayAttr(operation.attributes[name]))
-
-
-def _integer(operation: Any, name: str) -> int:
-    return ir.IntegerAttr(operation.attributes[name]).value
-
-
-def _only_operation(operation: Any) -> str:
-    """Name the operation that a region applies to its arguments; nothing where it does more."""
-    body = list(operation.regions[0].blocks[0].operations)
-    if len(body) != 2 or list(body[0].operands) != list(operation.regions[0].blocks[0].arguments):
-        return ""
-    return _name(body[0])
-
-
 OPERATIONS: dict[str, Operation] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
     **dict.fromkeys(_LOGICAL, _logical),
@@ -465,13 +306,13 @@ OPERATIONS: dict[str, Operation] = {
     "dot_general": _dot_general,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
-    "gather": _gather,
+    "gather": gather,
     "iota": _iota,
     "is_finite": _is_finite,
     "pad": _pad,
     "reduce": _reduce,
     "reshape": _reshape,
-    "scatter": _scatter,
+    "scatter": scatter,
     "select": _select,
     "shift_left": _shift,
     "shift_right_logical": _shift,

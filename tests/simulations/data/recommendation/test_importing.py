@@ -12,7 +12,8 @@ from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.models.special_tokens import BOS_ID, OOV_ID, PAD_ID
 from fedlm.simulations.data.federated_data import StoredData, evaluation_batches, evaluation_order, evaluation_owners
 from fedlm.simulations.data.grouping import client_digest
-from fedlm.simulations.data.recommendation.importing import RecommendationSettings, import_recommendation
+from fedlm.simulations.data.recommendation.importing import import_recommendation
+from fedlm.simulations.data.recommendation.settings import RecommendationSettings
 from fedlm.simulations.data.sources.interactions import Interactions
 from fedlm.simulations.data.splits import SPLITS, split_of
 from fedlm.simulations.data.store.token_store import TokenStore

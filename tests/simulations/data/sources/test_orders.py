@@ -11,7 +11,8 @@ from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.grouping import NUM_GROUPS, read_clients, write_run
 from fedlm.simulations.data.importing import import_text
-from fedlm.simulations.data.recommendation.importing import RecommendationSettings, import_recommendation
+from fedlm.simulations.data.recommendation.importing import import_recommendation
+from fedlm.simulations.data.recommendation.settings import RecommendationSettings
 from fedlm.simulations.data.sources.interactions import Interactions
 from fedlm.simulations.data.sources.tables.jsonl import JsonLines
 from fedlm.simulations.data.sources.tables.parquet import ParquetTables

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlm.fl_core.errors import DataError
-from fedlm.simulations.data import importing
+from fedlm.simulations.data import group_encoding
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.tables.byte_parts import BytePart
@@ -117,7 +117,7 @@ def test_few_long_documents_are_encoded_at_once_and_that_changes_nothing(tmp_pat
     )
     stores = []
     for name, characters in (("a", 600), ("b", 1 << 20)):
-        monkeypatch.setattr(importing, "ENCODE_CHARACTERS", characters)
+        monkeypatch.setattr(group_encoding, "ENCODE_CHARACTERS", characters)
         store = import_made_up(tmp_path / name, texts)
         stores.append({file.name: file.read_bytes() for file in store.path.iterdir()})
     assert stores[0] == stores[1]

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedlm.simulations.data.recommendation.importing import RecommendationSettings, import_recommendation
+from fedlm.simulations.data.recommendation.importing import import_recommendation
+from fedlm.simulations.data.recommendation.settings import RecommendationSettings
 from fedlm.simulations.data.sources.interactions import Interactions
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.evaluation.recommendation.measuring import RankingSettings, choose_users, score_ranking
