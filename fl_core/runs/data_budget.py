@@ -24,7 +24,6 @@ from fedlm.fl_core.privacy.joint_statement import Joint, compose_trainings
 from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE, Phase, seen_from, with_all_doubts
 from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.origins.vocabulary_origin import origin_of_data
-from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record.record_chain import Record, RecordChain
 
 
@@ -193,7 +192,7 @@ def reservation_of(data: Path, training: Phase, origins: Origins) -> Reservation
 
     Args:
       data: folder of the data set.
-      training: the run, as `planned_training` describes it.
+      training: all that the run plans.
       origins: of what it begins with.
     """
     if not (data / BUDGET_FILE).exists():
@@ -202,19 +201,6 @@ def reservation_of(data: Path, training: Phase, origins: Origins) -> Reservation
     if (relevance := origins.relevance) is not None:
         training = training._replace(relevance=relevance.as_json(), not_private=relevance.not_private)
     return Reservation(DataBudget(data), training, origins.ancestry)
-
-
-def planned_training(command: str, folder: Path, plan: PrivacyPlan, training_data: str | None) -> Phase:
-    """Describe all that a run plans.
-
-    Args:
-      command: of the run.
-      folder: of the run.
-      plan: of the run.
-      training_data: fingerprint of the training data.
-    """
-    training = Phase(command, str(folder.absolute()), plan.rounds, "", training_data, "same")
-    return training._replace(plan=plan.as_json(), generations=[[0, plan.rounds]])
 
 
 def budget_of(data: Path, private: bool) -> DataBudget | None:

@@ -78,11 +78,11 @@ class Run:
           save_every: steps from one checkpoint to the next; there is one after the last step too.
           find_divergence: decides from the rows so far, of which only the last few may be there.
           privacy: what the run promises; it is not private where None.
-          common: what all copies of the folder see; with privacy the budget of its data where None.
+          common: what all copies of the folder see; with privacy what the run reserves from where None.
         """
         self.folder, self._identity, self._steps, self._save_every = folder, identity, steps, save_every
         self._find_divergence, self._privacy = find_divergence, privacy
-        common = privacy.budget if common is None and privacy is not None else common
+        common = privacy.reservation if common is None and privacy is not None else common
         forks_matter = privacy is not None or common is not None
         self._lineage = Lineage(folder.directory, common) if forks_matter else None
         self._releases: PrivateReleases | None = None

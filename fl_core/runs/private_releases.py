@@ -2,21 +2,26 @@
 
 import hmac
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.privacy.origins.ancestry import Phase
 from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE, PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.record.participation_record import ParticipationRecord
-from fedlm.fl_core.privacy.record.releases import Releases
+from fedlm.fl_core.privacy.record.releases import Budget, Releases
 from fedlm.fl_core.privacy.record.standing import Standing
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.privacy.statement import state, state_plan
 from fedlm.fl_core.processes import gather, is_first, together
-from fedlm.fl_core.runs.data_budget import Reservation
 from fedlm.fl_core.runs.files.checkpoints import parameters_digest
+from fedlm.fl_core.runs.lineage import CommonPlace
 from fedlm.fl_core.runs.run_folder import RunFolder
+
+
+class Reservation(Budget, CommonPlace, Protocol):
+    """From which a run reserves what it may spend, and in which its copies see each other."""
 
 
 class PrivacyTerms(NamedTuple):
@@ -29,7 +34,7 @@ class PrivacyTerms(NamedTuple):
     repeatable: bool = True  # whether rounds that are run again with the same noise come to the same sums
     # of who takes part; None where nothing bounds how often, or something else knows. Only in the first process
     participation: ParticipationRecord | None = None
-    budget: Reservation | None = None  # of the data set, from which the run reserves what it may spend
+    reservation: Reservation | None = None  # of all that the run may spend; None where nothing is reserved
 
 
 class PrivateReleases:
@@ -40,7 +45,7 @@ class PrivateReleases:
         self._terms, self._folder, self._like = terms, folder, like
         seed = terms.noise_seed
         new_secret = None if seed is None else lambda generation: _repeatable_secret(seed, generation)
-        self._releases = Releases(folder.directory / PRIVACY_FOLDER, new_secret, terms.repeatable, terms.budget)
+        self._releases = Releases(folder.directory / PRIVACY_FOLDER, new_secret, terms.repeatable, terms.reservation)
         self.ledger = self._releases.ledger
         self._cached: dict[int, Any] = {}
 
@@ -117,6 +122,19 @@ def begun_run(folder: RunFolder) -> BegunRun | None:
     """Read what a run that was begun before has promised; all processes call it, and get that of the first. Returns
     None where no private run was begun there."""
     return _begun(gather(together(lambda: _begun_in(folder.directory) if is_first() else None))[0])
+
+
+def planned_training(command: str, folder: Path, plan: PrivacyPlan, training_data: str | None) -> Phase:
+    """Describe all that a run plans.
+
+    Args:
+      command: of the run.
+      folder: of the run.
+      plan: of the run.
+      training_data: fingerprint of the training data.
+    """
+    training = Phase(command, str(folder.absolute()), plan.rounds, "", training_data, "same")
+    return training._replace(plan=plan.as_json(), generations=[[0, plan.rounds]])
 
 
 def begun_in(directory: Path) -> BegunRun | None:

@@ -11,7 +11,7 @@ import jax
 from fedlm.fl_core.client_algorithms.interface import check_private, check_usable
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.privacy.accounting.delta import default_delta
-from fedlm.fl_core.privacy.origins.ancestry import Phase, on_other_data
+from fedlm.fl_core.privacy.origins.ancestry import on_other_data
 from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.randomness import device_key
@@ -116,6 +116,22 @@ class _Opened(NamedTuple):
     build: Builder
     capabilities: Capabilities
 
+    def planned(self, noise_ratio: Callable[[], float]) -> "_Opened":
+        """Let capabilities know the noise of the plan."""
+        return self._replace(capabilities=self.capabilities.planned(noise_ratio))
+
+    def built(self) -> Model:
+        """Build the model for the data."""
+        constants = self.capabilities.constants()
+        return self.build(self.store.vocabulary_size, self.store.special_tokens, **constants)
+
+
+class _Clients(NamedTuple):
+    """Who is trained on, and who takes part in which round."""
+
+    data: Any  # see `Training.clients`
+    cohorts: Cohorts
+
 
 def prepare(experiment: Experiment, brought: Sequence[Capability] = (), out: Path | None = None) -> PreparedExperiment:
     """Open an experiment's data and build its model, touching nothing on disk.
@@ -128,36 +144,24 @@ def prepare(experiment: Experiment, brought: Sequence[Capability] = (), out: Pat
       UserError: settings, data or objects do not fit.
     """
     opened = _open(experiment, brought, out)
-    store, splits, capabilities = opened.store, opened.splits, opened.capabilities
-    train, cohorts = _clients(experiment, opened)
-    delta = experiment.privacy.delta or default_delta(len(train.num_examples))
-    privacy = _privacy(experiment, opened, cohorts, delta) if experiment.privacy.is_private else None
-    before = on_other_data(privacy.beside.origins.ancestry, privacy.beside.training_data) if privacy else ()
-    capabilities = capabilities.planned(functools.partial(_noise_ratio, privacy, out))
-    built = opened.build(store.vocabulary_size, store.special_tokens, **capabilities.constants())
+    clients = _clients(experiment, opened)
+    delta = experiment.privacy.delta or default_delta(len(clients.data.num_examples))
+    privacy = _privacy(experiment, opened, clients.cohorts, delta) if experiment.privacy.is_private else None
+    opened = opened.planned(functools.partial(_noise_ratio, privacy, out))
     precision = resolve_precision(experiment.training.precision, jax.default_backend())
-    work, optimization = _work(experiment, built, capabilities, precision)
+    built = opened.built()
     return PreparedExperiment(
-        identity=_identity(experiment, opened, cohorts, capabilities),
+        identity=_identity(experiment, opened, clients.cohorts),
         rounds=experiment.rounds,
         save_every=experiment.checkpoint_every,
         precision=precision,
-        training=Training(
-            work=work,
-            clients=train,
-            cohorts=cohorts,
-            cohort_size=experiment.cohorts.cohort_size,
-            length=experiment.training.length,
-            optimization=optimization,
-            averaging=capabilities.averaging(experiment.training.averaging()),
-            lanes_per_device=experiment.lanes_per_device,
-        ),
-        scoring=Scoring(splits["heldout"], splits["test"], experiment.evaluation),
+        training=_training(experiment, opened, built, clients),
+        scoring=Scoring(opened.splits["heldout"], opened.splits["test"], experiment.evaluation),
         privacy=privacy,
         delta=delta,
         model=_in_precision(built, precision),
-        capabilities=capabilities,
-        find_divergence=_divergence_of(privacy is not None, splits, before),
+        capabilities=opened.capabilities,
+        find_divergence=_divergence_of(opened.splits, privacy),
     )
 
 
@@ -182,18 +186,16 @@ def _open(experiment: Experiment, brought: Sequence[Capability], out: Path | Non
     return _Opened(store, splits, training_data, build, Capabilities.read(CAPABILITIES, opening))
 
 
-def _clients(experiment: Experiment, opened: _Opened) -> tuple[Any, Cohorts]:
-    """Say who is trained on, and who takes part in which round."""
+def _clients(experiment: Experiment, opened: _Opened) -> _Clients:
     train: Any = opened.capabilities.data(opened.splits["train"])
     cohorts = make_cohorts(experiment.cohorts, train, experiment.rounds, experiment.seed)
-    return train, opened.capabilities.cohorts(cohorts, len(train.num_examples))
+    return _Clients(train, opened.capabilities.cohorts(cohorts, len(train.num_examples)))
 
 
-def _work(
-    experiment: Experiment, built: Model, capabilities: Capabilities, precision: Precision
-) -> tuple[ClientWork, FederatedOptimization]:
+def _training(experiment: Experiment, opened: _Opened, built: Model, clients: _Clients) -> Training:
     """Say what clients and server do, with a model."""
-    settings, private = experiment.training, experiment.privacy.is_private
+    settings, private, capabilities = experiment.training, experiment.privacy.is_private, opened.capabilities
+    precision = resolve_precision(settings.precision, jax.default_backend())
     trained = _in_precision(capabilities.trained(_dropping(built, settings.dropout)), precision)
     local = settings.local_training()
     local = capabilities.local(dataclasses.replace(local, draws_dropout=local.draws_dropout or capabilities.drops()))
@@ -202,14 +204,21 @@ def _work(
         check_private(local.algorithm, like)
     check_usable(local.algorithm, like)
     rates = experiment.server_learning_rate, experiment.client_learning_rate
-    optimization = capabilities.optimization(settings.optimization(*rates, experiment.seed))
-    work = ClientWork(
-        model=trained,
-        training=local,
-        compressor=settings.compressor(),
-        rules=settings.aggregation_rules(private),
+    return Training(
+        work=ClientWork(
+            model=trained,
+            training=local,
+            compressor=settings.compressor(),
+            rules=settings.aggregation_rules(private),
+        ),
+        clients=clients.data,
+        cohorts=clients.cohorts,
+        cohort_size=experiment.cohorts.cohort_size,
+        length=settings.length,
+        optimization=capabilities.optimization(settings.optimization(*rates, experiment.seed)),
+        averaging=capabilities.averaging(settings.averaging()),
+        lanes_per_device=experiment.lanes_per_device,
     )
-    return work, optimization
 
 
 def _noise_ratio(privacy: Privacy | None, out: Path | None) -> float:
@@ -223,13 +232,14 @@ def _noise_ratio(privacy: Privacy | None, out: Path | None) -> float:
 
 
 def _divergence_of(
-    private: bool, splits: Mapping[str, Any], before: Sequence[Phase]
+    splits: Mapping[str, Any], privacy: Privacy | None
 ) -> Callable[[list[dict[str, Any]]], Divergence | None]:
     """Say what tells that a run diverged: when a private one ends must follow from what was released alone, not from
-    what clients sent, nor from scores on held-out examples of those who are trained on, here or by trainings on other
-    data `before`, which no noise hides."""
-    if not private:
+    what clients sent, nor from scores on held-out examples of those who are trained on, here or before on other data,
+    which no noise hides."""
+    if privacy is None:
         return find_divergence
+    before = on_other_data(privacy.beside.origins.ancestry, privacy.beside.training_data)
     if not before and set(splits["train"].client_ids).isdisjoint(splits["heldout"].client_ids):
         return find_lost_score
     return lambda rows: None
@@ -258,8 +268,8 @@ def _privacy(experiment: Experiment, opened: _Opened, cohorts: Cohorts, delta: f
     return Privacy(experiment.privacy, rounds, beside, seed)
 
 
-def _identity(experiment: Experiment, opened: _Opened, cohorts: Cohorts, capabilities: Capabilities) -> RunIdentity:
-    store, file = opened.store, cohorts.file
+def _identity(experiment: Experiment, opened: _Opened, cohorts: Cohorts) -> RunIdentity:
+    store, file, capabilities = opened.store, cohorts.file, opened.capabilities
     of_clients = "set of training clients and their text"
     of_cohorts = "content of the file that cohorts are drawn by"
     return RunIdentity(

@@ -143,8 +143,7 @@ def copied(params: Params) -> Params:
 def _privacy(prepared: PreparedExperiment, folder: RunFolder) -> "tuple[PrivateAggregation, PrivacyTerms]":
     # The libraries of privacy take a while to load.
     from fedlm.fl_core.privacy.record.participation_record import PARTICIPATION_FILE, ParticipationRecord
-    from fedlm.fl_core.runs.data_budget import planned_training
-    from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run
+    from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run, planned_training
 
     privacy, record = prepared.privacy, None
     assert privacy is not None
@@ -159,7 +158,7 @@ def _privacy(prepared: PreparedExperiment, folder: RunFolder) -> "tuple[PrivateA
     origins = privacy.beside.origins if begun is None else begun.origins
     training = planned_training("simulate", folder.directory, plan, privacy.beside.training_data)
     reservation = prepared.capabilities.reservation(training, origins)
-    terms = PrivacyTerms(plan, prepared.delta, privacy.noise_seed, participation=record, budget=reservation)
+    terms = PrivacyTerms(plan, prepared.delta, privacy.noise_seed, participation=record, reservation=reservation)
     return dataclasses.replace(aggregation, plan=plan), terms
 
 

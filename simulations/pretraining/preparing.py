@@ -4,19 +4,22 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from fedlm.fl_core.clipping.methods import Clipping, method_for
+from fedlm.fl_core.composed_settings import path_settings, settings_as_json
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.delta import check_delta, default_delta, large_delta
 from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.private_plan import Beside
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.runs.capabilities.interface import Capabilities, Clipped, Opening
+from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.private_releases import BegunRun, begun_in
+from fedlm.fl_core.runs.round_rows import Divergence
 from fedlm.models.base import Model, Params
 from fedlm.models.layers.dropout import with_dropout
 from fedlm.models.precision import Precision, resolve_precision, with_precision
@@ -68,6 +71,35 @@ class PreparedPretraining(NamedTuple):
         """Give the shapes of the parameters beside which others are trained; none where all are trained."""
         return _frozen_shapes(self.model, self.trained)
 
+    def identity(self) -> RunIdentity:
+        """Say what may not change when the run goes on."""
+        of_clients = "set of training clients and their text"
+        return RunIdentity(
+            kind="pretraining",
+            settings=self.capabilities.recorded(settings_as_json(self.settings)),
+            facts={
+                "vocabulary": Fact(self.store.fingerprint, "vocabulary", ("vocabulary_sha256",)),
+                "contents": Fact(self.store.contents, "content of data"),
+                "training_data_sha256": Fact(self.training_data, of_clients, ("training_data_sha256",)),
+                **self.capabilities.named_facts(),
+            },
+            paths=path_settings(Pretraining),
+            may_change=("microbatch_size", "sharding", "clipping"),
+            origins=self.origins,
+            unchecked=self.capabilities.about(),
+        )
+
+    def find_divergence(self, rows: list[dict[str, Any]]) -> Divergence | None:
+        """Decide from the rows so far whether the run has diverged. When a private run ends follows from its parameters
+        alone: who is held out may be among those whom this run, or one before it, was trained on, and no noise hides
+        what follows from their text."""
+        last = rows[-1] if rows else {}
+        if last.get("finite") is False:
+            return Divergence(last["step"], "a parameter is no finite number any more")
+        if self.plan is None and "heldout_loss" in last and last["heldout_loss"] is None:
+            return Divergence(last["step"], "the held-out loss is not a finite number")
+        return None
+
     def going_on(self, begun: BegunRun) -> "PreparedPretraining":
         """Plan a private run again that goes on, by what it has written down when it was begun."""
         beside = Beside(begun.origins, self.training_data)
@@ -80,28 +112,21 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
     Args:
       out: the folder in which the run may have been begun, only read.
 
-    Returns:
-      What `run_pretraining` works with.
-
     Raises:
       UserError: settings or data do not fit.
     """
-    objective, private = create_model(settings.model).objective, settings.privacy != "none"
     store = TokenStore.open(settings.data)
-    settings = _packed(settings, store, objective)
+    settings = _packed(settings, store)
     opening = _opening(settings, store, out)
     capabilities = Capabilities.read(CAPABILITIES, opening)
     units = _units(settings, store, capabilities)
     delta = _delta(settings, units)
-    origins = capabilities.origins(Origins(vocabulary=store.vocabulary_origin))
-    beside = Beside(origins, opening.training_data)
-    # The bands of a run that goes on are not searched for again; what else it has promised is `going_on`'s.
-    begun = begun_in(out) if private and out is not None else None
-    plan = functools.cache(lambda: plan_privacy(settings, units, delta, beside, known=begun and begun.plan))
+    beside = Beside(capabilities.origins(Origins(vocabulary=store.vocabulary_origin)), opening.training_data)
+    plan = functools.cache(functools.partial(_plan, settings, units, delta=delta, beside=beside, out=out))
     capabilities = capabilities.planned(lambda: plan().noise_multiplier / settings.batch_size)
     model, trained = _models(settings, store, capabilities)
     clipping, notice = _clipping(settings, model, trained, _drops(settings, capabilities))
-    large = large_delta(delta, units.count) if private else None
+    notices = (notice, units.cut, large_delta(delta, units.count) if opening.private else None)
     return PreparedPretraining(
         settings=settings,
         store=store,
@@ -111,18 +136,18 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
         units=units,
         **open_splits(store, ("heldout", "test"), settings.length),
         training_data=opening.training_data,
-        plan=plan() if private else None,
+        plan=plan() if opening.private else None,
         delta=delta,
         clipping=clipping,
-        notice="; ".join(one for one in (notice, units.cut, large) if one) or None,
+        notice="; ".join(filter(None, notices)) or None,
         capabilities=capabilities,
     )
 
 
-def _packed(settings: Pretraining, store: TokenStore, objective: str) -> Pretraining:
+def _packed(settings: Pretraining, store: TokenStore) -> Pretraining:
     """Say how texts become sequences, as if it had been given; refuse data that a model's objective cannot learn."""
     apart = store.has_completions or store.item_sequences
-    if apart and objective != "causal":
+    if create_model(settings.model).objective != "causal" and apart:
         what = "sequences of items" if store.item_sequences else "prompts and completions"
         raise ConfigurationError(
             f"the model {settings.model} predicts masked words, but {store.path} has {what}; give a model that "
@@ -172,6 +197,12 @@ def _delta(settings: Pretraining, units: Units) -> float:
     if settings.privacy != "none":
         check_delta(delta)
     return delta
+
+
+def _plan(settings: Pretraining, units: Units, *, delta: float, beside: Beside, out: Path | None) -> PrivacyPlan:
+    # The bands of a run that goes on are not searched for again; what else it has promised is `going_on`'s.
+    begun = begun_in(out) if settings.privacy != "none" and out is not None else None
+    return plan_privacy(settings, units, delta, beside, known=begun and begun.plan)
 
 
 def _models(settings: Pretraining, store: TokenStore, capabilities: Capabilities) -> tuple[Model, Model]:

@@ -10,17 +10,16 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from fedlm.fl_core.composed_settings import path_settings, settings_as_json
+from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.privacy.mechanisms.registry import make_noise
 from fedlm.fl_core.processes import from_first, gather, is_first, lost_processes, together
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.rounds.aggregation import norm_quantiles
 from fedlm.fl_core.rounds.scores import Scores, evaluate
 from fedlm.fl_core.runs.capabilities.interface import Ended
-from fedlm.fl_core.runs.data_budget import planned_training
 from fedlm.fl_core.runs.driver import Run, Step
-from fedlm.fl_core.runs.identity import Fact, RunIdentity
-from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run
+from fedlm.fl_core.runs.identity import RunIdentity
+from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run, planned_training
 from fedlm.fl_core.runs.round_rows import Divergence, named_scores
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training
@@ -84,7 +83,7 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
     prepared = together(lambda: prepare_pretraining(settings, out))
     if prepared.notice and is_first():
         observer.noticed(prepared.notice)
-    identity = _identity(prepared)
+    identity = prepared.identity()
     identity.check_same_in_all_processes(prepared.precision)
     finished = gather(together(lambda: identity.finished_summary(out, "steps") if is_first() else None))[0]
     if finished is not None:
@@ -95,15 +94,12 @@ def run_pretraining(settings: Pretraining, out: Path, observer: Observer | None 
     private = prepared.plan is not None
     with precision_scope(prepared.precision), RunFolder(out, counter="step", private=private) as folder:
         prepared, terms = _with_terms(prepared, identity, folder)
-        # When a private run ends follows from its parameters alone: who is held out may be among those whom this run,
-        # or one before it, was trained on, and no noise hides what follows from their text.
-        find = _find_divergence if terms is None else _find_lost_parameters
         run = Run(
             folder,
             identity,
             steps=settings.steps,
             save_every=settings.checkpoint_every,
-            find_divergence=find,
+            find_divergence=prepared.find_divergence,
             privacy=terms,
         )
         steps = _Training(prepared, run, observer)
@@ -125,41 +121,7 @@ def _with_terms(
     training = planned_training("pretrain", folder.directory, plan, prepared.training_data)
     origins = identity.origins if begun is None else begun.origins
     reservation = prepared.capabilities.reservation(training, origins)
-    return prepared, PrivacyTerms(plan, prepared.delta, seed, budget=reservation)
-
-
-def _identity(prepared: PreparedPretraining) -> RunIdentity:
-    store, of_clients = prepared.store, "set of training clients and their text"
-    return RunIdentity(
-        kind="pretraining",
-        settings=prepared.capabilities.recorded(settings_as_json(prepared.settings)),
-        facts={
-            "vocabulary": Fact(store.fingerprint, "vocabulary", ("vocabulary_sha256",)),
-            "contents": Fact(store.contents, "content of data"),
-            "training_data_sha256": Fact(prepared.training_data, of_clients, ("training_data_sha256",)),
-            **prepared.capabilities.named_facts(),
-        },
-        paths=path_settings(Pretraining),
-        may_change=("microbatch_size", "sharding", "clipping"),
-        origins=prepared.origins,
-        unchecked=prepared.capabilities.about(),
-    )
-
-
-def _find_lost_parameters(rows: list[dict[str, Any]]) -> Divergence | None:
-    last = rows[-1] if rows else {}
-    if last.get("finite") is False:
-        return Divergence(last["step"], "a parameter is no finite number any more")
-    return None
-
-
-def _find_divergence(rows: list[dict[str, Any]]) -> Divergence | None:
-    lost, last = _find_lost_parameters(rows), rows[-1] if rows else {}
-    if lost is not None:
-        return lost
-    if "heldout_loss" in last and last["heldout_loss"] is None:
-        return Divergence(last["step"], "the held-out loss is not a finite number")
-    return None
+    return prepared, PrivacyTerms(plan, prepared.delta, seed, reservation=reservation)
 
 
 class _Training:

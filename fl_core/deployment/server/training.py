@@ -68,20 +68,7 @@ class DeployedTraining:
             privacy=terms,
             common=_CommonState(state),
         )
-        params = capabilities.first(task.model.init(device_key(deployment.seed, "init")))
-        optimization, averaging = deployment.optimization(), capabilities.averaging(deployment.training.averaging())
-        self._training = FederatedTraining(
-            self._run,
-            optimization,
-            optimization.first_state(params),
-            aggregation,
-            averaging=averaging,
-            # Where nothing scores the model there is nothing to go back for, and no first state to keep.
-            goes_back=task.score is not None,
-            in_place=True,
-        )
-        if aggregation is None and averaging == WeightedMean():
-            warn("updates_not_bounded", why="update_norm_bound is none: one client can ruin the model")
+        self._training = _training(task, self._run, capabilities, aggregation)
         self._agree_with_state(self._training.rounds_done)
 
     @property
@@ -212,6 +199,26 @@ def _privacy(
     aggregation = plan_aggregation(deployment.privacy, planned, beside, begun and begun.plan)
     seed = deployment.seed if deployment.privacy.noise_seed == "experiment" else None
     return aggregation, PrivacyTerms(aggregation.plan, delta, seed, repeatable=False)
+
+
+def _training(
+    task: Task, run: Run, capabilities: Capabilities, aggregation: "PrivateAggregation | None"
+) -> FederatedTraining:
+    deployment, optimization = task.deployment, task.deployment.optimization()
+    params = capabilities.first(task.model.init(device_key(deployment.seed, "init")))
+    averaging = capabilities.averaging(deployment.training.averaging())
+    if aggregation is None and averaging == WeightedMean():
+        warn("updates_not_bounded", why="update_norm_bound is none: one client can ruin the model")
+    return FederatedTraining(
+        run,
+        optimization,
+        optimization.first_state(params),
+        aggregation,
+        averaging=averaging,
+        # Where nothing scores the model there is nothing to go back for, and no first state to keep.
+        goes_back=task.score is not None,
+        in_place=True,
+    )
 
 
 def _run_name(directory: Path) -> str:

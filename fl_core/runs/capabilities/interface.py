@@ -23,7 +23,7 @@ from fedlm.models.special_tokens import SpecialTokens
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
     from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
-    from fedlm.fl_core.runs.data_budget import Reservation
+    from fedlm.fl_core.runs.private_releases import Reservation
 
 _Value = TypeVar("_Value")
 _Settings = TypeVar("_Settings")
