@@ -23,7 +23,8 @@ from fedlm.models.precision import Precision, precision_scope, with_precision
 from fedlm.models.registry import create_model
 from fedlm.simulations.pretraining.device_plan import plan_step
 from fedlm.simulations.pretraining.flops import training_flops_per_token
-from fedlm.simulations.pretraining.trainer import StepRules, Trainer
+from fedlm.simulations.pretraining.microbatches import StepRules
+from fedlm.simulations.pretraining.trainer import Trainer
 
 _LEARNING_RATE = 1e-4
 

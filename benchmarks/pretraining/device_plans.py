@@ -22,7 +22,8 @@ from fedlm.models.base import parameter_count
 from fedlm.models.precision import precision_scope, with_precision
 from fedlm.models.registry import create_model
 from fedlm.simulations.pretraining.device_plan import plan_step
-from fedlm.simulations.pretraining.trainer import StepRules, Trainer
+from fedlm.simulations.pretraining.microbatches import StepRules
+from fedlm.simulations.pretraining.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "results"
 KINDS = ("plain", "private")

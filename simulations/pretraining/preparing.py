@@ -29,10 +29,11 @@ from fedlm.simulations.data.federated_data import StoredData, open_splits
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.pretraining.batches.privacy_units import Units, open_units
 from fedlm.simulations.pretraining.capabilities import CAPABILITIES
+from fedlm.simulations.pretraining.microbatches import StepRules
 from fedlm.simulations.pretraining.optimizers import OPTIMIZERS
 from fedlm.simulations.pretraining.private_steps import plan_privacy
 from fedlm.simulations.pretraining.settings import Pretraining
-from fedlm.simulations.pretraining.trainer import StepRules, Trainer
+from fedlm.simulations.pretraining.trainer import Trainer
 
 _MICROBATCH_ON_CPU, ACCELERATOR_MICROBATCH = 4, 32
 MOST_UNITS_AT_ONCE = 1024

@@ -6,9 +6,7 @@ and a microbatch's sum is rounded to the nearest integers of a grid (`fl_core.ex
 in what order sums are added, or where; noise is added once, to the sum of the whole batch.
 """
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -17,25 +15,23 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedlm.fl_core.clipping.methods import Clipping, clipped_sum, unit_sums
-from fedlm.fl_core.exact_sums import empty_sum, grid_step, is_exact, normalized, number_of_coordinates, on_grid, summed
+from fedlm.fl_core.exact_sums import grid_step, is_exact, normalized, number_of_coordinates, summed
 from fedlm.fl_core.privacy.noise.noise_source import Draw, lower_draw, noise_from
 from fedlm.fl_core.privacy.noise.noised_sums import noised_mean
-from fedlm.fl_core.rounds.aggregation import NORM_BINS, norm_bin
 from fedlm.fl_core.rounds.local_sgd import global_norm
-from fedlm.models.base import Batch, Model, Params, given_frozen
-from fedlm.models.families.masked_language import MaskedBatch
+from fedlm.models.base import Model, Params, given_frozen
+from fedlm.simulations.pretraining.microbatches import (
+    BatchTotals,
+    StepRules,
+    empty_totals,
+    microbatch_sums,
+    same_for_all,
+)
 
 Sharding = Literal["data", "full"]
 AXIS = "devices"
 MICROBATCHES = 8
 """Microbatches of each device in a chunk."""
-CLIPPED_TO = 1 - 5 * 2.0**-12
-"""Of the clip norm, gradients are clipped to. One unit more or less leaves all microbatches but two as they are: its
-own, where the last unit of the batch takes its place, and that of the last. Rounding to the grid may change either's
-sum by 2^-12 of the clip norm, and rounding within a microbatch of floats by as much for each of the three units that
-come or go."""
-_BATCH_TYPES: dict[str, Any] = {"causal": Batch, "masked": MaskedBatch}
 
 
 class TrainState(NamedTuple):
@@ -44,19 +40,6 @@ class TrainState(NamedTuple):
     params: Params  # of the model, float32
     optimizer: Any
     noise: Any = ()  # of the noise mechanism, which may have arrays of float64
-
-
-class BatchTotals(NamedTuple):
-    """Sums over a part of a logical batch, by the device that made them: each has a first axis of partial sums."""
-
-    gradient: Params  # of clipped gradients, as `ExactSum` in units of the clip norm; without clipping, of gradients
-    unit_loss: jax.Array  # of the units' losses, in nats per token
-    loss: jax.Array  # cross-entropy of all targets, in nats
-    tokens: jax.Array
-    units: jax.Array  # number of units that have an example
-    clipped: jax.Array
-    not_finite: jax.Array  # units whose gradient is not finite, and counted for nothing
-    norm_counts: jax.Array  # [partial sums, NORM_BINS], histogram of the norms before clipping
 
 
 class StepReport(NamedTuple):
@@ -85,17 +68,6 @@ class LoweredStep(NamedTuple):
     sums: Params
     noise: Params
     frozen: Params
-
-
-@dataclass(frozen=True)
-class StepRules:
-    """How a step is made of a batch."""
-
-    clipping: Clipping | None  # of units' gradients; None without privacy
-    noise_multiplier: float  # standard deviation of the noise on the sum, in clip norms; 0 without privacy
-    batch_size: int  # what sums are divided by, whoever was drawn
-    microbatch_size: int  # units that a device takes at once
-    drops: bool = False  # whether chunks have keys of dropout
 
 
 class _Released(NamedTuple):
@@ -280,16 +252,16 @@ class Trainer:
     def _totals_specs(self) -> BatchTotals:
         if self._sharding == "data":
             by_device = PartitionSpec(AXIS)
-            return _same_for_all(jax.tree_util.tree_map(lambda _: by_device, self._shapes), by_device)
+            return same_for_all(jax.tree_util.tree_map(lambda _: by_device, self._shapes), by_device)
         gradient = jax.tree_util.tree_map(lambda spec: PartitionSpec(None, *spec), self._param_specs, is_leaf=_is_spec)
-        return _same_for_all(gradient, PartitionSpec())
+        return same_for_all(gradient, PartitionSpec())
 
     def _shardings(self, specs: Any) -> Any:
         return jax.tree_util.tree_map(lambda spec: NamedSharding(self._mesh, spec), specs, is_leaf=_is_spec)
 
     def _empty_totals(self) -> BatchTotals:
         parts = self.devices if self._sharding == "data" else 1
-        return _empty(self._shapes, parts, self._rules.clipping is not None)
+        return empty_totals(self._shapes, parts, self._rules.clipping is not None)
 
     def _add_chunk(
         self, params: Params, totals: BatchTotals, chunk: dict[str, jax.Array], frozen: Params
@@ -315,7 +287,7 @@ class Trainer:
 
         def add(totals: BatchTotals, rows: dict[str, jax.Array]) -> tuple[BatchTotals, None]:
             def with_rows(totals: BatchTotals) -> BatchTotals:
-                found = self._of_all_devices(self._microbatch(model, whole, rows))
+                found = self._of_all_devices(microbatch_sums(self._rules, model, whole, rows, step=self._grid_step))
                 added = jax.tree_util.tree_map(lambda total, one: total + one[None], totals, found)
                 return added._replace(gradient=normalized(added.gradient))
 
@@ -348,50 +320,6 @@ class Trainer:
 
         gradient = jax.tree_util.tree_map(added, found.gradient, self._param_specs, is_leaf=is_exact)
         return jax.lax.psum(found._replace(gradient=()), AXIS)._replace(gradient=gradient)
-
-    def _microbatch(self, model: Model, params: Params, rows: dict[str, jax.Array]) -> BatchTotals:
-        units = len(rows["weight"])
-        flat = {name: array.reshape(-1, *array.shape[2:]) for name, array in rows.items()}
-        batch = _BATCH_TYPES[model.objective](**flat)
-        present = jnp.any(rows["weight"] > 0, axis=1).astype(jnp.float32)
-        clipping = self._rules.clipping
-        if clipping is None:
-            return self._plain(model, params, batch, units=units, present=present)
-        narrower = dataclasses.replace(clipping, clip_norm=clipping.clip_norm * CLIPPED_TO)
-        found = clipped_sum(narrower, model, params, batch, units=units)
-        finite = jnp.isfinite(found.norms)
-        counted = present * finite
-        # In units of the clip norm, learning rates need not follow it (De et al. 2022).
-        gradient = jax.tree_util.tree_map(lambda leaf: leaf / clipping.clip_norm, found.gradient)
-        losses = found.sums.loss / jnp.maximum(found.sums.tokens, 1.0)
-        return BatchTotals(
-            gradient=on_grid(gradient, jnp.float32(self._grid_step), "to_nearest"),
-            unit_loss=jnp.sum(jnp.where(counted > 0, losses, 0.0)),
-            loss=jnp.sum(jnp.where(counted > 0, found.sums.loss, 0.0)),
-            tokens=jnp.sum(jnp.where(counted > 0, found.sums.tokens, 0.0)),
-            units=jnp.sum(present),
-            clipped=jnp.sum(counted * jnp.any(found.factors < 1, axis=0)),
-            not_finite=jnp.sum(present * ~finite),
-            norm_counts=counted @ jax.nn.one_hot(norm_bin(found.norms), NORM_BINS),
-        )
-
-    def _plain(self, model: Model, params: Params, batch: Any, *, units: int, present: jax.Array) -> BatchTotals:
-        def loss(params: Params) -> tuple[jax.Array, Any]:
-            sums = unit_sums(model.loss(params, batch), batch, units)
-            return jnp.sum(sums.loss / jnp.maximum(sums.tokens, 1.0)), sums
-
-        (total, sums), gradient = jax.value_and_grad(loss, has_aux=True)(params)
-        zero = jnp.zeros(())
-        return BatchTotals(
-            gradient,
-            total,
-            jnp.sum(sums.loss),
-            jnp.sum(sums.tokens),
-            jnp.sum(present),
-            zero,
-            zero,
-            jnp.zeros(NORM_BINS),
-        )
 
     def _apply(self, state: TrainState, totals: BatchTotals) -> tuple[TrainState, StepReport]:
         summed = jax.tree_util.tree_map(lambda leaf: jnp.sum(leaf, axis=0), totals)
@@ -442,13 +370,3 @@ def _is_spec(value: Any) -> bool:
 def _dealt(array: np.ndarray, hands: int, together: int) -> np.ndarray:
     by_hand = array.reshape(-1, hands, together, *array.shape[1:])
     return np.ascontiguousarray(np.swapaxes(by_hand, 0, 1)).reshape(array.shape)
-
-
-def _same_for_all(gradient: Any, other: Any) -> Any:
-    return BatchTotals(gradient, *[other] * (len(BatchTotals._fields) - 1))
-
-
-def _empty(shapes: Params, parts: int, exact: bool) -> BatchTotals:
-    shapes = jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct((parts, *leaf.shape), jnp.float32), shapes)
-    gradient = empty_sum(shapes) if exact else jax.tree_util.tree_map(jnp.zeros_like, shapes)
-    return _same_for_all(gradient, jnp.zeros(parts))._replace(norm_counts=jnp.zeros((parts, NORM_BINS)))

@@ -19,9 +19,10 @@ from fedlm.models.losses import ExampleSums
 from fedlm.models.precision import precision_scope, with_precision
 from fedlm.models.registry import create_model
 from fedlm.simulations.pretraining import preparing
+from fedlm.simulations.pretraining.microbatches import CLIPPED_TO, StepRules
 from fedlm.simulations.pretraining.preparing import MOST_UNITS_AT_ONCE, prepare_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
-from fedlm.simulations.pretraining.trainer import CLIPPED_TO, StepRules, Trainer
+from fedlm.simulations.pretraining.trainer import Trainer
 
 VOCABULARY, CLIP_NORM = 300, 0.7
 ROOM = (1 - CLIPPED_TO - 2 * 2.0**-12) / 3
