@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from fedlm.models.registry import MODELS as MODELS
     from fedlm.models.registry import ModelEntry as ModelEntry
     from fedlm.models.registry import create_model as create_model
+    from fedlm.simulations.comparisons.cell_execution import LocalProcesses as LocalProcesses
+    from fedlm.simulations.comparisons.comparison import run_comparison as run_comparison
     from fedlm.simulations.data.import_settings import ImportSettings as ImportSettings
     from fedlm.simulations.data.importing import import_text as import_text
     from fedlm.simulations.data.in_memory import DataInMemory as DataInMemory
@@ -57,8 +59,6 @@ if TYPE_CHECKING:
     from fedlm.simulations.experiments.callbacks import EarlyStopping as EarlyStopping
     from fedlm.simulations.experiments.callbacks import MlflowCallback as MlflowCallback
     from fedlm.simulations.experiments.callbacks import WandbCallback as WandbCallback
-    from fedlm.simulations.experiments.cell_execution import LocalProcesses as LocalProcesses
-    from fedlm.simulations.experiments.comparison import run_comparison as run_comparison
     from fedlm.simulations.experiments.configuration import Comparison as Comparison
     from fedlm.simulations.experiments.configuration import Experiment as Experiment
     from fedlm.simulations.experiments.experiment import FinishedRound as FinishedRound
@@ -134,8 +134,8 @@ _HOMES = {
         "MlflowCallback",
         "WandbCallback",
     ),
-    "simulations.experiments.cell_execution": ("LocalProcesses",),
-    "simulations.experiments.comparison": ("run_comparison",),
+    "simulations.comparisons.cell_execution": ("LocalProcesses",),
+    "simulations.comparisons.comparison": ("run_comparison",),
     "simulations.experiments.configuration": (
         "Comparison",
         "Experiment",

@@ -15,7 +15,7 @@ def measure(changes: dict[str, Any], modules: int | None) -> dict[str, Any]:
       modules: of the standard library that are imported; all where None.
     """
     from fedlm.fl_core.composed_settings import compose
-    from fedlm.simulations.experiments.comparison import run_comparison
+    from fedlm.simulations.comparisons.comparison import run_comparison
     from fedlm.simulations.experiments.configuration import Comparison
     from fedlm.simulations.experiments.presets import PRESETS
 

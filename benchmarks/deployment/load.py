@@ -19,10 +19,10 @@ from typing import Any
 from benchmarks.deployment.servers import LOOPBACK, receive
 from benchmarks.deployment.shapes import Shape
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.credentials import client_tls
-from fedlm.fedlm_client.protocol import ARTIFACTS, CLIENT_NAME, PROTOCOL, UPLOAD_HEADER
-from fedlm.fedlm_client.protocol import CHECK_IN as CHECK_IN_PATH
-from fedlm.fedlm_client.protocol import UPLOAD as UPLOAD_PATH
+from fedlm.fedlm_client.link.credentials import client_tls
+from fedlm.fedlm_client.link.protocol import ARTIFACTS, CLIENT_NAME, PROTOCOL, UPLOAD_HEADER
+from fedlm.fedlm_client.link.protocol import CHECK_IN as CHECK_IN_PATH
+from fedlm.fedlm_client.link.protocol import UPLOAD as UPLOAD_PATH
 
 CLIENTS = "clients"
 """In a folder of keys, those of clients."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedlm.fedlm_client.confined import LoadedPlan
-from fedlm.fedlm_client.manifest import read_manifest
+from fedlm.fedlm_client.plans.confined import LoadedPlan
+from fedlm.fedlm_client.plans.manifest import read_manifest
 
 
 def main() -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from fedlm.fedlm_client.credentials import client_tls
-from fedlm.fedlm_client.http_channel import HttpChannel
+from fedlm.fedlm_client.link.credentials import client_tls
+from fedlm.fedlm_client.link.http_channel import HttpChannel
 
 Dial = Callable[[str], HttpChannel]
 """From the name that a client gives itself to its connection."""

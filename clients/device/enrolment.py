@@ -5,10 +5,10 @@ import ssl
 from pathlib import Path
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.credentials import read_certificates, read_key
 from fedlm.fedlm_client.errors import KeysError, RefusedError, TransportError, UnknownArtifactError, WrongServerError
-from fedlm.fedlm_client.http_channel import HttpChannel
-from fedlm.fedlm_client.protocol import ENROL
+from fedlm.fedlm_client.link.credentials import read_certificates, read_key
+from fedlm.fedlm_client.link.http_channel import HttpChannel
+from fedlm.fedlm_client.link.protocol import ENROL
 from fedlm.fl_core.atomic_files import create_privately, make_folder
 from fedlm.fl_core.deployment.security.certificates import certificate_pem, key_pem, make_request, new_key
 from fedlm.fl_core.deployment.security.credentials import write_credentials

@@ -21,7 +21,7 @@ from fedlm.clients.device.server_instructions import (
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.client import VERSION
 from fedlm.fedlm_client.errors import ClientError
-from fedlm.fedlm_client.example_store import Examples
+from fedlm.fedlm_client.text.example_store import Examples
 from fedlm.fedlm_client.training import EndedError, Fetch, Round, Update
 from fedlm.fl_core.client_algorithms.interface import kept_by_client, sent_by_server
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedlm.clients.device.local_training import ClientProgram
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.text_examples import with_tokens
+from fedlm.fedlm_client.text.text_examples import with_tokens
 from fedlm.fl_core.deployment.protocol.training_program import algorithm_name, read_compressor, read_local_training
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.rounds.client_examples import ClientExamples, padded_sequences

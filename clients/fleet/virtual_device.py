@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 
 from fedlm.clients.fleet.population import Dropout, Population
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.calls import Chunk, DownloadRequest
 from fedlm.fedlm_client.errors import TransportError
 from fedlm.fedlm_client.limits import Conditions
+from fedlm.fedlm_client.link.calls import Chunk, DownloadRequest
 from fedlm.fedlm_client.training import Channel
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count
 from fedlm.simulations.clusters.job_array import JobArray, submit, write_job_array
-from fedlm.simulations.experiments.cell_execution import CellTask, LocalProcesses, await_release
+from fedlm.simulations.comparisons.cell_execution import CellTask, LocalProcesses, await_release
 
 _Cell = TypeVar("_Cell", bound=CellTask)
 _TASKS = 100

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedlm.command_line.options import set_up_devices
-from fedlm.fedlm_client.host_and_port import AddressError, read_address
+from fedlm.fedlm_client.link.host_and_port import AddressError, read_address
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, CountOrZero
 

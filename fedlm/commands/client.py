@@ -63,9 +63,9 @@ def main(argv: list[str]) -> int:
     from fedlm.clients.device.kept_state import KeptState
     from fedlm.clients.device.server_instructions import AllowedPrograms
     from fedlm.fedlm_client.client import Client
-    from fedlm.fedlm_client.example_store import ExampleStore, Retention
     from fedlm.fedlm_client.limits import Limits
     from fedlm.fedlm_client.own_participation import OwnParticipation
+    from fedlm.fedlm_client.text.example_store import ExampleStore, Retention
     from fedlm.fl_core.deployment.addresses import check_address
 
     check_address(command.server)
@@ -91,7 +91,7 @@ def main(argv: list[str]) -> int:
 
 def _identity(command: ClientCommand) -> str:
     """Find out who this client is; refuse to speak plain text where others could listen."""
-    from fedlm.fedlm_client.credentials import client_name
+    from fedlm.fedlm_client.link.credentials import client_name
     from fedlm.fl_core.deployment.addresses import loopback_only
 
     if command.insecure:

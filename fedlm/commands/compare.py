@@ -12,8 +12,8 @@ from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
 from fedlm.command_line.progress import CellProgress
 from fedlm.command_line.run_endings import NO_GOOD, exit_status
-from fedlm.simulations.experiments.cell_execution import Row, run_cells
-from fedlm.simulations.experiments.comparison import (
+from fedlm.simulations.comparisons.cell_execution import Row, run_cells
+from fedlm.simulations.comparisons.comparison import (
     Cell,
     claim_folder,
     list_cells,
@@ -113,7 +113,7 @@ def _run_apart(command: CompareCommand, argv: list[str]) -> int:
 
 def _select(command: CompareCommand, line: str) -> int:
     # The libraries of privacy take a while to load.
-    from fedlm.simulations.experiments.private_selection import CHOSEN, run_selection
+    from fedlm.simulations.comparisons.private_selection import CHOSEN, run_selection
     from fedlm.simulations.reporting.selection_page import write_selection_page
 
     console = Console()

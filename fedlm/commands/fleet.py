@@ -17,7 +17,7 @@ from fedlm.clients.fleet.population import Population
 from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
 from fedlm.command_line.run_endings import NO_GOOD
-from fedlm.fedlm_client.text_examples import ExampleCut, examples_of
+from fedlm.fedlm_client.text.text_examples import ExampleCut, examples_of
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, Positive, Range
@@ -136,7 +136,7 @@ def _clock(command: FleetCommand) -> Callable[[], float]:
 def _dialling(command: FleetCommand) -> Callable[[int], Any]:
     """Choose how clients dial; with keys, make the certificates that are not there yet."""
     from fedlm.clients.device.dialling import dialling
-    from fedlm.fedlm_client.credentials import CLIENT
+    from fedlm.fedlm_client.link.credentials import CLIENT
     from fedlm.fl_core.deployment.addresses import check_address, loopback_only
     from fedlm.fl_core.deployment.security.keys import Authority
 

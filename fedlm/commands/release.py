@@ -15,10 +15,11 @@ from fedlm.command_line.options import read_options
 class ReleaseCommand:
     """Write what you may publish of a run into a folder of its own.
 
-    That is the model (model.npz, which `fedlm.fl_core.runs.publishing.load_published` reads), its settings, and its
-    privacy statement, as a page for people who review it (statement.html) and as JSON (statement.json). The statement
-    composes all trainings that the parameters went through, with assumptions. Do not publish the run's own folder: it
-    holds counts and measurements that no guarantee covers. The tokenizer is left out where no promise covers it.
+    That is the model (model.npz, which `fedlm.fl_core.runs.statements.publishing.load_published` reads), its settings,
+    and its privacy statement, as a page for people who review it (statement.html) and as JSON (statement.json). The
+    statement composes all trainings that the parameters went through, with assumptions. Do not publish the run's own
+    folder: it holds counts and measurements that no guarantee covers. The tokenizer is left out where no promise covers
+    it.
     """
 
     run: tyro.conf.Positional[Path]
@@ -34,7 +35,7 @@ class ReleaseCommand:
 def main(argv: list[str]) -> int:
     """Run `fedlm release`."""
     command = read_options(ReleaseCommand, argv, "fedlm release")
-    from fedlm.fl_core.runs.publishing import publish
+    from fedlm.fl_core.runs.statements.publishing import publish
     from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
     published = publish(

@@ -146,7 +146,7 @@ def _endpoints(command: ServeCommand) -> "Endpoints":
 
 def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
     """Choose what listens to clients, and refuse what would let anybody in."""
-    from fedlm.fedlm_client.credentials import SERVER, read_credentials
+    from fedlm.fedlm_client.link.credentials import SERVER, read_credentials
     from fedlm.fl_core.deployment.addresses import loopback_only
     from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
     from fedlm.fl_core.deployment.transport.http_server import HttpServer

@@ -72,7 +72,7 @@ def _statuses(command: StatusCommand) -> Iterator[dict[str, Any]]:
 
 
 def _fetch(command: StatusCommand) -> Callable[[], dict[str, Any]]:
-    from fedlm.fedlm_client.credentials import authority_tls
+    from fedlm.fedlm_client.link.credentials import authority_tls
 
     check_address(command.server)
     headers, tls, scheme = {}, None, "http"

@@ -1,6 +1,6 @@
 """Refusals of addresses, for those who typed them."""
 
-from fedlm.fedlm_client.host_and_port import AddressError, is_loopback, read_address
+from fedlm.fedlm_client.link.host_and_port import AddressError, is_loopback, read_address
 from fedlm.fl_core.errors import ConfigurationError
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from google.protobuf.json_format import MessageToDict
 
-from fedlm.fedlm_client.protocol import PROTOCOL
+from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.deployment.aggregators.aggregator import Aggregator

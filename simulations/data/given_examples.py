@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedlm.fedlm_client.text_examples import examples_of, with_tokens
+from fedlm.fedlm_client.text.text_examples import examples_of, with_tokens
 from fedlm.fl_core.errors import DataError
 from fedlm.fl_core.rounds.client_examples import ClientExamples
 from fedlm.models.special_tokens import OWN

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fedlm_client.text_examples import with_tokens
+from fedlm.fedlm_client.text.text_examples import with_tokens
 from fedlm.fl_core.atomic_files import disk_errors, write_atomically
 from fedlm.fl_core.privacy.origins.private_words import contribution
 from fedlm.fl_core.privacy.origins.vocabulary_origin import TOKENIZER_FILE

@@ -13,8 +13,8 @@ from fedlm.fl_core.runs.capabilities.reattention import ERRORS_FACT, read_errors
 from fedlm.fl_core.runs.files.places import place_in
 from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.outcome import fit_parameters
-from fedlm.fl_core.runs.publishing import released
 from fedlm.fl_core.runs.recorded_runs import whole_checkpoints
+from fedlm.fl_core.runs.statements.publishing import released
 from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.base import Model, Params, parameter_count
 from fedlm.models.precision import Precision, resolve_precision, with_precision

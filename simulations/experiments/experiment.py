@@ -211,7 +211,7 @@ def _found(prepared: PreparedExperiment, out: Path, summary: dict[str, Any]) -> 
 
     def read_params() -> Params:
         # The libraries of privacy take a while to load.
-        from fedlm.fl_core.runs.publishing import released
+        from fedlm.fl_core.runs.statements.publishing import released
 
         about, trained, _ = released(out)
         arrays = whole_parameters(out, about, trained)

@@ -12,9 +12,9 @@ from fedlm.simulations.plot_style import settle, to_png, to_svg
 
 
 def page_template(name: str) -> Template:
-    """Open a template of this folder, which escapes what is put into it."""
+    """Open a template, which escapes what is put into it."""
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

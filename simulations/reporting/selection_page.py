@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.simulations.comparisons.private_selection import SCORE, Selection
 from fedlm.simulations.experiments.configuration import Comparison
-from fedlm.simulations.experiments.private_selection import SCORE, Selection
 from fedlm.simulations.reporting.formatting import DASH, format_percent, format_perplexity
 from fedlm.simulations.reporting.pages import page_template
 from fedlm.simulations.reporting.tables import setting_rows

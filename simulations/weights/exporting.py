@@ -20,7 +20,7 @@ from fedlm.fl_core.runs.capabilities.reattention import ERRORS_FACT
 from fedlm.fl_core.runs.files.places import place_in
 from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.outcome import fit_parameters, stated_privacy
-from fedlm.fl_core.runs.publishing import released
+from fedlm.fl_core.runs.statements.publishing import released
 from fedlm.models.base import Params
 from fedlm.models.families.transformer import LARGEST_SIZE
 from fedlm.models.hugging_face import gpt2 as gpt2

@@ -14,7 +14,7 @@ from google.protobuf import descriptor_pb2
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from fedlm.fedlm_client import messages_pb2
-from fedlm.fedlm_client.confined import LoadedPlan
+from fedlm.fedlm_client.plans.confined import LoadedPlan
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from tests.clients.rules import TABLE
 from tests.support import hostile_models, plans

@@ -9,11 +9,11 @@ from fedlm.clients.device.server_instructions import encode
 from fedlm.clients.fleet.population import Population
 from fedlm.commands.cli import main
 from fedlm.commands.fleet import FleetCommand, _people
-from fedlm.fedlm_client.batches import sequences_of
-from fedlm.fedlm_client.example_store import ExampleStore
-from fedlm.fedlm_client.manifest import Batches
-from fedlm.fedlm_client.text_examples import with_tokens
-from fedlm.fedlm_client.tokenizer import WordPiece
+from fedlm.fedlm_client.plans.batches import sequences_of
+from fedlm.fedlm_client.plans.manifest import Batches
+from fedlm.fedlm_client.text.example_store import ExampleStore
+from fedlm.fedlm_client.text.text_examples import with_tokens
+from fedlm.fedlm_client.text.tokenizer import WordPiece
 from fedlm.fl_core.deployment.protocol.training_program import read_cut, write_training_program
 from fedlm.simulations.data.federated_data import StoredData
 from fedlm.simulations.data.store.token_store import TokenStore

@@ -11,7 +11,7 @@ import numpy as np
 from sqlalchemy import text
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.http_channel import HttpChannel
+from fedlm.fedlm_client.link.http_channel import HttpChannel
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger

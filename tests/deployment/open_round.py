@@ -9,7 +9,7 @@ import numpy as np
 from fedlm.clients.device.local_training import train_locally
 from fedlm.clients.device.server_instructions import plan_of, program_of
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.protocol import PROTOCOL
+from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.client_algorithms.interface import Broadcast
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.server.client_service import ClientService

@@ -16,8 +16,8 @@ from fedlm.clients.device.dialling import dialling
 from fedlm.clients.device.jax_trainer import JaxTrainer
 from fedlm.clients.device.server_instructions import AllowedPrograms
 from fedlm.fedlm_client.client import Client
-from fedlm.fedlm_client.example_store import ExampleStore
 from fedlm.fedlm_client.limits import Limits
+from fedlm.fedlm_client.text.example_store import ExampleStore
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.deployment.event_log import JsonLines, event
 from fedlm.fl_core.deployment.roles import Endpoints, aggregate, coordinate, serve

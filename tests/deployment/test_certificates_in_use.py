@@ -16,8 +16,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedlm.clients.device.dialling import dialling
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.credentials import read_certificate, read_key
 from fedlm.fedlm_client.errors import RefusedError, TransportError, WrongServerError
+from fedlm.fedlm_client.link.credentials import read_certificate, read_key
 from fedlm.fl_core.deployment.security.certificates import certificate_pem, key_pem, new_key
 from fedlm.fl_core.deployment.security.credentials import write_credentials
 from fedlm.fl_core.deployment.security.keys import Authority

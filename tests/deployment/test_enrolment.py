@@ -8,8 +8,8 @@ import pytest
 
 from fedlm.clients.device.enrolment import enrol_device
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.credentials import client_name
 from fedlm.fedlm_client.errors import KeysError
+from fedlm.fedlm_client.link.credentials import client_name
 from fedlm.fl_core.deployment.security.certificates import make_request, new_key
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import http_listener

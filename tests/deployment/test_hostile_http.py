@@ -8,11 +8,11 @@ import ssl
 import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.calls import DownloadRequest
-from fedlm.fedlm_client.credentials import client_name, client_tls
 from fedlm.fedlm_client.errors import RefusedError, TransportError, UnknownArtifactError, WrongServerError
-from fedlm.fedlm_client.http_channel import HttpChannel
-from fedlm.fedlm_client.protocol import CLIENT_NAME, PROTOCOL, UPLOAD_HEADER
+from fedlm.fedlm_client.link.calls import DownloadRequest
+from fedlm.fedlm_client.link.credentials import client_name, client_tls
+from fedlm.fedlm_client.link.http_channel import HttpChannel
+from fedlm.fedlm_client.link.protocol import CLIENT_NAME, PROTOCOL, UPLOAD_HEADER
 from fedlm.fl_core.composed_settings import with_changes
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import http_connections

@@ -13,9 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.calls import DownloadRequest
 from fedlm.fedlm_client.errors import UnknownArtifactError
-from fedlm.fedlm_client.protocol import PROTOCOL
+from fedlm.fedlm_client.link.calls import DownloadRequest
+from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.deployment.protocol.errors import TooManyCallsError
 from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum, SumSettings
 from fedlm.fl_core.exact_sums import as_float64, grid_step, like_of, number_of_coordinates

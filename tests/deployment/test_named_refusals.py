@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from fedlm.fedlm_client.credentials import client_tls
+from fedlm.fedlm_client.link.credentials import client_tls
 from fedlm.fl_core.deployment.security.callers import Refusals
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import http_connections, http_listener

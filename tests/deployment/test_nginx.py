@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.calls import DownloadRequest
-from fedlm.fedlm_client.credentials import client_tls
 from fedlm.fedlm_client.errors import RefusedError, TransportError
-from fedlm.fedlm_client.http_channel import HttpChannel
-from fedlm.fedlm_client.protocol import CLIENT_CERTIFICATE
+from fedlm.fedlm_client.link.calls import DownloadRequest
+from fedlm.fedlm_client.link.credentials import client_tls
+from fedlm.fedlm_client.link.http_channel import HttpChannel
+from fedlm.fedlm_client.link.protocol import CLIENT_CERTIFICATE
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler
 from tests.deployment import small_deployment as small

@@ -10,14 +10,14 @@ import pytest
 from fedlm.clients.device.dialling import dialling
 from fedlm.clients.device.server_instructions import encode
 from fedlm.fedlm_client.client import Client
-from fedlm.fedlm_client.credentials import client_name, client_tls
 from fedlm.fedlm_client.errors import ClientError
-from fedlm.fedlm_client.example_store import ExampleStore
-from fedlm.fedlm_client.http_channel import HttpChannel
 from fedlm.fedlm_client.limits import Limits, PlanLimits
+from fedlm.fedlm_client.link.credentials import client_name, client_tls
+from fedlm.fedlm_client.link.http_channel import HttpChannel
 from fedlm.fedlm_client.own_participation import OwnParticipation
-from fedlm.fedlm_client.plan_trainer import PlanTrainer
-from fedlm.fedlm_client.signature import read_public_keys
+from fedlm.fedlm_client.plans.plan_trainer import PlanTrainer
+from fedlm.fedlm_client.plans.signature import read_public_keys
+from fedlm.fedlm_client.text.example_store import ExampleStore
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm.fl_core.deployment.server.task import Task

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.artifacts import ArtifactAssembly
-from fedlm.fedlm_client.calls import Chunk, DownloadRequest
 from fedlm.fedlm_client.errors import UnknownArtifactError
-from fedlm.fedlm_client.protocol import PROTOCOL
+from fedlm.fedlm_client.link.artifacts import ArtifactAssembly
+from fedlm.fedlm_client.link.calls import Chunk, DownloadRequest
+from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.updates.update_bytes import unpack_parameters
 from tests.deployment.open_round import Status, in_round

@@ -16,7 +16,7 @@ import pytest
 from scipy import stats
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.protocol import PROTOCOL
+from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.deployment.server import client_registry
 from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers
 from fedlm.fl_core.deployment.server.client_service import ClientService

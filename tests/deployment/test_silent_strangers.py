@@ -11,10 +11,10 @@ import pytest
 
 from fedlm.clients.device.enrolment import enrol
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.credentials import client_tls
 from fedlm.fedlm_client.errors import TransportError
-from fedlm.fedlm_client.http_channel import HttpChannel
-from fedlm.fedlm_client.protocol import PROTOCOL
+from fedlm.fedlm_client.link.credentials import client_tls
+from fedlm.fedlm_client.link.http_channel import HttpChannel
+from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.deployment.security.certificates import make_request, new_key
 from fedlm.fl_core.deployment.security.credentials import reloading_tls
 from fedlm.fl_core.deployment.security.keys import Authority

@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedlm.commands.cli import main
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.credentials import client_tls, read_certificate
 from fedlm.fedlm_client.errors import RefusedError
-from fedlm.fedlm_client.protocol import CHECK_IN, CLIENT_CERTIFICATE, CLIENT_NAME
+from fedlm.fedlm_client.link.credentials import client_tls, read_certificate
+from fedlm.fedlm_client.link.protocol import CHECK_IN, CLIENT_CERTIFICATE, CLIENT_NAME
 from fedlm.fl_core.deployment.security.certificates import certificate_pem
 from fedlm.fl_core.deployment.security.forwarded_certificates import ForwardedCertificates
 from fedlm.fl_core.deployment.security.keys import Authority

@@ -10,8 +10,8 @@ import pytest
 from fedlm.clients.device.jax_trainer import JaxTrainer
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import ClientError
-from fedlm.fedlm_client.plan_trainer import PlanTrainer
-from fedlm.fedlm_client.protocol import PROTOCOL
+from fedlm.fedlm_client.link.protocol import PROTOCOL
+from fedlm.fedlm_client.plans.plan_trainer import PlanTrainer
 from tests.deployment import small_deployment as small
 from tests.deployment.open_round import in_round
 from tests.support.serving import serving

@@ -20,8 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from fedlm.clients.device.dialling import dialling
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.credentials import client_tls
-from fedlm.fedlm_client.protocol import UPLOAD_HEADER
+from fedlm.fedlm_client.link.credentials import client_tls
+from fedlm.fedlm_client.link.protocol import UPLOAD_HEADER
 from fedlm.fl_core.deployment.event_log import json_log
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport.http_server import HttpServer

@@ -3,8 +3,8 @@
 import pytest
 
 import fedlm
+from fedlm.simulations.comparisons.comparison import Cell, CellResult
 from fedlm.simulations.evaluation.trained_models import TrainedModel
-from fedlm.simulations.experiments.comparison import Cell, CellResult
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from fedlm.simulations.experiments.cell_execution import LocalProcesses, execute_cell
+from fedlm.simulations.comparisons.cell_execution import LocalProcesses, execute_cell
 
 
 class CellsHere(LocalProcesses):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedlm.clients.device.local_training import _compress
-from fedlm.fedlm_client.batches import RoundSeed, batch_of, batch_rows, random_words, shuffled, stream
-from fedlm.fedlm_client.manifest import read_manifest
+from fedlm.fedlm_client.plans.batches import RoundSeed, batch_of, batch_rows, random_words, shuffled, stream
+from fedlm.fedlm_client.plans.manifest import read_manifest
 from fedlm.fl_core.client_algorithms.interface import Broadcast, sent_by_client, sent_by_server
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.deployment.plans.plan import PlanSource, make_plan

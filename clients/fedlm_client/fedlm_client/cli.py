@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from .client import Client, printable
-from .credentials import client_name, client_tls
 from .errors import ClientError
-from .example_store import ExampleStore
-from .http_channel import HttpChannel
 from .limits import Limits, PlanLimits
+from .link.credentials import client_name, client_tls
+from .link.http_channel import HttpChannel
 from .own_participation import OwnParticipation
-from .plan_trainer import PlanTrainer
-from .signature import read_public_keys
+from .plans.plan_trainer import PlanTrainer
+from .plans.signature import read_public_keys
+from .text.example_store import ExampleStore
 
 _USER_ERROR, _INTERRUPTED = 2, 130
 _LIMITS = ("largest_download", "max_batches", "max_training_seconds", "first_backoff", "longest_backoff")

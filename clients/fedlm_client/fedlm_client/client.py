@@ -15,12 +15,12 @@ from concurrent.futures import Executor
 from typing import Any
 
 from . import messages_pb2 as messages
-from .artifacts import ArtifactAssembly
-from .calls import DownloadRequest
 from .errors import ClientError, RefusedError, TransportError, UnknownArtifactError, WrongServerError
 from .limits import Conditions, Limits
+from .link.artifacts import ArtifactAssembly
+from .link.calls import DownloadRequest
+from .link.protocol import PROTOCOL
 from .own_participation import OwnParticipation
-from .protocol import PROTOCOL
 from .training import Channel, EndedError, Round, Trainer, Update
 
 VERSION = "0.1.0"

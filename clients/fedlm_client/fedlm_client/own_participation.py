@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from . import messages_pb2 as messages
 from .errors import ClientError
 from .files import replace_whole
-from .protocol import LONGEST_POPULATION
+from .link.protocol import LONGEST_POPULATION
 
 _LEAST_TOLD = 4
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from . import messages_pb2 as messages
-from .calls import Chunk, DownloadRequest
-from .example_store import Examples
+from .link.calls import Chunk, DownloadRequest
+from .text.example_store import Examples
 
 
 class Channel(Protocol):
@@ -62,7 +62,7 @@ class Fetch(Protocol):
         self, description: messages.Artifact, largest: int | None = None, option: str = "largest_download"
     ) -> bytearray:
         """Fetch what a server describes, of no more bytes than the `largest`, which an option sets; see
-        `fedlm_client.artifacts.ArtifactAssembly` for errors."""
+        `fedlm_client.link.artifacts.ArtifactAssembly` for errors."""
         ...
 
 

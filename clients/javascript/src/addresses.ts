@@ -1,4 +1,4 @@
-/** Addresses, read by the rule of clients/fedlm_client/fedlm_client/host_and_port.py: one table of cases tests both. */
+/** Addresses, read by the rule of clients/fedlm_client/fedlm_client/link/host_and_port.py: one table of cases tests both. */
 
 import { ClientError } from "./errors.js";
 

@@ -1,7 +1,7 @@
 /**
  * Which of a person's text is trained on: the lines of a file, and the examples that a text is cut into.
  *
- * The rules are those of docs/protocol.md, and of clients/fedlm_client/fedlm_client/text_examples.py: one table of cases tests both.
+ * The rules are those of docs/protocol.md, and of clients/fedlm_client/fedlm_client/text/text_examples.py: one table of cases tests both.
  */
 
 import { ClientError } from "./errors.js";

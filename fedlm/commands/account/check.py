@@ -26,8 +26,8 @@ class CheckCommand:
 
 def check(command: CheckCommand) -> int:
     """Check a statement, and say what does not follow."""
-    from fedlm.fl_core.runs.statement_check import UNCHECKED, check_statement
-    from fedlm.fl_core.runs.statement_reading import plain, read_statement
+    from fedlm.fl_core.runs.statements.statement_check import UNCHECKED, check_statement
+    from fedlm.fl_core.runs.statements.statement_reading import plain, read_statement
 
     record = read_statement(command.statement)
     found = check_statement(record)

@@ -121,7 +121,7 @@ def _realised_participation(given: Path) -> dict[str, Any] | None:
 
 def state_budget(command: BudgetCommand) -> dict[str, Any]:
     """Set the budget of a data set, or state what is reserved of it."""
-    from fedlm.fl_core.runs.data_budget import DataBudget
+    from fedlm.fl_core.runs.capabilities.data_budget import DataBudget
     from fedlm.simulations.data.store.token_store import TokenStore
 
     training_data = TokenStore.open(command.data).training_data(check=command.epsilon is not None)

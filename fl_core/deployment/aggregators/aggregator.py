@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from fedlm.fedlm_client.protocol import PROTOCOL
+from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.deployment.aggregators.shard import Shard
 from fedlm.fl_core.deployment.aggregators.shared_records import SharedRound
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds

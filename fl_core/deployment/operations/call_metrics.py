@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, ProcessCollector
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.calls import DownloadRequest
+from fedlm.fedlm_client.link.calls import DownloadRequest
 from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
 from fedlm.fl_core.deployment.protocol.interface import CountedUpload, Handlers, Upload
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from fedlm.fedlm_client.credentials import AUTHORITY_FILE, SERVER, read_certificate
 from fedlm.fedlm_client.errors import KeysError
+from fedlm.fedlm_client.link.credentials import AUTHORITY_FILE, SERVER, read_certificate
 
 
 class CertificateDays:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedlm.fedlm_client.text_examples import ExampleCut
+from fedlm.fedlm_client.text.text_examples import ExampleCut
 from fedlm.fl_core.client_algorithms.interface import sent_by_client
 from fedlm.fl_core.deployment.plans.litert.model import make_model
 from fedlm.fl_core.deployment.plans.programs import PlanPrograms, Tensor, make_programs

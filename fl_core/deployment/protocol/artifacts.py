@@ -1,4 +1,4 @@
-"""Bytes named by their content, cut into chunks by the server; `fedlm.fedlm_client.artifacts` puts them together."""
+"""Bytes named by their content, cut into chunks by the server; `fedlm_client.link.artifacts` puts them together."""
 
 import hashlib
 import os
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.artifacts import digest_of
 from fedlm.fedlm_client.errors import UnknownArtifactError
+from fedlm.fedlm_client.link.artifacts import digest_of
 from fedlm.fl_core.atomic_files import disk_errors
 
 Buffer = bytes | bytearray | memoryview

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.calls import DownloadRequest
+from fedlm.fedlm_client.link.calls import DownloadRequest
 from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
 
 

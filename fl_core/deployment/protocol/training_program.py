@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.text_examples import CUTS, ExampleCut
+from fedlm.fedlm_client.text.text_examples import CUTS, ExampleCut
 from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, sent_by_client
 from fedlm.fl_core.client_algorithms.personal_layers import with_personal_layers
 from fedlm.fl_core.client_algorithms.registry import SGD, make_algorithm

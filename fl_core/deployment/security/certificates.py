@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedlm.fedlm_client.credentials import PrivateKey
 from fedlm.fedlm_client.errors import KeysError
+from fedlm.fedlm_client.link.credentials import PrivateKey
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MOST_DAYS = 36_500

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from fedlm.fedlm_client.credentials import AUTHORITY_FILE, CLIENT, SERVER, read_credentials, said_time
 from fedlm.fedlm_client.errors import KeysError, RefusedError
+from fedlm.fedlm_client.link.credentials import AUTHORITY_FILE, CLIENT, SERVER, read_credentials, said_time
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.deployment.event_log import event, warn
 from fedlm.fl_core.deployment.security.certificates import check_name

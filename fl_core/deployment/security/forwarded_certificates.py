@@ -7,8 +7,8 @@ from urllib.parse import unquote
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedlm.fedlm_client.credentials import AUTHORITY_FILE, read_certificates, signed_by
 from fedlm.fedlm_client.errors import RefusedError
+from fedlm.fedlm_client.link.credentials import AUTHORITY_FILE, read_certificates, signed_by
 from fedlm.fl_core.deployment.security.credentials import ClientCertificate, Reloading
 
 

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedlm.fedlm_client.credentials import AUTHORITY_FILE, SERVER, read_certificate, read_key
 from fedlm.fedlm_client.errors import KeysError, RefusedError
+from fedlm.fedlm_client.link.credentials import AUTHORITY_FILE, SERVER, read_certificate, read_key
 from fedlm.fl_core.atomic_files import create_privately, make_folder, write_atomically
 from fedlm.fl_core.deployment.security.certificates import (
     certificate_pem,

@@ -5,8 +5,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedlm.fedlm_client.credentials import read_private_key
 from fedlm.fedlm_client.errors import KeysError
+from fedlm.fedlm_client.link.credentials import read_private_key
 from fedlm.fl_core.atomic_files import create_privately, make_folder, write_atomically
 
 PLAN_KEY_FILE, PUBLIC_PLAN_KEY_FILE = "plan.key", "plan.pub"

@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, Callable
 from typing import NamedTuple, Protocol
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.calls import DownloadRequest
 from fedlm.fedlm_client.errors import UnknownArtifactError
-from fedlm.fedlm_client.protocol import PROTOCOL
+from fedlm.fedlm_client.link.calls import DownloadRequest
+from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.client_algorithms.registry import SGD
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.plans.plan_offers import OfferedPlan, PlanOffer

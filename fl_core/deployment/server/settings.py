@@ -5,8 +5,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from fedlm.fedlm_client.protocol import LONGEST_POPULATION
-from fedlm.fedlm_client.text_examples import ExampleCut
+from fedlm.fedlm_client.link.protocol import LONGEST_POPULATION
+from fedlm.fedlm_client.text.text_examples import ExampleCut
 from fedlm.fl_core.composed_settings import check_parts, check_value_types
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustName, RobustRule
 from fedlm.fl_core.deployment.server.round_rules import RoundRules

@@ -15,7 +15,7 @@ import h11
 from google.protobuf.message import Message
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.protocol import CLIENT_CERTIFICATE, MESSAGE, UPLOAD_HEADER
+from fedlm.fedlm_client.link.protocol import CLIENT_CERTIFICATE, MESSAGE, UPLOAD_HEADER
 from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
 from fedlm.fl_core.deployment.protocol.errors import BrokenUploadError, MalformedError
 from fedlm.fl_core.deployment.security.callers import parse_message

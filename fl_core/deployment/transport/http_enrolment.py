@@ -6,7 +6,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.protocol import ENROL
+from fedlm.fedlm_client.link.protocol import ENROL
 from fedlm.fl_core.deployment.security.callers import parse_message
 from fedlm.fl_core.deployment.security.credentials import reloading_tls
 from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits

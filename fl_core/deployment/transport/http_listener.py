@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 
 from fedlm.fedlm_client.errors import RefusedError, UnknownArtifactError
-from fedlm.fedlm_client.host_and_port import is_loopback
+from fedlm.fedlm_client.link.host_and_port import is_loopback
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.protocol.errors import BrokenUploadError, MalformedError, TooManyCallsError
 from fedlm.fl_core.deployment.security.callers import Refusals

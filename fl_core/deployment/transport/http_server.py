@@ -8,9 +8,9 @@ from http import HTTPStatus
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.calls import DownloadRequest
 from fedlm.fedlm_client.errors import RefusedError, UnknownArtifactError
-from fedlm.fedlm_client.protocol import (
+from fedlm.fedlm_client.link.calls import DownloadRequest
+from fedlm.fedlm_client.link.protocol import (
     ARTIFACTS,
     CHECK_IN,
     CHUNK_BYTES,

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 from fedlm.fedlm_client.errors import KeysError
-from fedlm.fedlm_client.host_and_port import AddressError, read_address
+from fedlm.fedlm_client.link.host_and_port import AddressError, read_address
 from fedlm.fl_core.deployment.security.certificates import check_name
 from fedlm.fl_core.errors import ConfigurationError, setting
 

@@ -9,7 +9,7 @@ from fedlm.fl_core.runs.capabilities.interface import Capability, Opening
 
 if TYPE_CHECKING:
     # The libraries of privacy take a while to load.
-    from fedlm.fl_core.runs.data_budget import Reservation
+    from fedlm.fl_core.runs.capabilities.data_budget import Reservation
 
 
 class Budgeted(Capability):
@@ -23,12 +23,12 @@ class Budgeted(Capability):
     def of(cls, opening: Opening) -> "Budgeted | None":
         if opening.data is None or not (opening.data.path / BUDGET_FILE).exists():
             return None
-        from fedlm.fl_core.runs.data_budget import budget_of
+        from fedlm.fl_core.runs.capabilities.data_budget import budget_of
 
         budget_of(opening.data.path, opening.private and opening.secret)
         return cls(opening.data.path)
 
     def reservation(self, training: Phase, origins: Origins) -> "Reservation | None":
-        from fedlm.fl_core.runs.data_budget import reservation_of
+        from fedlm.fl_core.runs.capabilities.data_budget import reservation_of
 
         return reservation_of(self._data, training, origins)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from fedlm.fedlm_client.text_examples import split_sentences
+from fedlm.fedlm_client.text.text_examples import split_sentences
 
 MINIMUM_WORDS = 3
 MAXIMUM_WORDS = 100  # what is longer is a list of names, not a sentence

@@ -14,15 +14,15 @@ from fedlm.fl_core.atomic_files import make_folder, write_atomically
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
+from fedlm.fl_core.runs.capabilities.data_budget import budget_of
 from fedlm.fl_core.runs.capabilities.reattention import refuse_reattention
-from fedlm.fl_core.runs.data_budget import budget_of
 from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.run_folder import GRID, GRID_FILE, refuse_other_contents
 from fedlm.models.base import parameter_count
 from fedlm.models.registry import create_model
 from fedlm.models.training_shapes import check_length
+from fedlm.simulations.comparisons.cell_execution import LocalProcesses, run_cells
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.experiments.cell_execution import LocalProcesses, run_cells
 from fedlm.simulations.laws.measuring.cell import GridCell, open_grid_units
 from fedlm.simulations.laws.measuring.grid import AXES, Grid
 from fedlm.simulations.laws.measuring.measurements import (

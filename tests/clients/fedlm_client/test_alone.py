@@ -17,10 +17,10 @@ class Refused:
 sys.meta_path.insert(0, Refused())
 sys.path.insert(0, sys.argv[1])
 import fedlm_client
-names = [one.name for one in pkgutil.iter_modules(fedlm_client.__path__)]
+names = [one.name for one in pkgutil.walk_packages(fedlm_client.__path__, "fedlm_client.")]
 for name in names:
-    if name not in ("__main__", "litert"):
-        importlib.import_module("fedlm_client." + name)
+    if not name.endswith((".__main__", ".litert")):
+        importlib.import_module(name)
 from fedlm_client.cli import main
 print(len(names))
 main(["run", "--help"])
@@ -32,12 +32,12 @@ def test_it_imports_neither_jax_nor_the_rest_of_fedlm():
     words = [sys.executable, "-c", CODE, str(INSIDE.parent)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout.split()[0]) == len([*INSIDE.glob("*.py")]) - 1
+    assert int(done.stdout.split()[0]) == len([*INSIDE.rglob("*.py")]) - 1
     assert "--memory-bytes" in done.stdout
     assert "--recheck-seconds" not in done.stdout
 
 
 def test_it_imports_itself_by_relative_names():
-    for path in INSIDE.glob("*.py"):
+    for path in INSIDE.rglob("*.py"):
         lines = [line for line in path.read_text().splitlines() if line.lstrip().startswith(("import ", "from "))]
         assert not [line for line in lines if line.split()[1].split(".")[0] in ("fedlm", "fedlm_client")], path.name

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlm.fedlm_client.batches import RoundSeed, batch_rows, random_words, sequences_of, shuffled, stream
 from fedlm.fedlm_client.errors import PlanError
-from fedlm.fedlm_client.manifest import Batches
-from fedlm.fedlm_client.tokenizer import WordPiece
+from fedlm.fedlm_client.plans.batches import RoundSeed, batch_rows, random_words, sequences_of, shuffled, stream
+from fedlm.fedlm_client.plans.manifest import Batches
+from fedlm.fedlm_client.text.tokenizer import WordPiece
 from fedlm.fl_core.rounds.client_examples import ClientExamples, padded_sequences
 from fedlm.fl_core.rounds.local_sgd import LocalTraining
 from fedlm.fl_core.rounds.local_sgd import batch_rows as native_rows

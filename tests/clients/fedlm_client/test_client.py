@@ -15,13 +15,13 @@ from fedlm.clients.device.server_instructions import ANYTHING
 from fedlm.commands.cli import main
 from fedlm.commands.client import _read_vocabulary
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.calls import Chunk
 from fedlm.fedlm_client.client import Client
 from fedlm.fedlm_client.errors import ClientError, RefusedError, TransportError, UnknownArtifactError, WrongServerError
-from fedlm.fedlm_client.example_store import ExampleStore
 from fedlm.fedlm_client.limits import Conditions, Limits
+from fedlm.fedlm_client.link.calls import Chunk
+from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fedlm_client.own_participation import OwnParticipation
-from fedlm.fedlm_client.protocol import PROTOCOL
+from fedlm.fedlm_client.text.example_store import ExampleStore
 from fedlm.fedlm_client.training import EndedError
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program

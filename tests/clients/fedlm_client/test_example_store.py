@@ -3,7 +3,7 @@ import json
 import pytest
 
 from fedlm.fedlm_client.errors import ClientError
-from fedlm.fedlm_client.example_store import ExampleStore, Retention
+from fedlm.fedlm_client.text.example_store import ExampleStore, Retention
 
 DAY = 86_400.0
 

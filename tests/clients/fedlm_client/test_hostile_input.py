@@ -11,19 +11,19 @@ from contextlib import suppress
 import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client import plan_trainer
-from fedlm.fedlm_client.artifacts import ArtifactAssembly
-from fedlm.fedlm_client.batches import RoundSeed, batch_rows
 from fedlm.fedlm_client.cli import main
 from fedlm.fedlm_client.client import Client
 from fedlm.fedlm_client.errors import ClientError, PlanError, TransportError, UnknownArtifactError
-from fedlm.fedlm_client.example_store import ExampleStore
-from fedlm.fedlm_client.http_channel import HttpChannel
 from fedlm.fedlm_client.limits import Limits
-from fedlm.fedlm_client.manifest import Batches
+from fedlm.fedlm_client.link.artifacts import ArtifactAssembly
+from fedlm.fedlm_client.link.http_channel import HttpChannel
 from fedlm.fedlm_client.own_participation import OwnParticipation
-from fedlm.fedlm_client.plan_trainer import Plan, PlanTrainer
-from fedlm.fedlm_client.tokenizer import WordPiece
+from fedlm.fedlm_client.plans import plan_trainer
+from fedlm.fedlm_client.plans.batches import RoundSeed, batch_rows
+from fedlm.fedlm_client.plans.manifest import Batches
+from fedlm.fedlm_client.plans.plan_trainer import Plan, PlanTrainer
+from fedlm.fedlm_client.text.example_store import ExampleStore
+from fedlm.fedlm_client.text.tokenizer import WordPiece
 from fedlm.fl_core.deployment.security.plan_keys import create_plan_key
 
 BATCHES = Batches(5, 4, 1, 5, None, "shuffle_then_cap", False, 0, 1, 2, 3)
@@ -87,7 +87,7 @@ async def called(server, call):
     ],
 )
 def test_an_answer_that_never_ends_is_not_waited_for(monkeypatch, answer):
-    monkeypatch.setattr("fedlm.fedlm_client.http_channel._ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("fedlm.fedlm_client.link.http_channel._ANSWER_SECONDS", 0.5)
     begins, goes_on = answer
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -107,7 +107,7 @@ def test_an_answer_that_never_ends_is_not_waited_for(monkeypatch, answer):
 
 
 def test_an_upload_that_is_read_ever_so_slowly_is_given_up(monkeypatch):
-    monkeypatch.setattr("fedlm.fedlm_client.http_channel._TRANSFER_SECONDS", 0.5)
+    monkeypatch.setattr("fedlm.fedlm_client.link.http_channel._TRANSFER_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def read_slowly():

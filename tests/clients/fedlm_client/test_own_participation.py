@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import ClientError
 from fedlm.fedlm_client.files import replace_whole
+from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fedlm_client.own_participation import OwnParticipation
-from fedlm.fedlm_client.protocol import PROTOCOL
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.server.client_service import participation_plan

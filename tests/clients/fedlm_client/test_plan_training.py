@@ -5,7 +5,7 @@ import zlib
 import numpy as np
 import pytest
 
-from fedlm.fedlm_client.confined import LoadedPlan
+from fedlm.fedlm_client.plans.confined import LoadedPlan
 from tests.support import plans
 
 

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedlm.fedlm_client import confined
-from fedlm.fedlm_client.confined import Confined, LoadedPlan
 from fedlm.fedlm_client.errors import ClientError, PlanError
-from fedlm.fedlm_client.frames import FrameError, receive_frame
 from fedlm.fedlm_client.limits import PlanLimits
-from fedlm.fedlm_client.manifest import check_limits, check_model, read_manifest
-from fedlm.fedlm_client.signature import check_signature, read_public_keys
+from fedlm.fedlm_client.plans import confined
+from fedlm.fedlm_client.plans.confined import Confined, LoadedPlan
+from fedlm.fedlm_client.plans.frames import FrameError, receive_frame
+from fedlm.fedlm_client.plans.manifest import check_limits, check_model, read_manifest
+from fedlm.fedlm_client.plans.signature import check_signature, read_public_keys
 from fedlm.fl_core.deployment.plans.litert import lowering
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm.fl_core.errors import ConfigurationError
@@ -192,7 +192,7 @@ def test_a_step_that_fails_takes_too_long_or_too_much_memory_ends_the_plan(made,
 
 
 def test_what_fedlm_writes_is_what_the_client_runs(made):
-    litert = pytest.importorskip("fedlm.fedlm_client.litert")
+    litert = pytest.importorskip("fedlm.fedlm_client.plans.litert")
     source = "".join(path.read_text() for path in Path(lowering.__file__).parent.glob("*.py"))
     written = {name for name in re.findall(r'"([A-Z][A-Z0-9_]+)"', source)} & set(litert._NUMBERS.values())
     assert written - litert.ALLOWED == set()
@@ -228,7 +228,7 @@ def test_an_answer_that_never_ends_is_not_waited_for():
 
 CONFINED = """
 import socket, sys
-from fedlm_client.confinement import confine
+from fedlm_client.plans.confinement import confine
 confine(1 << 30)
 try:
     socket.create_connection(("127.0.0.1", int(sys.argv[1])), 5).close()

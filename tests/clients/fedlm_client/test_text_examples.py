@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import fedlm
-from fedlm.fedlm_client import text_examples
 from fedlm.fedlm_client.errors import ClientError
-from fedlm.fedlm_client.example_store import ExampleStore
+from fedlm.fedlm_client.text import text_examples
+from fedlm.fedlm_client.text.example_store import ExampleStore
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.sources.tables.jsonl import JsonLines
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer

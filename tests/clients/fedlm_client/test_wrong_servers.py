@@ -9,12 +9,12 @@ import pytest
 
 from fedlm.clients.device.dialling import dialling
 from fedlm.commands.status import StatusCommand, _fetch
-from fedlm.fedlm_client import host_and_port
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.calls import DownloadRequest
 from fedlm.fedlm_client.errors import ClientError, TransportError, WrongServerError
-from fedlm.fedlm_client.http_channel import HttpChannel
-from fedlm.fedlm_client.protocol import CHUNK_BYTES
+from fedlm.fedlm_client.link import host_and_port
+from fedlm.fedlm_client.link.calls import DownloadRequest
+from fedlm.fedlm_client.link.http_channel import HttpChannel
+from fedlm.fedlm_client.link.protocol import CHUNK_BYTES
 from fedlm.fl_core.deployment.addresses import check_address
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.errors import ConfigurationError

@@ -8,8 +8,8 @@ import pytest
 from fedlm.clients.fleet.population import Dropout, Population
 from fedlm.clients.fleet.virtual_device import Tally, VirtualDevice, VirtualLink
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.calls import Chunk, DownloadRequest
 from fedlm.fedlm_client.errors import TransportError
+from fedlm.fedlm_client.link.calls import Chunk, DownloadRequest
 
 SIZE, CHUNK = 1000, 100
 PERFECT = Population(dropout=0.0, availability=1.0, diurnal=0.0, link_bytes=float("inf"), speeds=(1e9,) * 3)

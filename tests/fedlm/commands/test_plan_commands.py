@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from fedlm.fedlm_client.manifest import read_manifest
-from fedlm.fedlm_client.signature import check_signature, read_public_keys
+from fedlm.fedlm_client.plans.manifest import read_manifest
+from fedlm.fedlm_client.plans.signature import check_signature, read_public_keys
 from fedlm.fl_core.deployment.plans.plan_folder import write_plan
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm.models.special_tokens import GEMMA

@@ -19,9 +19,9 @@ from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
 from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.runs.files.checkpoints import parameters_digest
-from fedlm.fl_core.runs.publishing import PAGE_FILE, load_published
-from fedlm.fl_core.runs.statement_check import check_statement
-from fedlm.fl_core.runs.statement_reading import read_statement
+from fedlm.fl_core.runs.statements.publishing import PAGE_FILE, load_published
+from fedlm.fl_core.runs.statements.statement_check import check_statement
+from fedlm.fl_core.runs.statements.statement_reading import read_statement
 from fedlm.models.registry import create_model
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.evaluation.trained_models import open_model

@@ -16,7 +16,7 @@ from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.record.releases import Releases
-from fedlm.fl_core.runs.data_budget import BudgetError, DataBudget, budget_of, reservation_of
+from fedlm.fl_core.runs.capabilities.data_budget import BudgetError, DataBudget, budget_of, reservation_of
 from fedlm.fl_core.runs.private_releases import planned_training
 
 DELTA = 1e-6

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.errors import CheckpointError
-from fedlm.fl_core.runs.publishing import MODEL_FILE, load_published
+from fedlm.fl_core.runs.statements.publishing import MODEL_FILE, load_published
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no arrays", b"PK\3\4 cut off"])

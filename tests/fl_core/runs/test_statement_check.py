@@ -20,8 +20,8 @@ from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonPar
 from fedlm.fl_core.privacy.promise.central_plan import central_plan
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.statement import state_plan
-from fedlm.fl_core.runs.published_statement import describe, state_release, statement_schema, whole_record
-from fedlm.fl_core.runs.statement_check import UNCHECKED
+from fedlm.fl_core.runs.statements.published_statement import describe, state_release, statement_schema, whole_record
+from fedlm.fl_core.runs.statements.statement_check import UNCHECKED
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "statement.md"
 DELTA, TEXT = 1e-5, "f" * 64

@@ -8,8 +8,8 @@ from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, Privat
 from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.statement import state_plan
-from fedlm.fl_core.runs.published_statement import ACCOUNTANT, OPERATOR, PLANNED, WITHHELD
-from fedlm.fl_core.runs.publishing import _page
+from fedlm.fl_core.runs.statements.published_statement import ACCOUNTANT, OPERATOR, PLANNED, WITHHELD
+from fedlm.fl_core.runs.statements.publishing import _page
 
 DELTA = 1e-5
 VOCABULARY = VocabularyOrigin("private", PrivateVocabulary(2.0, 5e-9, 3.0, 50.0, 1e-9, 100), release="one")

@@ -7,11 +7,11 @@ import pytest
 
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
+from fedlm.simulations.comparisons import comparison
+from fedlm.simulations.comparisons.cell_execution import LocalProcesses
 from fedlm.simulations.data.federated_data import StoredData
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.engine.cohort_samplers import make_cohorts
-from fedlm.simulations.experiments import comparison
-from fedlm.simulations.experiments.cell_execution import LocalProcesses
 from fedlm.simulations.experiments.configuration import Comparison, Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
 from tests.support.plain_runs import PUBLIC

@@ -8,7 +8,7 @@ import pytest
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.runs.files.run_lock import run_lock
-from fedlm.simulations.experiments.cell_execution import LocalProcesses, await_release, run_cells
+from fedlm.simulations.comparisons.cell_execution import LocalProcesses, await_release, run_cells
 from fedlm.simulations.worker_processes import cpu_cores
 from tests.simulations.experiments.toy_cells import ToyCell
 

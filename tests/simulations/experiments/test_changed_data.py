@@ -10,7 +10,7 @@ from fedlm.fl_core.errors import CheckpointError, DataError
 from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation
 from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler
 from fedlm.fl_core.privacy.record.participation_record import ParticipationRecord
-from fedlm.fl_core.runs.data_budget import DataBudget
+from fedlm.fl_core.runs.capabilities.data_budget import DataBudget
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer

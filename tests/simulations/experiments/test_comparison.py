@@ -11,7 +11,7 @@ from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release
-from fedlm.simulations.experiments.comparison import each_model_early, list_cells, read_result
+from fedlm.simulations.comparisons.comparison import each_model_early, list_cells, read_result
 from fedlm.simulations.experiments.configuration import Comparison
 
 PRIVATE = {"cohort_sampler": "min_separation", "min_separation": 3, "update_clip_norm": 0.5}

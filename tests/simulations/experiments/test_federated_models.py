@@ -4,8 +4,8 @@ import pytest
 
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.simulations.experiments.cell_execution import LocalProcesses
-from fedlm.simulations.experiments.comparison import run_comparison
+from fedlm.simulations.comparisons.cell_execution import LocalProcesses
+from fedlm.simulations.comparisons.comparison import run_comparison
 from fedlm.simulations.experiments.configuration import Comparison, Experiment
 from fedlm.simulations.experiments.preparation import prepare
 

@@ -12,7 +12,7 @@ from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
 from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release
-from fedlm.fl_core.runs.data_budget import BudgetError
+from fedlm.fl_core.runs.capabilities.data_budget import BudgetError
 from fedlm.fl_core.runs.outcome import stated_privacy
 from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer

@@ -15,7 +15,7 @@ from fedlm.fl_core.client_algorithms.personal_layers import PersonalLayers
 from fedlm.fl_core.client_algorithms.sgd import PLAIN_SGD
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.rounds.local_sgd import LocalTraining
-from fedlm.fl_core.runs.publishing import publish
+from fedlm.fl_core.runs.statements.publishing import publish
 from fedlm.simulations.engine.client_states import CLIENTS_FILE, ClientStates
 from fedlm.simulations.experiments.kept_by_clients import KeptByClients
 from tests.deployment.small_deployment import MODEL

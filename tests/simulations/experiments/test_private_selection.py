@@ -17,19 +17,19 @@ from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.promise.private_selection import SelectionEvent, composed_above
 from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release
-from fedlm.fl_core.runs.publishing import publish
 from fedlm.fl_core.runs.recorded_runs import find_runs
-from fedlm.fl_core.runs.statement_check import check_statement
-from fedlm.fl_core.runs.statement_reading import read_statement
+from fedlm.fl_core.runs.statements.publishing import publish
+from fedlm.fl_core.runs.statements.statement_check import check_statement
+from fedlm.fl_core.runs.statements.statement_reading import read_statement
+from fedlm.simulations.comparisons import private_selection
+from fedlm.simulations.comparisons.cell_execution import LocalProcesses
+from fedlm.simulations.comparisons.private_selection import run_selection
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.in_memory import InMemoryText
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.experiments import private_selection
-from fedlm.simulations.experiments.cell_execution import LocalProcesses
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.experiment import run_experiment
-from fedlm.simulations.experiments.private_selection import run_selection
 from fedlm.simulations.reporting.selection_page import write_selection_page
 from tests.simulations.reporting.html_page import Page
 from tests.support.plain_runs import MODEL, PRIVATE, run

@@ -32,10 +32,9 @@ from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
 from fedlm.fl_core.privacy.participation import PoissonParticipation
 from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
-from fedlm.fl_core.runs import data_budget
-from fedlm.fl_core.runs.capabilities import warm_start
+from fedlm.fl_core.runs.capabilities import data_budget, warm_start
 from fedlm.fl_core.runs.private_releases import PrivateReleases
-from fedlm.fl_core.runs.publishing import STATEMENT_FILE, publish
+from fedlm.fl_core.runs.statements.publishing import STATEMENT_FILE, publish
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer

@@ -7,7 +7,7 @@ import pytest
 
 import fedlm
 from fedlm.fl_core.errors import DataError
-from fedlm.fl_core.runs.publishing import publish
+from fedlm.fl_core.runs.statements.publishing import publish
 from fedlm.models.families.cifg import CifgConfig, cifg
 from fedlm.models.model_files import describe_model
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer

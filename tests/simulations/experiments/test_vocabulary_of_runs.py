@@ -13,9 +13,9 @@ from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.statement import state
-from fedlm.fl_core.runs.publishing import publish
-from fedlm.fl_core.runs.statement_check import check_statement
-from fedlm.fl_core.runs.statement_reading import read_statement
+from fedlm.fl_core.runs.statements.publishing import publish
+from fedlm.fl_core.runs.statements.statement_check import check_statement
+from fedlm.fl_core.runs.statements.statement_reading import read_statement
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from fedlm.simulations.experiments.configuration import Experiment

@@ -1,6 +1,6 @@
 import pytest
 
-from fedlm.simulations.experiments.workers import accelerator_of
+from fedlm.simulations.comparisons.workers import accelerator_of
 
 
 @pytest.mark.parametrize(

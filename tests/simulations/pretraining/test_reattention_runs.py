@@ -11,11 +11,11 @@ from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.promise.relevance_spending import plan_relevance
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.statement import state_plan
+from fedlm.fl_core.runs.capabilities.data_budget import DataBudget
 from fedlm.fl_core.runs.capabilities.reattention import ERRORS_FACT, ERRORS_FILE, read_errors, refuse_reattention
-from fedlm.fl_core.runs.data_budget import DataBudget
-from fedlm.fl_core.runs.publishing import publish
-from fedlm.fl_core.runs.statement_check import check_statement
-from fedlm.fl_core.runs.statement_reading import read_statement
+from fedlm.fl_core.runs.statements.publishing import publish
+from fedlm.fl_core.runs.statements.statement_check import check_statement
+from fedlm.fl_core.runs.statements.statement_reading import read_statement
 from fedlm.models.families.reattention import ReattentionConfig, reattention_transformer
 from fedlm.models.registry import ModelEntry, create_model
 from fedlm.simulations.data.relevance import count_relevance

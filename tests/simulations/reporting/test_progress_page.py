@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from fedlm.simulations.experiments.comparison import list_cells
+from fedlm.simulations.comparisons.comparison import list_cells
 from fedlm.simulations.reporting.progress_page import (
     BEGUN,
     WAITING,

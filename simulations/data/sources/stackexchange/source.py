@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import tyro
 
-from fedlm.fedlm_client.text_examples import split_sentences
+from fedlm.fedlm_client.text.text_examples import split_sentences
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.base import PART_BYTES, Part, Progress, Reading

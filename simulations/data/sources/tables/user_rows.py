@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from fedlm.fedlm_client.text_examples import ExampleCut, examples_of
+from fedlm.fedlm_client.text.text_examples import ExampleCut, examples_of
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.simulations.data.client_text import ClientText, OrderForm, SkippedCounts
 from fedlm.simulations.data.sources.chat_templates import ASSISTANT, load_template, template_files

@@ -3,9 +3,9 @@ import hashlib
 import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.artifacts import ArtifactAssembly, digest_of
-from fedlm.fedlm_client.calls import Chunk
 from fedlm.fedlm_client.errors import ClientError, TransportError, UnknownArtifactError
+from fedlm.fedlm_client.link.artifacts import ArtifactAssembly, digest_of
+from fedlm.fedlm_client.link.calls import Chunk
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.errors import DiskError
 

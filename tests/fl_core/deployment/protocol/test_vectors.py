@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.artifacts import ArtifactAssembly
+from fedlm.fedlm_client.link.artifacts import ArtifactAssembly
 from fedlm.fl_core.client_algorithms.interface import LocalGradient, sent_by_server
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS, make_algorithm
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
@@ -99,8 +99,8 @@ def test_an_artifact_that_another_language_describes_is_understood():
 
 
 def test_the_document_names_every_message_status_and_name_of_http():
-    from fedlm.fedlm_client import protocol
-    from fedlm.fedlm_client.protocol import PROTOCOL
+    from fedlm.fedlm_client.link import protocol
+    from fedlm.fedlm_client.link.protocol import PROTOCOL
 
     named = [
         *messages.UploadReply.Status.keys()[1:],

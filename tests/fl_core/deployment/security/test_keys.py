@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from fedlm.commands.cli import main
 from fedlm.commands.keys import _ACTIONS
-from fedlm.fedlm_client.credentials import (
+from fedlm.fedlm_client.errors import KeysError, RefusedError
+from fedlm.fedlm_client.link.credentials import (
     CLIENT,
     SERVER,
     authority_tls,
@@ -26,7 +27,6 @@ from fedlm.fedlm_client.credentials import (
     common_name,
     read_credentials,
 )
-from fedlm.fedlm_client.errors import KeysError, RefusedError
 from fedlm.fl_core.deployment.addresses import loopback_only
 from fedlm.fl_core.deployment.security import certificates, keys, revocations
 from fedlm.fl_core.deployment.security.certificates import make_request, new_key

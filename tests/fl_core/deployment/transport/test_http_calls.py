@@ -7,11 +7,11 @@ import pytest
 
 from fedlm.clients.device.dialling import dialling
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.artifacts import ArtifactAssembly
-from fedlm.fedlm_client.calls import DownloadRequest
 from fedlm.fedlm_client.errors import ClientError, RefusedError, TransportError, UnknownArtifactError
-from fedlm.fedlm_client.http_channel import HttpChannel
-from fedlm.fedlm_client.protocol import PROTOCOL
+from fedlm.fedlm_client.link.artifacts import ArtifactAssembly
+from fedlm.fedlm_client.link.calls import DownloadRequest
+from fedlm.fedlm_client.link.http_channel import HttpChannel
+from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.deployment.protocol.errors import TooManyCallsError
 from fedlm.fl_core.deployment.transport import http_server
 from fedlm.fl_core.errors import ConfigurationError

@@ -9,9 +9,9 @@ import struct
 import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.credentials import client_tls
-from fedlm.fedlm_client.http_channel import HttpChannel
-from fedlm.fedlm_client.protocol import CHECK_IN, CLIENT_NAME
+from fedlm.fedlm_client.link.credentials import client_tls
+from fedlm.fedlm_client.link.http_channel import HttpChannel
+from fedlm.fedlm_client.link.protocol import CHECK_IN, CLIENT_NAME
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import http_listener
 from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedlm.fedlm_client.credentials import client_tls
+from fedlm.fedlm_client.link.credentials import client_tls
 from fedlm.fl_core.deployment.security.credentials import reloading_tls
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport.served_sockets import ServedSocket, scratch_memory

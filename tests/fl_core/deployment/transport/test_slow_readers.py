@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fedlm.fedlm_client.credentials import client_tls
+from fedlm.fedlm_client.link.credentials import client_tls
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import http_connections

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from fedlm.fedlm_client.credentials import client_tls
+from fedlm.fedlm_client.link.credentials import client_tls
 from fedlm.fl_core.deployment.security.credentials import reloading_tls
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport.http_listener import HttpListener

@@ -7,9 +7,9 @@ artifact's digest is over its sizes and all chunks' digests.
 import hashlib
 import struct
 
-from . import messages_pb2 as messages
+from .. import messages_pb2 as messages
+from ..errors import ClientError, TransportError
 from .calls import Chunk
-from .errors import ClientError, TransportError
 from .protocol import LARGEST_CHUNK
 
 _SIZES = struct.Struct("<QI")

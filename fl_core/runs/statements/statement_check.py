@@ -25,14 +25,14 @@ from fedlm.fl_core.privacy.promise.guarantee import Guarantee, gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.promise.vocabulary_spending import least_numbers
 from fedlm.fl_core.privacy.statement import Statement, state_plan
-from fedlm.fl_core.runs.published_statement import (
+from fedlm.fl_core.runs.statements.published_statement import (
     DATA_FIELD,
     FINGERPRINTS,
     as_planned,
     describe,
     whole_record,
 )
-from fedlm.fl_core.runs.statement_reading import check_size, plain, shortened
+from fedlm.fl_core.runs.statements.statement_reading import check_size, plain, shortened
 
 _OF_MODEL = ("model", "parameters_sha256")
 UNCHECKED = (

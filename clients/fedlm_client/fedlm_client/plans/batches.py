@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import PlanError
+from ..errors import PlanError
 from .manifest import Batches
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))

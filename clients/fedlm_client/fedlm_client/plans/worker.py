@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import PlanError
+from ..errors import PlanError
 from .frames import receive_frame, send_frame
 from .manifest import SUMS, Argument, Manifest, Signature, read_manifest
 

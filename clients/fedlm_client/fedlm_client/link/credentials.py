@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import NameOID
 
-from .errors import KeysError
+from ..errors import KeysError
 
 SERVER, CLIENT = "server", "client"
 AUTHORITY_FILE = "ca.pem"

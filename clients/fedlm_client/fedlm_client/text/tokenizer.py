@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
-from .errors import PlanError
+from ..errors import PlanError
 
 _CHINESE = (
     *((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F)),

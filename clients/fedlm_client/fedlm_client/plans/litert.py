@@ -7,7 +7,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
 
-from .errors import PlanError
+from ..errors import PlanError
 from .manifest import Argument, Manifest, Signature
 
 ALLOWED = frozenset(

@@ -36,7 +36,7 @@ from fedlm.fl_core.runs.files.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.files.places import place_in
 from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.outcome import fit_parameters, ledger_in, refuse_not_finite, stored_parameters
-from fedlm.fl_core.runs.published_statement import state_release, whole_record
+from fedlm.fl_core.runs.statements.published_statement import state_release, whole_record
 from fedlm.models.base import Params
 
 MODEL_FILE, SETTINGS_FILE = "model.npz", "settings.json"

@@ -10,7 +10,7 @@ from typing import Any
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
-from fedlm.fl_core.runs.published_statement import statement_schema
+from fedlm.fl_core.runs.statements.published_statement import statement_schema
 
 _SHOWN = 90  # characters
 _MOST_BYTES, _MOST_COUNT = 1 << 24, 1 << 53

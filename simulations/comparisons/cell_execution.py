@@ -17,7 +17,7 @@ from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import UserError
 from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.models.arguments import check_fields
-from fedlm.simulations.experiments.workers import Worker, connect_worker, default_workers, refuse_more_cores, report_row
+from fedlm.simulations.comparisons.workers import Worker, connect_worker, default_workers, refuse_more_cores, report_row
 from fedlm.simulations.worker_processes import cpu_cores, ended_with_this, worker_processes
 
 MAX_ATTEMPTS = 2

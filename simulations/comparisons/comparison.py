@@ -26,9 +26,9 @@ from fedlm.fl_core.runs.run_folder import COMPARISON, COMPARISON_FILE, refuse_ot
 from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.layers.dropout import with_dropout
 from fedlm.models.shown import in_a_line
+from fedlm.simulations.comparisons.cell_execution import LocalProcesses, Observer, Row, run_cells
 from fedlm.simulations.data.cohort_files import fingerprint
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.experiments.cell_execution import LocalProcesses, Observer, Row, run_cells
 from fedlm.simulations.experiments.configuration import (
     MAY_MOVE,
     Comparison,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from .errors import ClientError
-from .files import replace_whole
+from ..errors import ClientError
+from ..files import replace_whole
 from .text_examples import ExampleCut, Line, LineError, examples_of, is_time, is_unicode, read_lines
 
 

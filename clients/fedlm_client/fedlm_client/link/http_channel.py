@@ -13,9 +13,9 @@ from typing import TypeVar
 import h11
 from google.protobuf.message import DecodeError, Message
 
-from . import messages_pb2 as messages
+from .. import messages_pb2 as messages
+from ..errors import ClientError, TransportError, WrongServerError
 from .calls import Chunk, DownloadRequest
-from .errors import ClientError, TransportError, WrongServerError
 from .host_and_port import AddressError, is_loopback, read_address, written
 from .http_connection import AT_ONCE, Connection
 from .protocol import (

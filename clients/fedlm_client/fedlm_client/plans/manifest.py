@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .errors import PlanError
-from .limits import PlanLimits
-from .text_examples import CUTS, ExampleCut
+from ..errors import PlanError
+from ..limits import PlanLimits
+from ..text.text_examples import CUTS, ExampleCut
 
 FORMAT, VERSION = "fedlm-plan", 1
 SHUFFLE = {"name": "threefry-sort", "version": 1}

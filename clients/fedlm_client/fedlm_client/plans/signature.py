@@ -6,7 +6,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from .errors import ClientError, PlanError
+from ..errors import ClientError, PlanError
 
 PLAN = b"fedlm plan 1\n"
 """What is signed begins with it, so that a signature of something else is none of a plan."""

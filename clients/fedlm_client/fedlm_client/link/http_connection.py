@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import h11
 
-from .errors import RefusedError, TransportError, UnknownArtifactError, WrongServerError
+from ..errors import RefusedError, TransportError, UnknownArtifactError, WrongServerError
 
 Fields = list[tuple[str, str]]
 """Of a head: names and values."""

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from .errors import PlanError
+from ..errors import PlanError
 from .frames import FrameError, receive_frame, send_frame
 from .manifest import SUMS, Manifest
 

@@ -31,12 +31,12 @@ from fedlm.fl_core.runs.files.private_files import keep_private
 from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.identity import SUMMARY_FILE, TRAINING_DATA
 from fedlm.fl_core.runs.outcome import ledger_in, restated, statement_in
+from fedlm.simulations.comparisons.cell_execution import LocalProcesses, run_cells
+from fedlm.simulations.comparisons.comparison import Cell, CellResult, changed_settings, claim_folder, read_result
+from fedlm.simulations.comparisons.selection_record import SelectionRecord, ledger_path
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.experiments.cell_execution import LocalProcesses, run_cells
-from fedlm.simulations.experiments.comparison import Cell, CellResult, changed_settings, claim_folder, read_result
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.preparation import prepare
-from fedlm.simulations.experiments.selection_record import SelectionRecord, ledger_path
 from fedlm.simulations.experiments.tuning import ComparedWith
 
 SCORE = "the loss on held-out clients of its last model"

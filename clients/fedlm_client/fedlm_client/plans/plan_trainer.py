@@ -12,18 +12,18 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
-from . import messages_pb2 as messages
+from .. import messages_pb2 as messages
+from ..client import VERSION, Notice, printable
+from ..errors import ClientError, PlanError
+from ..limits import PlanLimits
+from ..text.example_store import Examples
+from ..text.text_examples import with_tokens
+from ..text.tokenizer import WordPiece
+from ..training import EndedError, Fetch, Round, Update
 from .batches import RoundSeed, batch_of, batch_rows, random_words, sequences_of
-from .client import VERSION, Notice, printable
 from .confined import LoadedPlan
-from .errors import ClientError, PlanError
-from .example_store import Examples
-from .limits import PlanLimits
 from .manifest import Batches, Manifest, check_limits, check_model, read_manifest
 from .signature import check_signature
-from .text_examples import with_tokens
-from .tokenizer import WordPiece
-from .training import EndedError, Fetch, Round, Update
 
 _Outcome = messages.UploadHeader
 

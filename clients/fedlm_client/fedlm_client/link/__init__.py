@@ -1,0 +1,1 @@
+"""What travels between a device and its server, and how."""

@@ -1,0 +1,1 @@
+"""A device's own text, and what is made of it."""
