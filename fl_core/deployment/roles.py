@@ -29,8 +29,7 @@ from fedlm.fl_core.deployment.protocol.interface import Handlers
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.server.client_service import ClientService
-from fedlm.fl_core.deployment.server.local_rounds import LocalRounds
-from fedlm.fl_core.deployment.server.network_runner import NetworkCohortRunner
+from fedlm.fl_core.deployment.server.local_rounds import LocalRounds, NetworkCohortRunner
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.database import Database

@@ -1,8 +1,10 @@
-"""Rounds that one process has alone: it selects their clients, and waits for reports by its own clock."""
+"""The rounds of one process, and the `CohortRunner` that waits for them: it selects clients by its own clock."""
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
+from fedlm.fl_core.client_algorithms.interface import Broadcast
 from fedlm.fl_core.deployment.event_log import event
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.server.client_handlers import CheckedIn
@@ -15,7 +17,10 @@ from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
 from fedlm.fl_core.deployment.server.round_rules import DrainedError, RoundProgress
 from fedlm.fl_core.deployment.state.retrying import with_retries_async
 from fedlm.fl_core.deployment.state.state import AttemptRecord
+from fedlm.fl_core.process_memory import trim_heap
 from fedlm.fl_core.rounds.round_loop import CohortResult, RoundPlan
+from fedlm.fl_core.updates.update_bytes import pack_parameters
+from fedlm.models.base import Params
 
 
 class LocalRounds:
@@ -155,3 +160,29 @@ class LocalRounds:
         self.draining = True
         if self._collecting is not None:
             self._collecting.hurry(self._clock())
+
+
+class NetworkCohortRunner:
+    """Runs rounds over the network. The round loop calls it in a thread of its own; calls run in the event loop's."""
+
+    def __init__(self, rounds: LocalRounds, loop: asyncio.AbstractEventLoop, service: ClientService):
+        """Bind the round loop to the rounds that clients take part in, and the event loop that these run in."""
+        self._rounds, self._loop = rounds, loop
+        self._sums, self._downloads = service.sums, service.downloads
+
+    def announce(self, plan: RoundPlan) -> None:
+        pass
+
+    def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None, memory: Any = ()) -> CohortResult:
+        """Run a round until an attempt counts; raises `DrainedError` where the server is going down."""
+        self._sums.compile(plan, clip_norm)
+        parameters = self._downloads.offer(pack_parameters(Broadcast(params, memory), self._downloads.encoding))
+        try:
+            while True:
+                attempt = self._rounds.collect(plan, parameters, self._sums.new(plan, clip_norm))
+                result = asyncio.run_coroutine_threadsafe(attempt, self._loop).result()
+                if result is not None:
+                    return result
+        finally:
+            parameters.withdraw()
+            trim_heap()

@@ -248,7 +248,7 @@ def test_the_process_that_runs_plans_has_limits_and_no_network():
         port = str(listener.getsockname()[1])
         done = subprocess.run(
             [sys.executable, "-c", CONFINED, port],
-            env={"PYTHONPATH": str(Path(confined.__file__).parents[1])},
+            env={"PYTHONPATH": str(Path(confined.__file__).parents[2])},
             capture_output=True,
             text=True,
             check=True,

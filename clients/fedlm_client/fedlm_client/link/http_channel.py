@@ -29,13 +29,14 @@ from .protocol import (
     UPLOAD,
     UPLOAD_HEADER,
 )
-from .wrong_servers import wrong_server
 
 _ANSWER_SECONDS, _TRANSFER_SECONDS = 30.0, 3600.0
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _MOST_DIGITS = len(str(LARGEST_CHUNK))
 _LONGEST_HEAD, _CONNECTED = 1 << 14, re.compile(rb"HTTP/1\.[01] 200 ")
 _CLAIMED = re.compile(r"[!-~][ -~]{0,127}")
+_WRONG_NAME, _WRONG_TIME = (62, 63, 64), (9, 10)  # codes of OpenSSL
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 
 _Answer = TypeVar("_Answer", bound=Message)
 
@@ -196,9 +197,27 @@ def _translated(server: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ssl.SSLError, h11.ProtocolError, DecodeError) as error:
-        if isinstance(error, ssl.SSLError) and (wrong := wrong_server(server, error)):
+        if isinstance(error, ssl.SSLError) and (wrong := _wrong_server(server, error)):
             raise WrongServerError(wrong) from error
         if isinstance(error, ssl.SSLCertVerificationError):
             clock = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
             raise TransportError(f"by this machine's clock, {clock}: {error}") from error
         raise TransportError(f"{type(error).__name__}: {error}") from error
+
+
+def _wrong_server(server: str, error: ssl.SSLError) -> str | None:
+    """Say why TLS fails where it will fail again; None where a clock or a renewed certificate may mend it."""
+    said, reason = getattr(error, "verify_message", ""), error.reason or ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in _WRONG_TIME:
+            return None
+        if error.verify_code in _WRONG_NAME:
+            return f"the server at {server} has a certificate for other names ({said}); dial one that it has"
+        return f"the server at {server} has a certificate of an authority that this client does not trust ({said})"
+    if "UNKNOWN_CA" in reason or "CERTIFICATE_REQUIRED" in reason or "BAD_CERTIFICATE" in reason:
+        return f"the server at {server} does not trust this client's certificate ({reason}); enrol with its authority"
+    if reason in _NOT_TLS:
+        return (
+            f"the program at {server} does not speak TLS ({reason}); dial the address that the server has for clients"
+        )
+    return None
