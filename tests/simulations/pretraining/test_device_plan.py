@@ -9,7 +9,8 @@ from fedlm.models.base import language_model, parameter_count
 from fedlm.models.layers.basic import dense, embed, init_dense, init_embedding, logits_from_table
 from fedlm.simulations.pretraining import device_plan
 from fedlm.simulations.pretraining.device_plan import plan_step
-from fedlm.simulations.pretraining.trainer import MICROBATCHES, BatchTotals, StepRules, Trainer
+from fedlm.simulations.pretraining.microbatches import BatchTotals, StepRules
+from fedlm.simulations.pretraining.trainer import MICROBATCHES, Trainer
 
 VOCABULARY, WIDTH, LENGTH, MICROBATCH = 64, 8, 6, 2
 ODD = 3

@@ -15,7 +15,8 @@ from fedlm.simulations.pretraining.batches.pipeline import logical_batches
 from fedlm.simulations.pretraining.batches.privacy_units import Units, open_units
 from fedlm.simulations.pretraining.batches.sampling import PoissonBatches
 from fedlm.simulations.pretraining.inserted_canaries import canaries_of, with_canaries
-from fedlm.simulations.pretraining.trainer import StepRules, Trainer
+from fedlm.simulations.pretraining.microbatches import StepRules
+from fedlm.simulations.pretraining.trainer import Trainer
 from tests.simulations.pretraining.small_runs import described
 from tests.simulations.pretraining.small_stores import TOKENIZER, write_store
 

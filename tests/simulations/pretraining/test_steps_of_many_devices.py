@@ -9,7 +9,8 @@ import pytest
 
 from fedlm.fl_core.clipping.methods import Clipping
 from fedlm.models.families.published_decoder import published_decoder
-from fedlm.simulations.pretraining.trainer import StepRules, Trainer
+from fedlm.simulations.pretraining.microbatches import StepRules
+from fedlm.simulations.pretraining.trainer import Trainer
 from tests.models.small_models import EVERY_PART
 
 LENGTH, BATCH, STEPS = 8, 8, 3

@@ -15,7 +15,8 @@ from fedlm.models.base import Batch, language_model
 from fedlm.models.families.bert import BertConfig, bert
 from fedlm.models.families.masked_language import MaskedBatch
 from fedlm.models.layers.basic import dense, embed, init_dense, init_embedding, logits_from_table
-from fedlm.simulations.pretraining.trainer import MICROBATCHES, StepRules, Trainer
+from fedlm.simulations.pretraining.microbatches import StepRules
+from fedlm.simulations.pretraining.trainer import MICROBATCHES, Trainer
 from tests.models.small_models import VOCABULARY
 
 LENGTH, UNITS = 6, 11

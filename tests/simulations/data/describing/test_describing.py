@@ -10,7 +10,7 @@ from fedlm.simulations.data.describing import description
 from fedlm.simulations.data.describing.description import count_split, count_store, describe
 from fedlm.simulations.data.describing.plots import draw_store, write_plot
 from fedlm.simulations.data.describing.sampling import sample_clients
-from fedlm.simulations.data.store.writer import SplitWriter
+from fedlm.simulations.data.store.split_writer import SplitWriter
 from tests.simulations.data.made_up_store import import_made_up, made_up_texts
 
 

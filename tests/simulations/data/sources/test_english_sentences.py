@@ -1,6 +1,6 @@
 import pytest
 
-from fedlm.fedlm_client import text_examples
+from fedlm.fedlm_client.text import text_examples
 from fedlm.simulations.data.sources.english import sentences, split_sentences
 
 

@@ -26,7 +26,8 @@ from fedlm.simulations.laws.measuring.cell import (
 from fedlm.simulations.laws.measuring.cell_program import StepMeasures, add_noise
 from fedlm.simulations.laws.measuring.grid import Grid
 from fedlm.simulations.laws.measuring.measurements import read_measurements
-from fedlm.simulations.pretraining.trainer import StepRules, Trainer
+from fedlm.simulations.pretraining.microbatches import StepRules
+from fedlm.simulations.pretraining.trainer import Trainer
 from tests.simulations.laws.tiny_model import NAME as TINY
 from tests.simulations.laws.tiny_model import WIDTH
 
