@@ -109,12 +109,9 @@ def test_every_setting_refuses_what_is_of_no_type_of_its_own(kind):
     [
         ("rounds", "5", "rounds is '5', but must be a whole number"),
         ("rounds", True, "rounds is True, but must be a whole number"),
-        ("rounds", 5.0, "rounds is 5.0, but must be a whole number"),
         ("rounds", None, "rounds is None, but must be a whole number"),
         ("client_learning_rate", "0.1", "client_learning_rate is '0.1', but must be a number"),
-        ("client_learning_rate", False, "client_learning_rate is False, but must be a number"),
         ("model", 3, "model is 3, but must be a string"),
-        ("data", 3, "data is 3, but must be a string"),
         ("upload_rotation", 1, "upload_rotation is 1, but must be true or false"),
         ("cohort_sampler", "all", "cohort_sampler is 'all', but must be one of uniform, "),
     ],
@@ -122,33 +119,20 @@ def test_every_setting_refuses_what_is_of_no_type_of_its_own(kind):
 def test_a_setting_of_a_wrong_type_is_named(name, value, message):
     with pytest.raises(ConfigurationError, match=message):
         compose(Experiment, **NEEDED[Experiment] | {name: value})
-
-
-def test_a_record_in_place_of_another_is_refused():
     with pytest.raises(ConfigurationError, match=r"training is .*, but must be TrainingSettings"):
-        Experiment(model="cifg_tiny", data=Path("store"), training={"length": 3})
+        Experiment(**NEEDED[Experiment], training={"length": 3})
 
 
 def test_numbers_of_numpy_and_texts_of_paths_are_taken():
-    found = compose(
-        Experiment,
-        model="cifg_tiny",
-        data="store",
-        rounds=np.int64(5),
-        client_learning_rate=np.float32(0.5),
-        upload_rotation=np.bool_(True),
-    )
-    plain = compose(
-        Experiment,
-        model="cifg_tiny",
-        data=Path("store"),
-        rounds=5,
-        client_learning_rate=0.5,
-        upload_rotation=True,
-    )
+    of_numpy = {
+        "rounds": np.int64(5),
+        "client_learning_rate": np.float32(0.5),
+        "upload_rotation": np.bool_(True),
+    }
+    found = compose(Experiment, model="cifg_tiny", data="store", **of_numpy)
+    plain = compose(Experiment, **NEEDED[Experiment], **{name: one.item() for name, one in of_numpy.items()})
     assert json.dumps(settings_as_json(found)) == json.dumps(settings_as_json(plain))
     assert found == plain
-    comparison = compose(
-        Comparison, models=["cifg_tiny"], data="store", seeds=(np.int32(3),), client_learning_rates=(5,)
-    )
+    given = {"models": ["cifg_tiny"], "data": "store", "seeds": (np.int32(3),), "client_learning_rates": (5,)}
+    comparison = compose(Comparison, **given)
     assert (repr(comparison.seeds), repr(comparison.client_learning_rates)) == ("(3,)", "(5,)")

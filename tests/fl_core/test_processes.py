@@ -32,18 +32,14 @@ def test_a_step_that_fails_in_one_process_fails_in_all(monkeypatch):
 
 
 def test_only_among_several_processes_is_an_error_of_the_devices_a_lost_process(monkeypatch):
-    def exchange():
+    def exchange(error="UNKNOWN: Connection closed by peer\nmore"):
         with processes.lost_processes():
-            raise jax.errors.JaxRuntimeError("UNKNOWN: Connection closed by peer\nmore")
+            raise jax.errors.JaxRuntimeError(error)
 
     with pytest.raises(jax.errors.JaxRuntimeError):
         exchange()
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ProcessLostError, match=r"\(UNKNOWN: Connection closed by peer\)"):
         exchange()
-
-
-def test_lack_of_memory_among_several_processes_is_not_a_lost_process(monkeypatch):
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="Out of memory"), processes.lost_processes():
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="Out of memory"):
+        exchange("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes")

@@ -16,18 +16,14 @@ from fedlm.simulations.evaluation.recommendation.recommending import read_histor
 from fedlm.simulations.generation.texts import read_prompts
 from tests.simulations.data.sources.source_reading import read
 
-ENCODINGS = [("utf-16", "UTF-16"), ("utf-16-le", "UTF-16"), ("utf-16-be", "UTF-16"), ("utf-32", "UTF-32")]
 TEXT = '{"user": "a", "text": "The café."}\n'
 
 
-@pytest.mark.parametrize(("encoding", "named"), [*ENCODINGS, ("utf-32-le", "UTF-32"), ("utf-32-be", "UTF-32")])
-@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF16_LE])
-def test_the_encoding_is_named(tmp_path, encoding, named, mark):
-    content = TEXT.encode(encoding)
-    if mark and encoding == "utf-16-le":
-        content = mark + content
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+def test_the_encoding_is_named(tmp_path, encoding):
+    named = encoding[:6].upper()
     with pytest.raises(DataError, match=rf"a\.txt: is in {named}, expected UTF-8\. .*iconv -f {named} -t UTF-8"):
-        utf8_text(tmp_path / "a.txt", content)
+        utf8_text(tmp_path / "a.txt", TEXT.encode(encoding))
 
 
 @pytest.mark.parametrize(
@@ -49,19 +45,17 @@ def test_all_else_is_taken_for_utf8(tmp_path, content):
         read_histories,
     ],
 )
-@pytest.mark.parametrize(("encoding", "named"), ENCODINGS)
-def test_readers_of_text_name_the_encoding(tmp_path, take, encoding, named):
-    (tmp_path / "file.txt").write_bytes("one two\nthree four\n".encode(encoding))
-    with pytest.raises(DataError, match=rf"file\.txt: is in {named}, expected UTF-8"):
+def test_readers_of_text_name_the_encoding(tmp_path, take):
+    (tmp_path / "file.txt").write_bytes("one two\nthree four\n".encode("utf-16"))
+    with pytest.raises(DataError, match=r"file\.txt: is in UTF-16, expected UTF-8"):
         take(tmp_path / "file.txt")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])
-@pytest.mark.parametrize(("encoding", "named"), ENCODINGS)
-def test_the_command_names_the_encoding_of_a_table(tmp_path, kind, encoding, named):
+def test_the_command_names_the_encoding_of_a_table(tmp_path, kind):
     text = TEXT if kind == "jsonl" else "user,text\na,The café.\n"
-    (tmp_path / "file").write_bytes(text.encode(encoding))
-    with pytest.raises(DataError, match=rf"file: is in {named}, expected UTF-8"):
+    (tmp_path / "file").write_bytes(text.encode("utf-32"))
+    with pytest.raises(DataError, match="file: is in UTF-32, expected UTF-8"):
         COMMAND.main(["import", kind, str(tmp_path / "file"), "--out", str(tmp_path / "store"), "--workers", "1"])
 
 

@@ -28,10 +28,6 @@ def test_poisson_cohorts_are_independent_draws_of_every_client():
     assert scipy.stats.binomtest(int(together), 4000, 0.04).pvalue > 1e-6
 
 
-def test_a_poisson_cohort_may_be_empty():
-    assert min(len(PoissonSampler(5, 1, seed=0).sample(number)) for number in range(50)) == 0
-
-
 def check(cohorts, num_clients, bound):
     """Look at every client's rounds, with nothing but what was handed out."""
     rounds = [[] for _ in range(num_clients)]
@@ -64,25 +60,19 @@ def test_a_cohort_does_not_depend_on_what_was_asked_before():
         np.testing.assert_array_equal(in_order.sample(number), cohorts[number])
 
 
-@pytest.mark.long
-def test_a_hundred_thousand_rounds_of_check_ins():
+def test_three_thousand_rounds_of_check_ins():
     """Clients check in as they like; restarts of the server every now and then. The promise holds to the end."""
-    rounds, clients, bound = 100_000, 50, BoundedParticipation(3_000, 7)
-    rng = np.random.default_rng(0)
+    rounds, clients, bound = 3_000, 50, BoundedParticipation(60, 7)
     limiter = ParticipationLimiter(clients, bound)
-    last, count = np.full(clients, -100), np.zeros(clients, int)
-    eager = rng.integers(0, clients, (rounds, 2))
-    for number in range(rounds):
-        if number % 997 == 0:
+    admitted = []
+    for number, eager in enumerate(np.random.default_rng(0).integers(0, clients, (rounds, 2))):
+        if number % 97 == 0:
             limiter = ParticipationLimiter.from_state(limiter.state(), bound)
-        checked_in = np.unique(eager[number])
-        admitted = checked_in[limiter.eligible(number)[checked_in]]
-        limiter.admit(number, admitted)
-        assert np.all(number - last[admitted] >= 7)
-        last[admitted] = number
-        count[admitted] += 1
-    assert count.max() <= 3_000
-    assert count.sum() == 3_000 * clients or count.sum() > 100_000
+        checked_in = np.unique(eager)
+        admitted.append(checked_in[limiter.eligible(number)[checked_in]])
+        limiter.admit(number, admitted[-1])
+    check(admitted, clients, bound)
+    assert len(np.concatenate(admitted)) == 60 * clients
 
 
 def test_who_may_not_take_part_is_not_admitted():
@@ -90,10 +80,6 @@ def test_who_may_not_take_part_is_not_admitted():
     limiter.admit(0, np.array([0, 1]))
     with pytest.raises(ValueError, match=r"clients \[0\] may not take part in round 2"):
         limiter.admit(2, np.array([2, 0]))
-    limiter.admit(2, np.array([2]))
-    limiter.admit(3, np.array([0]))
-    with pytest.raises(ValueError, match="may not take part in round 6"):
-        limiter.admit(6, np.array([0]))
     with pytest.raises(ValueError, match="named twice"):
         limiter.admit(6, np.array([3, 3]))
 

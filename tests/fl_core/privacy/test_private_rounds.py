@@ -1,7 +1,5 @@
 """What the server does with a sum: noise, a fixed denominator, and a clip norm that moves."""
 
-import itertools
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -32,7 +30,7 @@ def aggregate_of(total, clients, clipped=0, dropped=0, clip_norm=1.0):
     return empty_aggregate(LIKE)._replace(delta=delta, **{name: jnp.float32(count) for name, count in counts.items()})
 
 
-@pytest.mark.parametrize("clients", [1, 10, 25])
+@pytest.mark.parametrize("clients", [1, 25])
 def test_a_sum_is_divided_by_the_report_goal_whoever_reported(clients):
     rounds = PrivateRounds(PrivateAggregation(plan_of(), 1.0, 10), SECRET, LIKE)
     mean = rounds.next(rounds.init(), aggregate_of(6.0, clients), 0)
@@ -48,7 +46,7 @@ def test_noise_has_the_size_that_was_planned_also_without_clients(clients):
     assert mean.metrics["signal_to_noise"] == 0
 
 
-@pytest.mark.parametrize(("noise", "count_noise"), [(1.0, 5.0), (4.0, 2.5), (0.3, 10.0)])
+@pytest.mark.parametrize(("noise", "count_noise"), [(1.0, 5.0), (4.0, 2.5)])
 def test_sum_and_count_together_spend_what_the_plan_says(noise, count_noise):
     greater = AdaptiveClipping(0.5, 0.2, count_noise).sum_noise(noise)
     # One client moves the sum by one clip norm and `unclipped - 1/2` by a half.
@@ -75,10 +73,8 @@ def test_a_client_that_adds_nothing_is_counted_nowhere(clipped):
         mean = rounds.next(rounds.init(), aggregate_of(total, clients, clipped, clip_norm=0.5), 0)
         return np.asarray(mean.delta["x"], np.float64) * 10, -np.log(float(mean.state.clip_norm) / 0.5) / 0.2 * 10
 
-    (sum_with, count_with), (sum_without, count_without) = (
-        released(6, clipped, clip_norm_each),
-        released(5, 0, 0.0),
-    )
+    sum_with, count_with = released(6, clipped, clip_norm_each)
+    sum_without, count_without = released(5, 0, 0.0)
     moved = np.linalg.norm(sum_with - sum_without) / (0.5 * adaptive.sum_noise(noise))
     counted = abs(count_with - count_without) / adaptive.count_noise
     assert np.hypot(moved, counted) == pytest.approx(1 / noise, rel=1e-3)
@@ -106,8 +102,7 @@ def clip_norms(aggregation, norms, rounds):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("start", [0.05, 50.0])
-@pytest.mark.parametrize("quantile", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize(("quantile", "start"), [(0.2, 50.0), (0.9, 0.05)])
 def test_the_clip_norm_moves_to_the_quantile(quantile, start):
     norms = np.random.default_rng(0).lognormal(0.5, 0.8, 400)
     adaptive = AdaptiveClipping(quantile, 0.3, 1e-3)
@@ -118,12 +113,12 @@ def test_the_clip_norm_moves_to_the_quantile(quantile, start):
 @pytest.mark.parametrize("mechanism", ["tree", "tree_honaker"])
 def test_within_a_tree_the_clip_norm_stays(mechanism):
     norms, adaptive = np.full(100, 5.0), AdaptiveClipping(0.5, 0.3, 1e-3)
-    aggregation = PrivateAggregation(plan_of(mechanism, restart_every=4), 1.0, len(norms), adaptive)
-    found = [1.0, *clip_norms(aggregation, norms, 12)]
-    moved = [number for number, (before, after) in enumerate(itertools.pairwise(found)) if before != after]
-    assert moved == [3, 7, 11]
+    found = clip_norms(PrivateAggregation(plan_of(mechanism, restart_every=4), 1.0, len(norms), adaptive), norms, 8)
     # All are clipped, so it grows as fast as it may.
-    np.testing.assert_allclose(found[-1], np.exp(0.3 * 0.5) ** 3, rtol=1e-3)
+    grown = np.exp(0.3 * 0.5)
+    np.testing.assert_allclose(found, [1, 1, 1, *[grown] * 4, grown**2], rtol=1e-3)
+    assert found[0] == found[2]
+    assert found[3] == found[6]
 
 
 @pytest.mark.parametrize("mechanism", ["blt", "banded", "tree", "tree_honaker"])
@@ -134,16 +129,12 @@ def test_no_clip_norm_moves_under_correlated_noise(mechanism):
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ((0.0, 0.2, 1.0), "clip_quantile is 0.0"),
-        ((1.0, 0.2, 1.0), "clip_quantile is 1.0"),
-        ((0.5, 0.0, 1.0), "clip_rate is 0.0"),
-        ((0.5, 0.2, 0.0), "clip_count_noise is 0.0"),
-    ],
+    ("place", "value", "name"), [(0, 0.0, "quantile"), (0, 1.0, "quantile"), (1, 0.0, "rate"), (2, 0.0, "count_noise")]
 )
-def test_settings_out_of_range_are_refused(values, message):
-    with pytest.raises(ConfigurationError, match=message):
+def test_settings_out_of_range_are_refused(place, value, name):
+    values = [0.5, 0.2, 1.0]
+    values[place] = value
+    with pytest.raises(ConfigurationError, match=f"clip_{name} is {value}"):
         AdaptiveClipping(*values)
 
 

@@ -14,8 +14,8 @@ from fedlm.fl_core.privacy.promise.guarantee import account, gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.promise.relevance_spending import plan_relevance
 from fedlm.fl_core.privacy.promise.spending import calibrate_total
-from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release
 from fedlm.fl_core.privacy.statement import state_plan
+from tests.fl_core.privacy import stated_ledgers
 
 DELTA = 1e-5
 PLAN = PrivacyPlan("gaussian", 3, 5.0, BoundedParticipation(None, 1))
@@ -27,22 +27,27 @@ def stated(origin, **about):
     return state_plan(PLAN, DELTA, about | {RELEVANCE_FIELD: origin.as_json()})
 
 
-def epsilon_of(rho):
+def ledger_of(path, origin, text="text", plan=PLAN):
+    about = {RELEVANCE_FIELD: origin.as_json(), "training_data_sha256": text, "vocabulary": "one"}
+    return stated_ledgers.ledger_of(path, plan, DELTA, about)
+
+
+def epsilon_of(runs, counts):
+    rho = runs * account(PLAN, DELTA).rho + counts / (2 * PRIVATE.private.noise_multiplier**2)
     return gaussian_epsilon(1.0, math.sqrt(2 * rho), DELTA)
-
-
-def rho_of(runs, counts):
-    return runs * account(PLAN, DELTA).rho + counts / (2 * PRIVATE.private.noise_multiplier**2)
 
 
 def test_a_private_count_is_composed_with_all_rounds():
     found = stated(PRIVATE)
-    assert found.total.epsilon == pytest.approx(epsilon_of(rho_of(1, 1)), rel=1e-4)
+    assert found.total.epsilon == pytest.approx(epsilon_of(1, 1), rel=1e-4)
     assert found.total.epsilon > max(1.0, account(PLAN, DELTA).epsilon)
     assert "the relevances of tokens are covered" in found.sentence()
     assert found.as_json()[RELEVANCE_FIELD]["kind"] == "private"
     assert any("one count" in line for line in found.total.assumptions)
     assert not any("import" in line for line in found.total.assumptions), "there is no private vocabulary"
+    without = state_plan(PLAN, DELTA, {})
+    assert RELEVANCE_FIELD not in without.as_json()
+    assert "relevance" not in without.sentence()
 
 
 def test_counts_without_privacy_promise_nothing():
@@ -73,12 +78,6 @@ def test_public_ones_spend_nothing_and_their_users_word_is_an_assumption(tmp_pat
         assert [word in line for line in assumptions if "relevance" in line] == [True]
 
 
-def test_without_reattention_nothing_is_said_of_it():
-    found = state_plan(PLAN, DELTA, {})
-    assert RELEVANCE_FIELD not in found.as_json()
-    assert "relevance" not in found.sentence()
-
-
 def test_a_target_includes_them():
     def with_noise(noise):
         return dataclasses.replace(PLAN, noise_multiplier=noise)
@@ -92,23 +91,14 @@ def test_a_target_includes_them():
         calibrate_total(with_noise, DELTA, epsilon=None, rho=3.0, relevance=PRIVATE)
 
 
-def ledger_of(path, origin, text="text", plan=PLAN):
-    ledger = PrivacyLedger(path)
-    about = {RELEVANCE_FIELD: origin.as_json(), "training_data_sha256": text, "vocabulary": "one"}
-    ledger.begin(plan, DELTA, str(path), about)
-    ledger.intend(Release(3, "digest", "parameters"))
-    ledger.confirm()
-    return ledger
-
-
 @pytest.mark.parametrize(("count", "counts"), [("count", 1), ("another", 2)])
 def test_what_first_parameters_learned_of_a_count_is_spent_once(tmp_path, count, counts):
     before = training_in(ledger_of(tmp_path / "ledger", dataclasses.replace(PRIVATE, sha256=count)), "/a")
     found = stated(PRIVATE, ancestry=as_records([before]), training_data_sha256="text")
-    assert found.total.epsilon == pytest.approx(epsilon_of(rho_of(2, counts)), rel=1e-3)
+    assert found.total.epsilon == pytest.approx(epsilon_of(2, counts), rel=1e-3)
     # A run without re-attention has learned of the count by its first parameters too.
     plain = state_plan(PLAN, DELTA, {"ancestry": as_records([before]), "training_data_sha256": "text"})
-    assert plain.total.epsilon == pytest.approx(epsilon_of(rho_of(2, 1)), rel=1e-3)
+    assert plain.total.epsilon == pytest.approx(epsilon_of(2, 1), rel=1e-3)
     public = as_records([before._replace(people="public")])
     assert state_plan(PLAN, DELTA, {"ancestry": public}).total.epsilon == pytest.approx(account(PLAN, DELTA).epsilon)
 
@@ -147,11 +137,6 @@ def test_runs_with_one_count_spend_it_once(tmp_path):
     another = ledger_of(tmp_path / "c", dataclasses.replace(PRIVATE, sha256="another"))
     for ledgers, counts in (([one, other], 1), ([one, another], 2)):
         found = state_together({str(number): ledger for number, ledger in enumerate(ledgers)})
-        assert found.epsilon == pytest.approx(epsilon_of(rho_of(2, counts)), rel=1e-3)
+        assert found.epsilon == pytest.approx(epsilon_of(2, counts), rel=1e-3)
     not_private = state_together({"a": one, "d": ledger_of(tmp_path / "d", COUNTED)})
     assert not_private.epsilon is None
-
-
-def test_a_record_of_a_training_without_relevances_says_nothing_of_them():
-    phase = Phase("simulate", "/a", 3, "digest", "text", "same", plan=PLAN.as_json(), generations=[[0, 3]])
-    assert "relevance" not in as_records([phase])[0]

@@ -18,18 +18,26 @@ from fedlm.fl_core.privacy.promise.plan import DOCUMENT_CLIENT, PrivacyPlan
 from fedlm.fl_core.privacy.promise.spending import calibrate_total
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release
 from fedlm.fl_core.privacy.statement import state, state_plan
+from tests.fl_core.privacy import stated_ledgers
 
 DELTA = 1e-6
 FEDERATED = PrivacyPlan("gaussian", 3, 5.0, BoundedParticipation(None, 1))
 SAMPLED = PrivacyPlan("gaussian", 20, 1.5, PoissonParticipation(0.1))
 
 
-def phase_of(plan, people="same", data="text", **changes):
-    whole = [[0, plan.rounds]] if plan else []
-    record = plan.as_json() if plan else None
-    return Phase("simulate", "/runs/first", 3, "digest", data, people, plan=record, generations=whole)._replace(
-        **changes
-    )
+def phase_of(plan, people="same", data="text", folder="/runs/first", **changes):
+    promised = {"plan": plan.as_json(), "generations": [[0, plan.rounds]]} if plan else {}
+    return Phase("simulate", folder, 3, "digest", data, people, **promised | changes)
+
+
+NOT_PRIVATE = "it was trained without privacy"
+
+
+def ledger_of(path, *releases, parent=None, people="same", data="text", behind=()):
+    ancestry = [phase._asdict() for phase in behind]
+    ancestry += [] if parent is None else [training_in(parent, "/runs/parent")._replace(people=people)._asdict()]
+    about = {"ancestry": ancestry, "training_data_sha256": data}
+    return stated_ledgers.ledger_of(path, FEDERATED, DELTA, about, releases)
 
 
 def stated(plan, *phases, data="text"):
@@ -56,10 +64,7 @@ def test_whatever_is_correlated_or_sampled_is_composed_by_one_accountant():
     # Sampled clients alone are added or removed; of both together one is zeroed.
     assert turned.total.adjacency.startswith("zero-out")
     assert stated(SAMPLED, phase_of(SAMPLED)).total.adjacency.startswith("add-or-remove")
-
-
-def test_one_line_says_where_the_assumptions_are():
-    for said in (stated(FEDERATED), stated(SAMPLED, phase_of(FEDERATED))):
+    for said in (both, turned):
         assert said.sentence().count("; assumptions: as `fedlm account ledger` lists them; ") == 1
 
 
@@ -73,7 +78,7 @@ def test_only_a_part_of_what_was_planned_may_have_run():
 @pytest.mark.parametrize(
     ("phase", "why"),
     [
-        (phase_of(None, not_private="it was trained without privacy"), "trained without privacy"),
+        (phase_of(None, not_private=NOT_PRIVATE), "trained without privacy"),
         (phase_of(FEDERATED, not_private="its noise follows from its seed"), "follows from its seed"),
         (phase_of(central_plan(100, 10, 5, 1.0)), "whose unit is another"),
     ],
@@ -125,7 +130,7 @@ def test_examples_are_composed_where_they_are_the_same():
 
 def test_what_a_user_said_is_seen_from_each_run_in_turn():
     parent = phase_of(FEDERATED, data="b")
-    before = (phase_of(None, "disjoint", "a", not_private="it was trained without privacy"),)
+    before = (phase_of(None, "disjoint", "a", not_private=NOT_PRIVATE),)
     assert [one.people for one in training_behind(before, parent, "same", "b")] == ["disjoint", "same"]
     # The people of other data may be those who were others to the parent's.
     for data in ("a", "c", None):
@@ -133,12 +138,15 @@ def test_what_a_user_said_is_seen_from_each_run_in_turn():
     assert [one.people for one in training_behind(before, parent, "disjoint", "c")] == ["disjoint", "disjoint"]
     public = (before[0]._replace(people="public"),)
     assert [one.people for one in training_behind(public, parent, "same", "c")] == ["public", "same"]
+    phases = training_behind(public, parent, "same", "c")
+    assert recorded_ancestry({"ancestry": [phase._asdict() for phase in phases]}) == phases
+    assert recorded_ancestry({"experiment": {"init_from": None}}) == ()
 
 
 @pytest.mark.parametrize("said", ["public", "disjoint"])
 def test_no_word_stands_that_the_runs_own_data_contradicts(said, tmp_path):
     """Text of "a" was trained on without privacy, then that of "b" with a word on "a", and now "a" itself."""
-    lost = phase_of(None, said, "a", not_private="it was trained without privacy")
+    lost = phase_of(None, said, "a", not_private=NOT_PRIVATE)
     parent = phase_of(FEDERATED, data="b")
     assert [one.people for one in training_behind((lost,), parent, "same", "a")] == ["same", "same"]
     for word in ("public", "disjoint"):
@@ -167,7 +175,7 @@ def test_what_one_record_says_against_a_training_stays_whichever_comes_first(tmp
 
 
 def test_runs_on_data_that_nobody_knows_may_be_of_each_others_people(tmp_path):
-    lost = phase_of(None, "disjoint", "a", not_private="it was trained without privacy")
+    lost = phase_of(None, "disjoint", "a", not_private=NOT_PRIVATE)
     for data, promised in (("text", True), (None, False)):
         one = ledger_of(tmp_path / f"one {data}", 3, behind=[lost], data=data)
         other = ledger_of(tmp_path / f"other {data}", 3, data=data)
@@ -175,30 +183,11 @@ def test_runs_on_data_that_nobody_knows_may_be_of_each_others_people(tmp_path):
         assert bool(state_together({"one": one, "other": other}).epsilon) == promised
 
 
-def test_a_record_is_read_as_it_was_written():
-    phases = training_behind((), phase_of(SAMPLED), "same", "text")
-    assert recorded_ancestry({"ancestry": [phase._asdict() for phase in phases]}) == phases
-    assert recorded_ancestry({"experiment": {"init_from": None}}) == ()
-
-
-def ledger_of(path, *releases, parent=None, people="same", data="text", behind=()):
-    ancestry = [phase._asdict() for phase in behind]
-    ancestry += [] if parent is None else [training_in(parent, "/runs/parent")._replace(people=people)._asdict()]
-    ledger = PrivacyLedger(path)
-    ledger.begin(FEDERATED, DELTA, str(path), {"ancestry": ancestry, "training_data_sha256": data})
-    for rounds in releases:
-        ledger.intend(Release(rounds, f"digest of {path}", "parameters"))
-        ledger.confirm()
-    return ledger
-
-
 def test_a_run_that_has_released_nothing_adds_nothing_to_others(tmp_path):
     """Also where its participation is bounded in another way than theirs."""
-    nothing, sampled = ledger_of(tmp_path / "nothing"), PrivacyLedger(tmp_path / "sampled")
     plan = dataclasses.replace(SAMPLED, adjacency="add_or_remove")
-    sampled.begin(plan, DELTA, "sampled", {"training_data_sha256": "text"})
-    sampled.intend(Release(plan.rounds, "digest", "parameters"))
-    sampled.confirm()
+    about = {"training_data_sha256": "text"}
+    nothing, sampled = ledger_of(tmp_path / "a"), stated_ledgers.ledger_of(tmp_path / "b", plan, DELTA, about)
     found = state_together({"nothing": nothing, "sampled": sampled})
     assert found.epsilon == pytest.approx(state(sampled).own.epsilon)
     assert found.adjacency == state(sampled).own.adjacency
@@ -234,11 +223,12 @@ def test_a_training_behind_several_runs_is_known_to_be_one(tmp_path):
     assert known.epsilon == pytest.approx(gaussian_epsilon(5.0, math.sqrt(8), DELTA))
 
 
-@pytest.mark.parametrize(("epsilon", "rounds"), [(0.9, 1), (4.0, 4)])
-def test_a_target_is_the_total(epsilon, rounds):
-    def with_noise(noise):
-        return PrivacyPlan("gaussian", rounds, noise, BoundedParticipation(None, 1))
+def with_noise(noise):
+    return dataclasses.replace(FEDERATED, noise_multiplier=noise)
 
+
+@pytest.mark.parametrize("epsilon", [0.9, 4.0])
+def test_a_target_is_the_total(epsilon):
     before = phase_of(dataclasses.replace(FEDERATED, noise_multiplier=30.0))
     plan = calibrate_total(with_noise, DELTA, epsilon=epsilon, rho=None, training_data="text", ancestry=(before,))
     total = stated(plan, before).total.epsilon
@@ -248,10 +238,6 @@ def test_a_target_is_the_total(epsilon, rounds):
 
 def test_a_run_that_goes_on_keeps_its_noise():
     """However accounting has changed since it was begun."""
-
-    def with_noise(noise):
-        return PrivacyPlan("gaussian", 3, noise, BoundedParticipation(None, 1))
-
     known = with_noise(1.2345)
     assert calibrate_total(with_noise, DELTA, epsilon=3.0, rho=None, known=known) == known
     other = dataclasses.replace(known, rounds=4)
@@ -278,9 +264,10 @@ def test_a_run_among_others_is_stated_as_one_that_was_not_chosen():
 SELECTION = {"selection": {"distribution": "poisson", "expected_trials": 3.0, "eta": None, "id": "one"}, "chosen": True}
 
 
-def test_what_was_chosen_by_text_of_people_who_may_be_trained_on_promises_nothing():
+def test_what_was_chosen_by_text_of_people_who_may_be_trained_on_promises_nothing(tmp_path):
     """One source that is split in two ways holds out, by each, people whom the other trains on."""
     about = {"training_data_sha256": "text", "tuning": SELECTION}
+    chosen = stated_ledgers.ledger_of(tmp_path / "chosen", FEDERATED, DELTA, about)
     for data, promised in (("text", True), ("another split", False), (None, False)):
         before = phase_of(FEDERATED, data=data)
         found = state_plan(FEDERATED, DELTA, about | {"ancestry": [before._asdict()]})
@@ -289,17 +276,9 @@ def test_what_was_chosen_by_text_of_people_who_may_be_trained_on_promises_nothin
         # So it is where a run begins with the outcome of a selection.
         child = stated(FEDERATED, phase_of(FEDERATED, data=data, tuning=SELECTION))
         assert (child.total is not None) == promised, data
+        other = ledger_of(tmp_path / f"other {data}", 3, data=data)
+        for together in ({"chosen": chosen, "other": other}, {"other": other, "chosen": chosen}):
+            assert bool(state_together(together).epsilon) == promised, data
     for said in ("public", "disjoint"):
         before = phase_of(FEDERATED, said, "another split")
         assert state_plan(FEDERATED, DELTA, about | {"ancestry": [before._asdict()]}).total
-
-
-def test_nor_does_it_beside_a_run_on_another_split(tmp_path):
-    chosen = PrivacyLedger(tmp_path / "chosen")
-    chosen.begin(FEDERATED, DELTA, "chosen", {"training_data_sha256": "text", "tuning": SELECTION})
-    chosen.intend(Release(3, "digest", "parameters"))
-    chosen.confirm()
-    for data, promised in (("text", True), ("another split", False)):
-        other = ledger_of(tmp_path / data, 3, data=data)
-        for together in ({"chosen": chosen, "other": other}, {"other": other, "chosen": chosen}):
-            assert bool(state_together(together).epsilon) == promised, data

@@ -33,7 +33,7 @@ def delta_at(epsilon, first, second, deviation):
     return max(np.trapezoid(np.maximum(a - np.exp(epsilon) * b, 0), x) for a, b in ((p, q), (q, p)))
 
 
-@pytest.mark.parametrize(("units", "batch", "most", "noise"), [(50, 49, 50, 5.0), (20, 18, 20, 5.0), (30, 10, 12, 2.0)])
+@pytest.mark.parametrize(("units", "batch", "most", "noise"), [(20, 18, 20, 5.0), (30, 10, 12, 2.0)])
 def test_a_person_may_be_removed_and_added(units, batch, most, noise):
     plan, delta = central_plan(units, batch, 1, noise, truncated_batch_size=most), 1e-3
     epsilon = account(plan, delta).epsilon
@@ -45,13 +45,11 @@ def test_a_person_may_be_removed_and_added(units, batch, most, noise):
 
 def test_what_is_added_may_be_all_that_is_cut():
     """With as many places as units nothing is cut but with one more, whose place is another's."""
-    removed = epsilon_above(
-        [event.of_neighbours()[0] for event in events_of(central_plan(50, 49, 1, 5.0, truncated_batch_size=50))], 1e-3
-    )
+    events = events_of(central_plan(50, 49, 1, 5.0, truncated_batch_size=50))
+    removed = epsilon_above([event.of_neighbours()[0] for event in events], 1e-3)
     # That alone would be broken by who is added.
     assert delta_at(removed, *released(50, 49 / 50, 50, 1.0), 5.0) > 5e-3
-    added = epsilon_above(events_of(central_plan(50, 49, 1, 5.0, truncated_batch_size=50)), 1e-3)
-    assert added > removed
+    assert epsilon_above(events, 1e-3) > removed
 
 
 def test_where_one_is_put_in_anothers_place_nobody_is_added():
@@ -62,7 +60,7 @@ def test_where_one_is_put_in_anothers_place_nobody_is_added():
     assert event.of_neighbours() == (fixed, dataclasses.replace(fixed, population=51))
 
 
-@pytest.mark.parametrize("units", [50, 60, 100])
+@pytest.mark.parametrize("units", [50, 100])
 def test_the_choice_of_where_to_cut_costs_next_to_nothing(units):
     """It is the same whatever the number of units, and above it where there are few."""
     whole, cut = (

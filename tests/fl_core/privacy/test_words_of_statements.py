@@ -1,6 +1,5 @@
 """Statements are of items as well as of text, and so speak of data."""
 
-import itertools
 import json
 import re
 
@@ -37,7 +36,6 @@ VOCABULARIES = [
     VocabularyOrigin("private", PRIVATE, of_another=True, release="one"),
 ]
 RELEVANCES = [
-    None,
     RelevanceOrigin("training data", "count"),
     RelevanceOrigin("public", "count"),
     RelevanceOrigin("private", "count", plan_relevance(1.0, 1e-6, 100)),
@@ -46,7 +44,11 @@ RELEVANCES = [
 
 @pytest.mark.parametrize("plan", PLANS, ids=["bounded", "epochs", "poisson", "central"])
 def test_no_statement_of_items_speaks_of_text(plan):
-    for vocabulary, relevance in itertools.product(VOCABULARIES, RELEVANCES):
+    of_each = [
+        *((vocabulary, None) for vocabulary in VOCABULARIES),
+        *((UNKNOWN, relevance) for relevance in RELEVANCES),
+    ]
+    for vocabulary, relevance in of_each:
         about = {ORIGIN_FIELD: vocabulary.as_json()}
         about |= {} if relevance is None else {RELEVANCE_FIELD: relevance.as_json()}
         found = state_plan(plan, 1e-5, about)

@@ -70,11 +70,8 @@ def test_nothing_becomes_nothing_and_large_numbers_stay_finite(compressor):
     np.testing.assert_allclose(received["zeros"], 0, atol=1e-30)
     assert np.isfinite(received["large"]).all()
     np.testing.assert_allclose(received["one"], 1e-30, rtol=1e-3)
-
-
-def test_float32_changes_nothing():
-    received = round_trip(make_compressor("float32"), UPDATE, jax.random.key(0))
-    assert all(np.array_equal(received[name], values) for name, values in UPDATE.items())
+    if compressor is COMPRESSIONS["float32"]:
+        jax.tree_util.tree_map(np.testing.assert_array_equal, received, update)
 
 
 @each_of(UNIFORM)
@@ -85,21 +82,11 @@ def test_error_is_within_one_step_of_the_tensor(compressor):
         error = np.abs(np.asarray(received[name]) - values)
         if rotation:
             # A rotation spreads each rounding error over its block, but keeps the whole error's L2 norm.
-            size = rotated_size(values.size)
             step = 2 * np.linalg.norm(values) / (2**bits - 1)
-            assert np.linalg.norm(error) <= step * np.sqrt(size) + 1e-5
+            assert np.linalg.norm(error) <= step * np.sqrt(rotated_size(values.size)) + 1e-5
         else:
-            step = (values.max() - values.min()) / (2**bits - 1)
-            assert np.all(error <= step * 1.001 + 1e-6)
-
-
-@pytest.mark.parametrize("bits", [2, 16])
-def test_constant_and_extreme_values_survive(bits):
-    update = {"constant": jnp.full(7, 1e-30), "ends": jnp.array([-1e18, 1e18, 0.0])}
-    received = round_trip(make_compressor(f"uniform{bits}"), update, jax.random.key(3))
-    np.testing.assert_array_equal(received["constant"], update["constant"])
-    assert np.all(np.isfinite(received["ends"]))
-    np.testing.assert_allclose(received["ends"][:2], update["ends"][:2], rtol=1e-5)
+            assert np.all(error <= np.ptp(values) / (2**bits - 1) * 1.001 + 1e-6)
+            np.testing.assert_array_equal(received["constant"], UPDATE["constant"])
 
 
 @each_of(UNIFORM)
@@ -117,14 +104,13 @@ def test_quantization_is_unbiased(compressor):
     assert np.all(deviation <= 6 * samples.std(axis=0, ddof=1) / np.sqrt(len(keys)) + 4 * 2.0**-16)
 
 
-@pytest.mark.parametrize("bits", [2, 8])
-def test_rounding_is_stochastic_with_the_right_variance(bits):
+def test_rounding_is_stochastic_with_the_right_variance():
     """A value that lies a fraction f between two codes has variance f (1 - f) step^2 (Suresh et al. 2017).
 
     20,000 samples give the variance a relative standard error of about 1 %; 8 % is 8 standard errors.
     """
-    values = jnp.asarray([0.0, 2.0**bits - 1, 0.25, 1.5])
-    compressor = make_compressor(f"uniform{bits}")
+    values = jnp.asarray([0.0, 3.0, 0.25, 1.5])
+    compressor = make_compressor("uniform2")
     keys = jax.random.split(jax.random.key(2), 20_000)
     samples = np.asarray(jax.jit(jax.vmap(lambda key: round_trip(compressor, [values], key)[0]))(keys))
     np.testing.assert_allclose(samples.var(axis=0)[2:], [0.25 * 0.75, 0.25], rtol=0.08)
@@ -139,9 +125,8 @@ def test_wire_form_is_exactly_as_small_as_it_says(compressor):
     key, arrived = jax.random.key(0), jnp.asarray(np.frombuffer(message, np.uint8))
     received = decompress_update(compressor, key, unpack_update(compressor, arrived, UPDATE), UPDATE)
     expected = decompress_update(compressor, jax.random.key(0), compressed, UPDATE)
-    for name, values in UPDATE.items():
-        assert (received[name].shape, received[name].dtype) == (values.shape, np.float32)
-        np.testing.assert_array_equal(received[name], expected[name])
+    assert jax.eval_shape(lambda: received) == jax.eval_shape(lambda: UPDATE)
+    jax.tree_util.tree_map(np.testing.assert_array_equal, received, expected)
 
 
 @pytest.mark.long
@@ -215,17 +200,13 @@ def test_rotation_shortens_the_range_of_a_spike():
     assert float(rotated.max() - rotated.min()) < 0.1
 
 
-def test_rounding_differs_between_keys_and_tensors():
-    compressor = make_compressor("uniform2")
+def test_tensors_of_one_update_are_rounded_by_bits_of_their_own():
     same = [jnp.linspace(0, 1, 500), jnp.linspace(0, 1, 500)]
-    first, second = compress_update(compressor, jax.random.key(0), same)
+    first, second = compress_update(make_compressor("uniform2"), jax.random.key(0), same)
     assert np.any(first.codes != second.codes)
-    (other, _) = compress_update(compressor, jax.random.key(1), same)
-    assert np.any(first.codes != other.codes)
 
 
-@pytest.mark.parametrize("pair", ["values", "neighbours", "clients", "rounds and clients"])
-def test_rounding_bits_are_even_and_independent(pair):
+def test_rounding_bits_are_even_and_independent():
     """A chi-square test of 64 x 64 cells over pairs of bits; false alarm 1e-6 for each of 4 kinds of pairs.
 
     The keys are those that the clients of a cohort have: neighbouring numbers folded into the round's key.
@@ -236,15 +217,15 @@ def test_rounding_bits_are_even_and_independent(pair):
         return np.asarray(_uniform(key, size))
 
     many = np.stack([rounded_up(0, client, 1 << 14) for client in range(32)])
-    first, second = {
+    pairs = {
         "values": (many[:, : 1 << 13], many[:, 1 << 13 :]),
         "neighbours": (many[:, :-1:2], many[:, 1::2]),
         "clients": (many[::2], many[1::2]),
         "rounds and clients": (many[:16], np.stack([rounded_up(1, client, 1 << 14) for client in range(16)])),
-    }[pair]
-    cells, _, _ = np.histogram2d(first.ravel(), second.ravel(), bins=64, range=[[0, 1], [0, 1]])
-    assert scipy.stats.chisquare(cells.ravel()).pvalue > 5e-7
-    assert scipy.stats.chisquare(cells.ravel()).pvalue < 1 - 5e-7
+    }
+    for name, (first, second) in pairs.items():
+        cells, _, _ = np.histogram2d(first.ravel(), second.ravel(), bins=64, range=[[0, 1], [0, 1]])
+        assert 5e-7 < scipy.stats.chisquare(cells.ravel()).pvalue < 1 - 5e-7, name
 
 
 def test_no_two_schemes_are_the_same_and_each_is_found_by_what_the_wire_calls_it():
@@ -258,7 +239,6 @@ def test_no_two_schemes_are_the_same_and_each_is_found_by_what_the_wire_calls_it
 
 
 def test_a_compression_is_named_or_follows_from_the_bits():
-    assert TrainingSettings().compressor() == TrainingSettings(upload_bits=8).compressor() == COMPRESSIONS["uniform8"]
     assert TrainingSettings() == TrainingSettings(upload_bits=8)
     for bits, name in COMPRESSION_OF_BITS.items():
         assert TrainingSettings(upload_bits=bits).compressor() == COMPRESSIONS[name]

@@ -28,7 +28,7 @@ def with_spectrum(rows, columns, values):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shape", [(40, 40), (60, 25), (25, 60), (30, 4, 6)])
+@pytest.mark.parametrize("shape", [(60, 25), (30, 4, 12)])
 def test_a_matrix_of_no_higher_rank_arrives_as_it_was(shape):
     matrix, _, _ = with_spectrum(shape[0], int(np.prod(shape[1:])), [3.0, 1.0])
     sent = matrix.reshape(shape).astype(np.float32)
@@ -40,15 +40,14 @@ def test_a_matrix_of_no_higher_rank_arrives_as_it_was(shape):
 def test_what_arrives_is_a_projection_and_nearly_the_best_of_its_rank():
     spectrum = 0.5 ** np.arange(20)
     matrix, _, _ = with_spectrum(50, 40, spectrum)
-    for rank in (1, 2, 4, 8):
+    for rank in (1, 4):
         best = np.sqrt(np.square(spectrum[rank:]).sum())
         errors = []
         for key in range(20):
             found = received(rank, matrix.astype(np.float32), key)
             errors.append(np.linalg.norm(matrix - found))
-            np.testing.assert_allclose(
-                np.linalg.norm(found) ** 2 + errors[-1] ** 2, np.square(spectrum).sum(), rtol=1e-5
-            )
+            found_and_lost = np.linalg.norm(found) ** 2 + errors[-1] ** 2
+            np.testing.assert_allclose(found_and_lost, np.square(spectrum).sum(), rtol=1e-5)
         assert best * 0.999 < np.median(errors) < 4 * best
 
 

@@ -42,20 +42,6 @@ def test_noise_is_multiplied_by_the_inverse_of_the_strategy():
     assert not mixing[:, plan.rounds :].any()
 
 
-@pytest.mark.parametrize(("most", "apart"), [(1, 1), (2, 4), (3, 4), (3, 5)])
-def test_sensitivity_is_exact_for_no_more_bands_than_the_separation(most, apart):
-    plan = plan_of("dense", ROUNDS, participation=BoundedParticipation(most, apart))
-    expected = largest(strategy_of(plan.coefficients, ROUNDS, 4), most, apart)
-    assert sensitivity_squared(plan, [(0, ROUNDS)]) == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize(("most", "apart"), [(2, 1), (3, 1), (3, 2), (4, 3)])
-def test_sensitivity_is_bounded_from_above_for_more_bands(most, apart):
-    plan = plan_of("dense", ROUNDS, participation=BoundedParticipation(most, apart))
-    expected = largest(strategy_of(plan.coefficients, ROUNDS, 4), most, apart)
-    assert expected * (1 - 1e-12) <= sensitivity_squared(plan, [(0, ROUNDS)]) <= 1.3 * expected
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(("most", "apart", "bands"), [(1, 1, ROUNDS), (3, 4, 4)])
 def test_an_optimized_matrix_has_columns_of_norm_1_and_less_error_than_a_banded_one(most, apart, bands):
@@ -78,3 +64,12 @@ def test_an_optimized_matrix_has_columns_of_norm_1_and_less_error_than_a_banded_
 def test_coefficients_that_are_no_strategy_are_refused(coefficients, message):
     with pytest.raises(ConfigurationError, match=message):
         PrivacyPlan("dense", 3, 1.0, BoundedParticipation(1), coefficients=coefficients)
+
+
+@pytest.mark.parametrize(
+    ("most", "apart", "loose"), [(1, 1, 1.0), (2, 4, 1.0), (3, 5, 1.0), (2, 1, 1.3), (3, 2, 1.3), (4, 3, 1.3)]
+)
+def test_sensitivity_is_exact_for_no_more_bands_than_the_separation_and_else_bounded(most, apart, loose):
+    plan = plan_of("dense", ROUNDS, participation=BoundedParticipation(most, apart))
+    expected = largest(strategy_of(plan.coefficients, ROUNDS, 4), most, apart)
+    assert expected * (1 - 1e-12) <= sensitivity_squared(plan, [(0, ROUNDS)]) <= loose * expected * (1 + 1e-12)

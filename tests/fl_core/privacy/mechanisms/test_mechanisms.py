@@ -3,7 +3,6 @@ going on after a stop."""
 
 import dataclasses
 import itertools
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from tests.fl_core.privacy.mechanisms.noise_matrices import (
     LIKE,
-    WIDTH,
     UnitNoise,
     mixing_matrix,
     plan_of,
@@ -27,18 +25,16 @@ from tests.fl_core.privacy.mechanisms.noise_matrices import (
 )
 
 PLANS = {name: plan_of(name) for name in MECHANISMS}
-PLANS |= {f"{name}, restarts": plan_of(name, restart_every=5) for name in ("tree", "tree_honaker")}
-PLANS |= {
-    f"{name}, completed": plan_of(name, restart_every=5, complete_trees=True) for name in ("tree", "tree_honaker")
-}
+for _name in ("tree", "tree_honaker"):
+    PLANS[f"{_name}, restarts"] = plan_of(_name, restart_every=5)
+    PLANS[f"{_name}, completed"] = plan_of(_name, restart_every=5, complete_trees=True)
 EXACT = ("gaussian", "blt", "banded", "bisr")
-DEFINED_HERE = (*EXACT, "tree", "tree_honaker")
+
+
 every_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 # The bound on a dense matrix is compiled anew for every number of rounds.
 every_plan_in_its_time = pytest.mark.parametrize(
-    "plan",
-    [pytest.param(plan, marks=[pytest.mark.long] * (plan.mechanism == "dense")) for plan in PLANS.values()],
-    ids=PLANS.keys(),
+    "plan", [pytest.param(one, id=name, marks=[pytest.mark.long] * (name == "dense")) for name, one in PLANS.items()]
 )
 
 
@@ -97,7 +93,7 @@ def expected_covariance(plan):
     return matrix @ matrix.T
 
 
-@pytest.mark.parametrize("name", [name for name in PLANS if PLANS[name].mechanism in DEFINED_HERE])
+@pytest.mark.parametrize("name", [name for name in PLANS if name != "dense"])
 def test_covariance_of_prefix_sums_is_exactly_that_of_the_mechanisms_matrix(name):
     plan = PLANS[name]
     prefix = np.tri(plan.rounds) @ mixing_matrix(plan)
@@ -126,9 +122,7 @@ def largest_shift(covariance, most, apart):
 
 
 @every_plan_in_its_time
-@pytest.mark.parametrize(
-    ("most", "apart", "cut"), [(1, 1, 10), (2, 1, 13), (2, 1, 6), (2, 3, 10), (3, 3, 13), (3, 3, 6), (3, 5, 1)]
-)
+@pytest.mark.parametrize(("most", "apart", "cut"), [(1, 1, 10), (2, 1, 13), (3, 3, 13), (3, 3, 6), (3, 5, 1)])
 def test_sensitivity_is_never_below_what_the_noise_itself_lets_through(plan, most, apart, cut):
     """By brute force from the covariance of the noise as it is drawn, with one secret or with another from a cut on."""
     plan = dataclasses.replace(plan, participation=BoundedParticipation(most, apart))
@@ -154,9 +148,10 @@ def test_sensitivity_of_rounds_so_far_does_not_fall(plan):
 
 
 @every_plan
-@pytest.mark.parametrize("stop_after", [1, 4, 5, 6, 12])
-def test_going_on_from_what_is_durable_changes_nothing(plan, stop_after):
-    np.testing.assert_array_equal(mixing_matrix(plan), mixing_matrix(plan, stop_after=stop_after))
+def test_going_on_from_what_is_durable_changes_nothing(plan):
+    whole = mixing_matrix(plan)
+    for stop_after in (1, 4, 5, 6, 12):
+        np.testing.assert_array_equal(mixing_matrix(plan, stop_after=stop_after), whole)
 
 
 @every_plan
@@ -180,15 +175,9 @@ def test_every_round_of_a_generation_that_begins_late_has_noise_of_its_own(plan)
     assert np.linalg.matrix_rank(mixing_matrix(plan, first=7)) == plan.rounds - 7
 
 
-@every_plan
-def test_a_plan_survives_json(plan):
-    assert PrivacyPlan.from_json(plan.as_json()) == plan
-
-
 @pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS.keys())
 def test_a_mechanism_says_what_it_is(mechanism):
     assert MECHANISMS[mechanism.name] is mechanism
-    assert type(mechanism).__module__.endswith(f".{mechanism.name}"), "its file has its name"
     for text in (mechanism.label, mechanism.summary, mechanism.help):
         assert text
         assert not text.endswith(".")
@@ -207,6 +196,7 @@ def test_no_two_settings_have_the_same_name():
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_what_has_no_sound_analysis_is_refused(name):
     plan = plan_of(name)
+    assert PrivacyPlan.from_json(plan.as_json()) == plan
     if MECHANISMS[name].independent_rounds:
         np.testing.assert_array_equal(mixing_matrix(plan) @ mixing_matrix(plan).T, np.eye(plan.rounds))
     else:
@@ -249,46 +239,24 @@ def test_root_mean_square_errors_of_a_thousand_rounds():
         assert np.sqrt(np.mean(error**2)) == pytest.approx(mean, abs=0.05)
 
 
-@pytest.mark.parametrize("honaker", [False, True])
-def test_a_tree_draws_two_nodes_a_round_on_average(honaker):
-    drawn = []
+# Of the source of noise; each statistical test has a false-alarm rate of 1e-6.
 
-    class Counting(UnitNoise):
-        def __call__(self, terms):
-            drawn.extend(terms)
-            return {"x": np.zeros(WIDTH)}
-
-    rounds = 1024
-    noise = make_noise(plan_of("tree_honaker" if honaker else "tree", rounds))
-    state, draw = noise.init(LIKE), Counting()
-    for _ in range(rounds):
-        _, state = noise.next(state, draw)
-    assert len(drawn) <= 2 * rounds
+LEAVES = {"a": np.zeros((300, 100), np.float32), "b": np.zeros(20_000, np.float32)}
 
 
-class TestNoiseSource:
-    """Every statistical test here has a false-alarm rate of 1e-6."""
+def test_draws_add_up_with_their_coefficients_and_each_has_bits_of_its_own_that_come_again():
+    draw = noise_from(fresh_secret(), LEAVES)
+    terms = [(0.5 + number, (number, 1)) for number in range(70)]
+    expected = sum(coefficient * np.asarray(draw([(1.0, name)])["b"], np.float64) for coefficient, name in terms)
+    np.testing.assert_allclose(draw(terms)["b"], expected, rtol=1e-4, atol=1e-3)
+    np.testing.assert_array_equal(draw([(1.0, (-1, 7))])["a"], draw([(1.0, (-1, 7))])["a"])
 
-    LIKE: ClassVar = {"a": np.zeros((300, 100), np.float32), "b": np.zeros(20_000, np.float32)}
 
-    def test_draws_add_up_with_their_coefficients(self):
-        draw = noise_from(fresh_secret(), self.LIKE)
-        terms = [(0.5 + number, (number, 1)) for number in range(70)]
-        expected = sum(coefficient * np.asarray(draw([(1.0, name)])["b"], np.float64) for coefficient, name in terms)
-        np.testing.assert_allclose(draw(terms)["b"], expected, rtol=1e-4, atol=1e-3)
-
-    @pytest.mark.parametrize("other", ["name", "secret", "leaf"])
-    def test_names_secrets_and_leaves_are_independent(self, other):
-        secret = fresh_secret()
-        one = noise_from(secret, self.LIKE)([(1.0, (1, 2))])
-        two = {
-            "name": lambda: noise_from(secret, self.LIKE)([(1.0, (2, 1))])["b"],
-            "secret": lambda: noise_from(fresh_secret(), self.LIKE)([(1.0, (1, 2))])["b"],
-            "leaf": lambda: one["a"].reshape(-1)[:20_000],
-        }[other]()
-        assert scipy.stats.pearsonr(np.asarray(one["b"]), np.asarray(two)).pvalue > 1e-6
-
-    def test_the_same_name_gives_the_same_bits(self):
-        secret = fresh_secret()
-        first, second = (noise_from(secret, self.LIKE)([(1.0, (-1, 7))])["a"] for _ in range(2))
-        np.testing.assert_array_equal(first, second)
+def test_names_secrets_and_leaves_are_independent():
+    draw = noise_from(fresh_secret(), LEAVES)
+    one = draw([(1.0, (1, 2))])
+    of_another_name, of_another_secret = (
+        source([(1.0, name)])["b"] for source, name in ((draw, (2, 1)), (noise_from(fresh_secret(), LEAVES), (1, 2)))
+    )
+    for other in (of_another_name, of_another_secret, one["a"].reshape(-1)[:20_000]):
+        assert scipy.stats.pearsonr(np.asarray(one["b"]), np.asarray(other)).pvalue > 1e-6

@@ -16,18 +16,7 @@ from fedlm.fl_core.privacy.noise import noise_source
 from fedlm.fl_core.privacy.noise.chacha20 import chacha20_blocks
 from fedlm.fl_core.privacy.noise.noise_source import fresh_secret, noise_from, noise_key, normal_blocks, normal_pair
 
-KEY = np.frombuffer(bytes(range(32)), "<u4")
-MANY = 1_000_000
-
-
-def test_the_block_of_rfc_8439_comes_out():
-    nonce = np.frombuffer(bytes.fromhex("000000090000004a00000000"), "<u4")
-    words = chacha20_blocks(KEY, nonce, jnp.ones((), jnp.uint32))
-    expected = (
-        "e4e7f110 15593bd1 1fdd0f50 c47120a3 c7f4d1c7 0368c033 9aaa2204 4e6cd4c3"
-        " 466482d2 09aa9f07 05d7c214 a2028bd9 d19c12b5 b94e16de e883d0cb 4e3c50a2"
-    )
-    assert " ".join(f"{int(word):08x}" for word in words) == expected
+MANY = 400_000
 
 
 def test_the_key_stream_is_openssls():
@@ -46,21 +35,17 @@ def pair_of(bits, below=0, angle=0):
         return [float(value) for value in normal_pair(*(jnp.asarray(word, jnp.uint32) for word in words))]
 
 
-@pytest.mark.parametrize(("zeros", "reach"), [(24, 5.7), (64, 9.4), (100, 11.7), (128, 13.3)])
-def test_normal_numbers_reach_far_beyond_those_of_32_bits(zeros, reach):
-    one, other = pair_of((1 << 128) - 1 >> zeros)
-    assert one > reach
-    assert other == 0
-
-
-@pytest.mark.parametrize("zeros", [0, 1, 31, 32, 63, 95, 127, 128])
-@pytest.mark.parametrize("below", [0, 1, 1 << 11, 1 << 63, (1 << 64) - 1])
-def test_the_radius_has_the_precision_of_float64_at_both_ends(zeros, below):
-    one, _ = pair_of((1 << 128) - 1 >> zeros, below)
-    with mpmath.workdps(50):
-        uniform = mpmath.mpf(2) ** -zeros * (1 - mpmath.mpf(below) / mpmath.mpf(2) ** 65)
-        exact = mpmath.sqrt(-2 * mpmath.log(uniform))
-        assert abs(one - exact) <= exact * mpmath.mpf(2) ** -51
+@pytest.mark.parametrize("below", [0, 1 << 11, (1 << 64) - 1])
+def test_the_radius_has_the_precision_of_float64_at_both_ends(below):
+    """So normal numbers reach to 13.3, far beyond those of 32 bits."""
+    for zeros in (0, 1, 31, 32, 95, 128):
+        one, other = pair_of((1 << 128) - 1 >> zeros, below)
+        with mpmath.workdps(50):
+            uniform = mpmath.mpf(2) ** -zeros * (1 - mpmath.mpf(below) / mpmath.mpf(2) ** 65)
+            exact = mpmath.sqrt(-2 * mpmath.log(uniform))
+            assert abs(one - exact) <= exact * mpmath.mpf(2) ** -51
+        assert other == 0
+    assert one > 13.3
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +54,7 @@ def drawn():
 
 
 @pytest.mark.long
-def test_a_million_draws_are_standard_normal(drawn):
+def test_many_draws_are_standard_normal(drawn):
     assert drawn.dtype == np.float64
     assert scipy.stats.kstest(drawn, "norm").pvalue > 1e-6
     for moment, (expected, variance) in {1: (0, 1), 2: (1, 2), 3: (0, 15), 4: (3, 96)}.items():
@@ -115,8 +100,6 @@ def test_no_number_depends_on_how_many_are_made_at_once(monkeypatch):
     ("shape", "spec"),
     [
         ((8, 5), ("devices",)),  # each device has 10 numbers, which are not whole blocks
-        ((16, 3), ("devices",)),
-        ((3, 16), (None, "devices")),
         ((2, 8, 6), (None, "devices")),
         ((228, 61), ("devices",)),  # a processor's vectors end elsewhere in the part than in the whole
         ((7,), ()),

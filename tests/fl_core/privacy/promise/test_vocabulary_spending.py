@@ -17,8 +17,8 @@ def gaussian_delta(epsilon, noise):
         return mpmath.ncdf(half - loss) - mpmath.exp(epsilon) * mpmath.ncdf(-half - loss)
 
 
-@pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0, 8.0, 50.0])
-@pytest.mark.parametrize("delta", [1e-2, 1e-6, 1e-10, 1e-15])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 50.0])
+@pytest.mark.parametrize("delta", [1e-2, 1e-6, 1e-15])
 def test_noise_is_enough_and_no_more(epsilon, delta):
     plan = plan_vocabulary(epsilon, delta, 100)
     assert gaussian_delta(epsilon, plan.noise_multiplier) + plan.threshold_delta <= plan.delta * (1 + 1e-9)
@@ -45,16 +45,14 @@ def test_only_private_vocabularies_spend():
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "delta", "words", "said"),
+    ("name", "value"),
     [
-        (0.0, 1e-6, 5, "vocabulary_epsilon is 0.0"),
-        (math.inf, 1e-6, 5, "vocabulary_epsilon is inf"),
-        (math.nan, 1e-6, 5, "vocabulary_epsilon is nan"),
-        (1.0, 0.0, 5, "vocabulary_delta is 0.0"),
-        (1.0, 1.0, 5, "vocabulary_delta is 1.0"),
-        (1.0, 1e-6, 0, "vocabulary_words_per_client is 0"),
+        *(("epsilon", value) for value in (0.0, math.inf, math.nan)),
+        *(("delta", value) for value in (0.0, 1.0)),
+        ("words_per_client", 0),
     ],
 )
-def test_numbers_are_checked(epsilon, delta, words, said):
-    with pytest.raises(ConfigurationError, match=said):
-        plan_vocabulary(epsilon, delta, words)
+def test_numbers_are_checked(name, value):
+    numbers = {"epsilon": 1.0, "delta": 1e-6, "words_per_client": 5} | {name: value}
+    with pytest.raises(ConfigurationError, match=f"vocabulary_{name} is {value}"):
+        plan_vocabulary(*numbers.values())
