@@ -147,16 +147,24 @@ def random_batch(words=WORDS, length=LENGTH, vocabulary=VOCABULARY, seed=0):
     return Batch(jnp.asarray(rows, jnp.int32), jnp.ones(len(rows)))
 
 
-def each(models, rest=pytest.mark.long, more=()):
+def dropout_keys(number, seed=0):
+    """Keys by which so many examples are dropped."""
+    return jnp.asarray(np.random.default_rng(seed).integers(0, 2**32, (number, 2), dtype=np.uint32))
+
+
+ARITHMETIC_OF_THEIR_OWN = ("si_cifg_tiny", "cifg_tiny+recurrence=layer_norm", "si_transformer_tiny")
+ARITHMETIC_OF_THEIR_OWN += ("lstm4rec_tiny", "gemma", "gpt2")
+
+
+def each(models, more=()):
     """One parameter for each model of a dictionary.
 
-    The first of each kind of configuration has no mark, nor have those that `more` names; others have that of `rest`.
+    The first of each kind of configuration has no mark, nor have those that `more` names. Others take long, and those
+    that add little to these are tried thoroughly alone.
     """
-    plain = {type(small.config): name for name, small in reversed(models.items())}.values()
-    return [
-        pytest.param(small, id=name, marks=() if name in plain or name in more else rest)
-        for name, small in models.items()
-    ]
+    plain = {*more, *({type(small.config): name for name, small in reversed(models.items())}.values())}
+    marks = {name: pytest.mark.long if name in ARITHMETIC_OF_THEIR_OWN else pytest.mark.thorough for name in models}
+    return [pytest.param(small, id=name, marks=() if name in plain else marks[name]) for name, small in models.items()]
 
 
 VARIANTS = (

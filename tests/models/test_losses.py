@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -24,42 +25,23 @@ def some_logits(scale=3.0, shape=(*SHAPE, VOCABULARY)):
     return (scale * np.random.default_rng(0).normal(size=shape)).astype(np.float32)
 
 
-def log_softmax(logits):
-    logits = np.asarray(logits, np.float64)
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-
-
 def expected_losses(logits, targets):
-    return -np.take_along_axis(log_softmax(logits), targets[..., None], axis=-1)[..., 0]
+    found = scipy.special.log_softmax(np.asarray(logits, np.float64), axis=-1)
+    return -np.take_along_axis(found, targets[..., None], axis=-1)[..., 0]
 
 
 def expected_gradient(logits, targets, weights):
-    return weights[..., None] * (np.exp(log_softmax(logits)) - np.eye(VOCABULARY)[targets])
+    probabilities = scipy.special.softmax(np.asarray(logits, np.float64), axis=-1)
+    return weights[..., None] * (probabilities - np.eye(VOCABULARY)[targets])
 
 
 def expected_sums(logits, targets):
-    rows = []
-    for row_logits, row_targets in zip(np.asarray(logits), targets, strict=True):
-        sums = dict.fromkeys(ExampleSums._fields, 0.0)
-        for token_logits, target in zip(row_logits, row_targets, strict=True):
-            if target == PAD_ID:
-                continue
-            loss = expected_losses(token_logits[None], np.array([target]))[0]
-            correct = int(np.argmax(token_logits)) == target
-            sums["loss"] += loss
-            sums["tokens"] += 1
-            if target == EOS_ID:
-                continue
-            sums["scored_loss"] += loss
-            sums["scored_tokens"] += 1
-            sums["scored_correct"] += correct
-            if target == OOV_ID:
-                continue
-            sums["in_vocabulary_tokens"] += 1
-            sums["in_vocabulary_correct"] += correct
-        rows.append(sums)
-    return ExampleSums(**{name: np.array([row[name] for row in rows]) for name in ExampleSums._fields})
+    losses, correct = expected_losses(logits, targets), np.argmax(logits, axis=-1) == targets
+    counted = targets != PAD_ID
+    scored = counted & (targets != EOS_ID)
+    known = scored & (targets != OOV_ID)
+    parts = [losses * counted, counted, losses * scored, scored, correct & scored, known, correct & known]
+    return ExampleSums(*(part.sum(axis=-1) for part in parts))
 
 
 def sums_of(logits, targets):
@@ -71,12 +53,7 @@ def assert_sums(found, expected):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-# Cross-entropy
-
-
-@pytest.mark.parametrize(
-    ("scale", "shift", "error"), [(0.01, 0, 1e-8), (3.0, 0, 3e-6), (3.0, 500, 3e-4), (1000.0, 0, 1e-3)]
-)
+@pytest.mark.parametrize(("scale", "shift", "error"), [(0.01, 0, 1e-8), (3.0, 500, 3e-4), (1000.0, 0, 1e-3)])
 def test_cross_entropy_and_its_gradient_are_those_of_float64(scale, shift, error):
     logits, weights = some_logits(scale) + np.float32(shift), np.random.default_rng(1).normal(size=SHAPE)
     found = cross_entropy(logits, TARGETS)
@@ -96,11 +73,8 @@ def test_bfloat16_logits_give_float32_losses_and_bfloat16_gradients():
     np.testing.assert_allclose(np.asarray(gradient, np.float32), expected, rtol=0.01, atol=1e-6)
 
 
-# Sums
-
-
 @given(logits=any_logits, targets=any_targets)
-def test_sums_are_those_of_a_loop_over_tokens_and_of_equal_logits_the_first_is_the_prediction(logits, targets):
+def test_sums_are_over_the_tokens_that_count_and_of_equal_logits_the_first_is_the_prediction(logits, targets):
     assert_sums(sums_of(logits, targets), expected_sums(logits, targets))
 
 
@@ -118,9 +92,6 @@ def test_at_padding_there_is_no_gradient_and_what_is_no_number_spoils_nothing():
     assert_sums(sums_of(logits, TARGETS), expected_sums(some_logits(), TARGETS))
     gradient = jax.grad(lambda x: jnp.sum(sums_of(x, TARGETS).loss))(some_logits())
     np.testing.assert_array_equal(np.any(gradient != 0, axis=-1), TARGETS != PAD_ID)
-
-
-# The loss of a batch
 
 
 def test_the_batch_loss_is_the_mean_over_target_tokens_of_rows_that_count():
@@ -152,3 +123,9 @@ def test_logits_of_a_wrong_shape_are_refused_where_they_are_traced(gave, what):
     masked = masked_language_model("own", 10, lambda key: {}, apply)
     with pytest.raises(ConfigurationError, match=f"model 'own': apply gave {what}"):
         jax.jit(masked.loss)({}, MaskedBatch(tokens[:, 1:], tokens[:, 1:], weight))
+
+
+def test_prompts_are_no_targets():
+    tokens = np.arange(1, 19).reshape(3, 6)
+    found = np.asarray(Batch(jnp.asarray(tokens), jnp.ones(3), completion_start=jnp.array([1, 3, 6])).targets)
+    np.testing.assert_array_equal(found, [tokens[0, 1:], [PAD_ID, PAD_ID, *tokens[1, 3:]], [PAD_ID] * 5])

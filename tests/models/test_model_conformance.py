@@ -39,15 +39,11 @@ def assert_trees_close(a, b, rtol=1e-4, atol=1e-6):
     jax.tree_util.tree_map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=atol), a, b)
 
 
-# Parameters
-
-
 def test_parameters_are_float32_and_each_has_its_own_draws_from_the_key(small):
     first, again, other = (leaves(small.init(jax.random.key(seed))) for seed in (7, 7, 8))
     assert {leaf.dtype for leaf in first} == {jnp.dtype("float32")}
     jax.tree_util.tree_map(np.testing.assert_array_equal, first, again)
     drawn = [(np.asarray(x), np.asarray(y)) for x, y in zip(first, other, strict=True) if np.ptp(x) > 0]
-    assert drawn
     assert all(np.mean(x == y) < 0.01 for x, y in drawn)
     normalised = [(x / np.abs(x).max()).ravel()[:20] for x, _ in drawn]
     for i, x in enumerate(normalised):
@@ -89,14 +85,12 @@ def test_later_tokens_leave_earlier_logits_and_other_rows_alone_bit_for_bit(caus
 
 def test_a_decoder_reads_as_many_tokens_as_the_loss(causal):
     limit = causal.model.decoder.max_length
-    for length in (1, 100) if limit is None else (limit, limit + 1):
-        for check in (check_length, shapes_of_training):
-            if limit is None or length <= limit:
-                check("one", causal.model, length)
-            else:
-                why = f"model one cannot be used with length {length}: .* {limit}"
-                with pytest.raises(ConfigurationError, match=why):
-                    check("one", causal.model, length)
+    for check in (check_length, shapes_of_training):
+        check("one", causal.model, limit or 100)
+        if limit is not None:
+            why = f"model one cannot be used with length {limit + 1}: .* {limit}"
+            with pytest.raises(ConfigurationError, match=why):
+                check("one", causal.model, limit + 1)
 
 
 @pytest.mark.long
@@ -160,26 +154,20 @@ def test_an_example_has_the_same_sums_alone_and_in_a_batch_that_pads_it(small):
         assert_trees_close(alone, jax.tree_util.tree_map(lambda total, i=i: total[i : i + 1], together), rtol=1e-5)
 
 
-GARBAGE = {
-    "words": np.random.default_rng(3).integers(0, VOCABULARY, size=(4, LENGTH + 1)),
-    "padding": np.full((4, LENGTH + 1), PAD_ID),
-    "out of range": np.full((4, LENGTH + 1), VOCABULARY + 1000),
-}
-
-
-@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
-def test_loss_and_gradient_are_means_over_the_tokens_of_rows_that_count(small, garbage):
+def test_loss_and_gradient_are_means_over_the_tokens_of_rows_that_count(small):
     tokens, weight = random_batch().tokens, jnp.array([1.0, 0.0, 1.0, 0.0])
-    found = small.loss_and_gradient(small.params, Batch(jnp.where(weight[:, None] > 0, tokens, garbage), weight))
     counts = np.sum(np.asarray(tokens[:, 1:] != PAD_ID), axis=1)
     one, other = (small.loss_and_gradient(small.params, Batch(tokens, jnp.eye(4)[row])) for row in (0, 2))
     expected = jax.tree_util.tree_map(
         lambda a, b: (counts[0] * a + counts[2] * b) / (counts[0] + counts[2]), one, other
     )
-    assert_trees_close(found, expected, atol=1e-5)
-    loss, gradient = small.loss_and_gradient(small.params, Batch(jnp.asarray(garbage, jnp.int32), jnp.zeros(4)))
-    assert loss == 0
-    assert not any(np.any(leaf) for leaf in leaves(gradient)), "nothing counts, so that nothing is learned"
+    words = np.random.default_rng(3).integers(0, VOCABULARY, size=tokens.shape)
+    for garbage in (words, np.full_like(words, PAD_ID), np.full_like(words, VOCABULARY + 1000)):
+        batch = Batch(jnp.where(weight[:, None] > 0, tokens, garbage), weight)
+        assert_trees_close(small.loss_and_gradient(small.params, batch), expected, atol=1e-5)
+        loss, gradient = small.loss_and_gradient(small.params, Batch(jnp.asarray(garbage, jnp.int32), jnp.zeros(4)))
+        assert loss == 0
+        assert not any(np.any(leaf) for leaf in leaves(gradient)), "nothing counts, so that nothing is learned"
 
 
 def test_gradients_are_finite_float32_and_reach_every_parameter(small):

@@ -48,7 +48,6 @@ def test_a_description_that_is_none_is_refused(tmp_path, change, message):
 
 def test_a_model_of_ones_own_without_special_tokens_knows_ours_alone(tmp_path, monkeypatch):
     (tmp_path / "plain_model.py").write_text(
-        "from typing import NamedTuple\n"
         "import dataclasses\n"
         "from fedlm.models.base import language_model\n"
         "from fedlm.models.registry import ModelEntry\n"

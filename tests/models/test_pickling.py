@@ -66,7 +66,7 @@ def test_a_fresh_process_computes_the_loss_of_every_model(tmp_path, quick_compil
     assert len({round(loss, 6) for loss in expected}) >= 13
 
 
-@pytest.mark.parametrize("name", ["cifg_tiny", "transformer_tiny", "bert_tiny", "sasrec_tiny"])
+@pytest.mark.parametrize("name", ["cifg_tiny", "sasrec_tiny"])
 def test_a_model_comes_back_with_all_its_functions_and_is_compiled_once(name):
     model = create_model(name, 30)
     for pickler in (pickle, cloudpickle):

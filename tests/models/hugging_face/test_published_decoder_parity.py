@@ -53,13 +53,9 @@ def built(name):
     document = GOLDEN[name]["config"]
     family = MODEL_TYPES[document["model_type"]]
     layout = family.layout(family.read(document))
-    return layout, drawn(layout)
-
-
-def drawn(layout):
     zeros = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape), layout.like())
     packed = layout.pack(to_state(zeros, layout.names))
-    return {name: draw(name, array.shape) for name, array in packed.items()}
+    return layout, {name: draw(name, array.shape) for name, array in packed.items()}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -73,10 +69,7 @@ def test_configurations_come_back_and_logits_are_those_of_hugging_face(name):
     params = from_state(unpacked, layout.names, layout.what)
     logits = jax.jit(layout.model.apply)(params, jnp.asarray(INPUTS))
     np.testing.assert_allclose(logits, GOLDEN[name]["logits"], rtol=1e-5, atol=5e-5)
-    packed = layout.pack(to_state(params, layout.names))
-    assert set(packed) == set(state)
-    for each, array in state.items():
-        np.testing.assert_array_equal(packed[each], array)
+    jax.tree_util.tree_map(np.testing.assert_array_equal, layout.pack(to_state(params, layout.names)), state)
 
 
 def test_a_configuration_of_the_release_is_the_named_model():
@@ -100,12 +93,10 @@ def test_a_configuration_of_version_4_is_read():
             for missing in ("vocab_size", "query_pre_attn_scalar", "rope_theta")
         ),
         ({"head_dim": None}, "head_dim is None, expected a positive integer"),
-        ({"num_attention_heads": 1.5}, "num_attention_heads is 1.5"),
         ({"attention_bias": True}, "attention_bias is True, but only False"),
         ({"hidden_activation": "relu"}, "hidden_activation is 'relu'"),
         ({"attn_logit_softcapping": 2.0}, "leaves out of this model"),
         ({"rope_scaling": {"factor": 8}}, "rope_scaling is"),
-        ({"sliding_window": None}, "sliding_window is None"),
         ({"sliding_window_pattern": None}, "has no layer_types"),
         ({"layer_types": ["full_attention"]}, "expected 26 times"),
         ({"rope_parameters": {"rope_type": "default"}}, "rope_parameters of full_attention is None"),
@@ -139,9 +130,6 @@ LLAMA = {
 def test_a_llama_has_full_attention_in_each_layer(kinds):
     with pytest.raises(ConfigurationError, match=r"layer_types is .*, expected 'full_attention' for each of 2 layers"):
         llama.config_from_hugging_face(LLAMA | {"layer_types": kinds})
-
-
-def test_rope_parameters_of_null_are_as_if_absent():
     assert llama.config_from_hugging_face(LLAMA | {"rope_parameters": None}).rope_base == 1e4
 
 

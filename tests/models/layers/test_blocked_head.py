@@ -1,4 +1,6 @@
-"""The output layer block by block, held to the one whose logits are whole."""
+"""The output layer fused with the loss, whole and block by block, held to float64."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +10,7 @@ import pytest
 from fedlm.models.layers import blocked_head
 from fedlm.models.layers.basic import soft_cap
 from fedlm.models.layers.blocked_head import blocked_cross_entropy
-from fedlm.models.losses import cross_entropy, first_of_highest
-from tests.models.small_models import EVERY_PART_OF_GEMMA, SMALL_MODELS, random_batch
+from fedlm.models.layers.linear_head import linear_cross_entropy
 
 WIDTH, VOCABULARY, SHAPE = 6, 11, (3, 4)
 
@@ -17,38 +18,54 @@ WIDTH, VOCABULARY, SHAPE = 6, 11, (3, 4)
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of 4 tokens, which do not divide the vocabulary."""
-    monkeypatch.setattr(blocked_head, "MOST_LOGITS", 0)
-    monkeypatch.setattr(blocked_head, "BLOCK", 0)
-    monkeypatch.setattr(blocked_head, "_LEAST", 4)
+    for name, value in {"MOST_LOGITS": 0, "BLOCK": 0, "_LEAST": 4}.items():
+        monkeypatch.setattr(blocked_head, name, value)
 
 
-def inputs():
+def inputs(scale=1.0):
+    """Arrays, targets, and the weights of losses; rows of the second example have none."""
     rng = np.random.default_rng(0)
-    x, table, bias = (
-        jnp.asarray(rng.normal(size=size), jnp.float32) for size in ((*SHAPE, WIDTH), (VOCABULARY, WIDTH), VOCABULARY)
-    )
-    return (x, table, bias), jnp.asarray(rng.integers(0, VOCABULARY, SHAPE)), jnp.asarray(rng.normal(size=SHAPE))
+    x, table, bias = (rng.normal(size=size) for size in ((*SHAPE, WIDTH), (VOCABULARY, WIDTH), VOCABULARY))
+    targets, weights = rng.integers(0, VOCABULARY, SHAPE), rng.normal(size=SHAPE)
+    targets[0], weights[1] = 7, 0  # several rows add to the same gradient
+    return [scale * each for each in (x, table, bias)], targets, weights
 
 
-def whole(x, table, bias, targets, cap):
-    logits = soft_cap(x @ table.T + bias, cap)
-    return cross_entropy(logits, targets), first_of_highest(logits, targets)
+def plain(x, table, bias, targets, cap=None):
+    logits = jax.nn.log_softmax(soft_cap(x @ table.T + bias, cap))
+    return -jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+
+
+def in_blocks(x, table, bias, targets, cap=None):
+    return blocked_cross_entropy(x, table, bias, jnp.asarray(targets), cap=cap)[0]
+
+
+def values_and_gradients(loss, arrays, targets, weights):
+    def total(*arrays):
+        losses = loss(*arrays, targets)
+        return jnp.sum(losses * weights), losses
+
+    gradients, losses = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(*arrays)
+    return [losses, *gradients]
+
+
+def expected(arrays, targets, weights, cap=None):
+    loss = functools.partial(plain, cap=cap)
+    with jax.enable_x64(True):
+        found = values_and_gradients(loss, [np.asarray(one, np.float64) for one in arrays], targets, weights)
+        return [np.asarray(one) for one in found]
 
 
 @pytest.mark.parametrize("cap", [None, 2.0])
-def test_values_and_gradients_are_those_of_whole_logits(small_blocks, cap):
-    arrays, targets, weights = inputs()
-
-    def run(scores):
-        def loss(*arrays):
-            losses, correct = scores(*arrays, targets, cap=cap)
-            return jnp.sum(losses * weights), (losses, correct)
-
-        return jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(*arrays)
-
-    found, expected = run(blocked_cross_entropy), run(whole)
-    np.testing.assert_array_equal(found[1][1], expected[1][1])
-    jax.tree_util.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
+@pytest.mark.parametrize("scale", [0.01, 1.0, 30.0])
+def test_values_and_gradients_are_those_of_float64(scale, cap, small_blocks):
+    arrays, targets, weights = inputs(scale)
+    wanted = expected(arrays, targets, weights, cap)
+    for loss in (functools.partial(in_blocks, cap=cap), *([linear_cross_entropy] if cap is None else [])):
+        found = values_and_gradients(loss, [jnp.float32(one) for one in arrays], targets, weights)
+        assert not np.any(found[1][1]), "rows of no weight give no gradient"
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 * max(scale, 1))
 
 
 def test_of_equal_logits_the_first_is_the_prediction(small_blocks):
@@ -58,11 +75,25 @@ def test_of_equal_logits_the_first_is_the_prediction(small_blocks):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("small", [SMALL_MODELS["transformer_tiny"], EVERY_PART_OF_GEMMA], ids=["bias", "cap"])
-def test_sums_of_models_are_the_same(small_blocks, small):
-    expected = small.sums(small.params, random_batch())
-    found = jax.jit(lambda params, batch: small.model.loss(params, batch))(small.params, random_batch())
-    jax.tree_util.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+def test_each_of_many_lanes_has_its_own_gradient():
+    arrays, targets, weights = inputs()
+    lanes = [np.float32(np.stack([each, 2 * each])) for each in arrays]
+    both = jax.vmap(lambda *a: values_and_gradients(linear_cross_entropy, a, targets, weights))(*lanes)
+    for lane in (0, 1):
+        alone = expected([each[lane] for each in lanes], targets, weights)
+        for found, wanted in zip(both, alone, strict=True):
+            np.testing.assert_allclose(found[lane], wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_half_precision_only_rounds(dtype):
+    arrays, targets, weights = inputs()
+    low = [jnp.asarray(each, dtype) for each in arrays]
+    found = values_and_gradients(linear_cross_entropy, low, targets, weights)
+    assert [one.dtype for one in found] == [jnp.float32, dtype, dtype, dtype]
+    for one, wanted in zip(found, expected(arrays, targets, weights), strict=True):
+        np.testing.assert_allclose(one.astype(np.float32), wanted, rtol=0.05, atol=0.05 * np.abs(wanted).max())
 
 
 @pytest.mark.long

@@ -12,9 +12,16 @@ from fedlm.models.base import given_frozen, language_model, parameter_count
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.layers.lora import LORA_A, LORA_B, LoraConfig, lora_model, merge
 from fedlm.models.layers.parameter_uses import record_uses
-from fedlm.models.precision import precision_scope, with_precision
 from fedlm.models.registry import create_model
-from tests.models.small_models import ADAPTABLE, PUBLISHED_DECODERS, SMALL_MODELS, each, perturbed, random_batch
+from tests.models.small_models import (
+    ADAPTABLE,
+    PUBLISHED_DECODERS,
+    SMALL_MODELS,
+    dropout_keys,
+    each,
+    perturbed,
+    random_batch,
+)
 
 leaves = jax.tree_util.tree_leaves
 CONFIG = LoraConfig(rank=2, alpha=3.0)
@@ -75,26 +82,21 @@ def test_every_dense_layer_has_an_adapter_which_changes_nothing_at_first(small):
     assert all(np.ptp(leaf) > 0 and np.max(np.abs(leaf)) <= leaf.shape[0] ** -0.5 for leaf in drawn)
 
 
-def test_only_the_matrices_that_are_named_have_adapters():
-    small = SMALL_MODELS["transformer_tiny"]
-    model = lora_model(small.model, dataclasses.replace(CONFIG, matrices=("query", "value")))
-    names = {path[-2].key for path, _ in jax.tree_util.tree_leaves_with_path(model.init(jax.random.key(0)))}
-    assert names == {"query", "value"}
+def test_only_the_matrices_that_are_named_have_adapters_and_without_the_frozen_parameters_there_is_no_loss():
+    config = dataclasses.replace(CONFIG, matrices=("query", "value"))
+    model, adapters = adapted(SMALL_MODELS["transformer_tiny"], config)
+    assert {path[-2].key for path, _ in jax.tree_util.tree_leaves_with_path(adapters)} == {"query", "value"}
+    with pytest.raises(TypeError, match="needs the frozen parameters"):
+        model.loss(adapters, random_batch())
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_adapters_that_do_not_fit_are_refused():
+    for change, message in (
         ({"matrices": ("querry",)}, "querry, but transformer_tiny has attention_output, key, mlp_input"),
-        (
-            {"rank": 17},
-            "lora_rank is 17, but attention_output of transformer_tiny is a matrix of 16 by 16; give at most 16",
-        ),
-    ],
-)
-def test_adapters_that_do_not_fit_are_refused(change, message):
-    with pytest.raises(ConfigurationError, match=message):
-        lora_model(SMALL_MODELS["transformer_tiny"].model, dataclasses.replace(CONFIG, **change))
+        ({"rank": 17}, "lora_rank is 17, but attention_output of transformer_tiny is a matrix of 16 by 16; give at mo"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            lora_model(SMALL_MODELS["transformer_tiny"].model, dataclasses.replace(CONFIG, **change))
 
 
 def test_a_matrix_that_an_adapter_would_not_reach_is_refused():
@@ -107,12 +109,6 @@ def test_a_matrix_that_an_adapter_would_not_reach_is_refused():
     model = language_model("none", 9, lambda rng: jnp.zeros((9, 9)), lambda params, tokens: params[tokens])
     with pytest.raises(ConfigurationError, match="none has no dense layer"):
         lora_model(model, CONFIG)
-
-
-def test_without_the_frozen_parameters_there_is_no_loss():
-    model, adapters = adapted(SMALL_MODELS["cifg_tiny"])
-    with pytest.raises(TypeError, match="needs the frozen parameters"):
-        model.loss(adapters, random_batch())
 
 
 @pytest.mark.long
@@ -136,40 +132,22 @@ def test_frozen_parameters_are_arguments_of_the_program_and_have_no_gradient():
     assert compiled.temp_size_in_bytes < 4 * shapes["embedding"]["table"].size
 
 
-@pytest.mark.long
-def test_bfloat16_rounds_frozen_parameters_and_adapters():
-    small = SMALL_MODELS["transformer_tiny"]
-    model, adapters = adapted(small)
-    tokens = random_batch().tokens[:, :-1]
-    with precision_scope("bfloat16"):
-        found = given_frozen(with_precision(model, "bfloat16"), on_device(small)).apply(adapters, tokens)
-        rounded = jax.tree_util.tree_map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), (small.params, adapters))
-        expected = given_frozen(model, rounded[0]).apply(rounded[1], tokens)
-    np.testing.assert_array_equal(found, expected.astype(jnp.float32))
-
-
 # Dropout
 
 DROPPING = dataclasses.replace(CONFIG, dropout=0.4)
 
 
-def keys(number, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).integers(0, 2**32, (number, 2), dtype=np.uint32))
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["cifg_tiny", "transformer_tiny"])
-def test_what_is_dropped_of_a_row_follows_from_its_key_alone_and_without_keys_nothing_is(name):
-    small, plain = SMALL_MODELS[name], random_batch()
+def test_what_is_dropped_of_a_row_follows_from_its_key_alone_and_without_keys_nothing_is():
+    small, plain = SMALL_MODELS["cifg_tiny"], random_batch()
     model, adapters = adapted(small, DROPPING)
     program = jax.jit(lambda frozen, batch: given_frozen(model, frozen).loss(adapters, batch).loss)
     loss = functools.partial(program, small.params)
-    batch, order = plain._replace(dropout=keys(4)), jnp.array([2, 0, 3, 1])
+    batch, order = plain._replace(dropout=dropout_keys(4)), jnp.array([2, 0, 3, 1])
     found = loss(batch)
     moved = loss(batch._replace(tokens=batch.tokens[order], dropout=batch.dropout[order]))
     np.testing.assert_allclose(moved, found[order], rtol=1e-6)
-    others = loss(batch._replace(dropout=keys(4, seed=1)))
-    assert np.all(np.abs(found - others) > 1e-5)
+    assert np.all(np.abs(found - loss(batch._replace(dropout=dropout_keys(4, seed=1)))) > 1e-5)
     whole = given_frozen(adapted(small)[0], small.params).loss(adapters, plain).loss
     np.testing.assert_allclose(loss(plain), whole, rtol=1e-5)
 
@@ -178,7 +156,7 @@ def test_what_is_dropped_of_a_row_follows_from_its_key_alone_and_without_keys_no
 def test_rows_and_layers_have_masks_of_their_own_whose_mean_is_one():
     small = SMALL_MODELS["transformer_tiny"]
     model, adapters = adapted(small, DROPPING)
-    batch = random_batch((7,) * 600)._replace(dropout=keys(600))
+    batch = random_batch((7,) * 600)._replace(dropout=dropout_keys(600))
     run = record_uses(given_frozen(model, on_device(small)).loss, adapters, batch)
     # What comes into the A of queries and keys is the same, but for what is dropped.
     names = [path[-2].key for path, _ in jax.tree_util.tree_leaves_with_path(adapters)]

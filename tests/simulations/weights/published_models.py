@@ -1,10 +1,13 @@
 """Folders of tiny models as their publishers write them."""
 
 import json
+import subprocess
+from pathlib import Path
 
 import jax
 import ml_dtypes
 import numpy as np
+import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers
 
@@ -12,8 +15,14 @@ from benchmarks.simulation.peers.bert_logits import draw as draw_bert
 from benchmarks.simulation.peers.decoder_logits import draw
 from fedlm.models.base import Model
 from fedlm.models.hugging_face.named_states import to_state
+from fedlm.simulations.weights.importing import import_model
 from fedlm.simulations.weights.layouts import read_layout
-from fedlm.simulations.weights.tensor_files import write_tensors
+from fedlm.simulations.weights.tensor_files import open_tensors, write_tensors
+
+ROOT = Path(__file__).parents[3]
+PEERS_PYTHON = ROOT / "benchmarks" / "simulation" / "peers" / ".venv" / "bin" / "python"
+GOLDEN = json.loads((ROOT / "tests" / "models" / "decoder_logits.json").read_text())["models"]
+
 
 LETTERS = [*"\u2581abcdefghij"]
 END = "<|endoftext|>"
@@ -80,6 +89,36 @@ def publish(folder, config, dtype="float32", shard_bytes=None):
     state = {name: drawn(name, leaf.shape).astype(kind) for name, leaf in packed.items()}
     write_tensors(folder, state, shard_bytes)
     return state
+
+
+def import_published(folder, config, changes=None):
+    """Publish a model, whose tensors are changed at (name, place), and import it, as folders `published` and `run`.
+
+    Returns its tensors.
+    """
+    state = publish(folder / "published", config)
+    for (name, place), value in (changes or {}).items():
+        state[name][place] = value
+    if changes:
+        write_tensors(folder / "published", state)
+    import_model(folder / "published", folder / "run")
+    return state
+
+
+def assert_same_tensors(folder, expected):
+    """Compare the tensors of a folder with these, in name, type and every bit."""
+    found = open_tensors(folder)
+    assert set(found) == set(expected)
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype.name
+        assert np.asarray(found[name]).tobytes() == array.tobytes(), name
+
+
+def skip_without(library):
+    """Skip a test where the peers' environment lacks a library."""
+    has_it = [PEERS_PYTHON, "-c", f"import importlib.util as u, sys; sys.exit(not u.find_spec('{library}'))"]
+    if not PEERS_PYTHON.exists() or subprocess.run(has_it).returncode:
+        pytest.skip(f"{library} is not installed; run `make bench-peers`")
 
 
 def built(stored) -> Model:

@@ -32,12 +32,17 @@ from fedlm.simulations.pretraining.settings import Pretraining
 from fedlm.simulations.weights.exporting import export_model, read_run
 from fedlm.simulations.weights.importing import import_model
 from fedlm.simulations.weights.layouts import read_layout
-from fedlm.simulations.weights.tensor_files import open_tensors, write_tensors
-from tests.simulations.weights.published_models import BERT, END_IDS, built, publish
-
-ROOT = Path(__file__).parents[3]
-PEERS_PYTHON = ROOT / "benchmarks" / "simulation" / "peers" / ".venv" / "bin" / "python"
-GOLDEN = json.loads((ROOT / "tests" / "models" / "decoder_logits.json").read_text())["models"]
+from fedlm.simulations.weights.tensor_files import open_tensors
+from tests.simulations.weights.published_models import (
+    BERT,
+    END_IDS,
+    GOLDEN,
+    PEERS_PYTHON,
+    built,
+    import_published,
+    publish,
+    skip_without,
+)
 
 _THEIRS = """
 import json, sys
@@ -66,48 +71,30 @@ def stored_run(folder, model, store):
     return params
 
 
-@pytest.mark.parametrize("model", ["si_cifg_tiny", "transformer_tiny"])
+@pytest.mark.parametrize("model", ["cifg_tiny", "si_transformer_tiny"])
 def test_models_of_ours_go_out_and_come_back(small_store, tmp_path, model):
     params = stored_run(tmp_path / "run", model, small_store)
     with pytest.raises(ConfigurationError, match="transformers has no model of this architecture"):
         export_model(tmp_path / "run", tmp_path / "out", "huggingface")
     assert not (tmp_path / "out").exists()
     assert export_model(tmp_path / "run", tmp_path / "out", "safetensors").dtypes == ("float32",)
+    record = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert record["special_tokens"] == {"pad": 0, "bos": 1, "eos": 2, "oov": 3}
     found = import_model(tmp_path / "out", tmp_path / "again")
     stored = read_run(tmp_path / "again")
     jax.tree_util.tree_map(np.testing.assert_array_equal, stored.params, params)
     assert Path(found.model) == tmp_path / "again" / "model.json"
     assert stored.entry.build is MODELS[model].build
     assert stored.entry.config == dataclasses.replace(MODELS[model].config, vocabulary_size=120)
-
-
-def test_the_layout_is_read_with_nothing_of_ours(small_store, tmp_path):
-    params = stored_run(tmp_path / "run", "cifg_tiny", small_store)
-    export_model(tmp_path / "run", tmp_path / "out", "safetensors")
-    from safetensors.numpy import load_file
-
-    tensors = load_file(tmp_path / "out" / "model.safetensors")
-    np.testing.assert_array_equal(tensors["recurrent.projection.kernel"], params["recurrent"]["projection"]["kernel"])
-    record = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert record["model"] == {
-        "architecture": "cifg",
-        "config": {
-            "vocabulary_size": 120,
-            "embedding": 64,
-            "hidden": 256,
-            "tied": True,
-            "unroll": 1,
-            "recurrence": "standard",
-            "output_norm": "none",
-        },
-    }
-    assert record["special_tokens"] == {"pad": 0, "bos": 1, "eos": 2, "oov": 3}
+    export_model(tmp_path / "run", tmp_path / "rounded", "safetensors", dtype="bfloat16")
+    table = np.asarray(open_tensors(tmp_path / "rounded")["embedding.table"])
+    assert table.dtype.name == "bfloat16"
+    np.testing.assert_array_equal(table, np.asarray(params["embedding"]["table"]).astype(table.dtype))
 
 
 @pytest.mark.long
 def test_a_program_computes_the_logits_without_our_code(tmp_path):
-    publish(tmp_path / "published", GOLDEN["one_head_of_keys"]["config"])
-    import_model(tmp_path / "published", tmp_path / "run")
+    import_published(tmp_path, GOLDEN["one_head_of_keys"]["config"])
     export_model(tmp_path / "run", tmp_path / "out", "stablehlo", batch_size=2, length=9)
     signature = json.loads((tmp_path / "out" / "signature.json").read_text())
     tensors = open_tensors(tmp_path / "out")
@@ -134,19 +121,11 @@ def run_program(artifact, arguments):
     return np.asarray(program.execute_sharded(placed).disassemble_into_single_device_arrays()[0][0])
 
 
-@pytest.mark.parametrize("change", [{"length": 17}, {"length": 0}, {"batch_size": 0}, {"batch_size": 10**30}])
-def test_a_program_of_no_shape_is_refused(tmp_path, change):
-    publish(tmp_path / "published", GOLDEN["released"]["config"])
-    import_model(tmp_path / "published", tmp_path / "run")
-    with pytest.raises(ConfigurationError, match=f"{next(iter(change))} is"):
-        export_model(tmp_path / "run", tmp_path / "out", "stablehlo", **{"length": 9} | change)
-
-
-def test_a_rounded_type_can_be_asked_for(small_store, tmp_path):
-    params = stored_run(tmp_path / "run", "cifg_tiny", small_store)
-    assert export_model(tmp_path / "run", tmp_path / "out", "safetensors", dtype="bfloat16").dtypes == ("bfloat16",)
-    table = np.asarray(open_tensors(tmp_path / "out")["embedding.table"])
-    np.testing.assert_array_equal(table, np.asarray(params["embedding"]["table"]).astype(table.dtype))
+def test_a_program_of_no_shape_is_refused(tmp_path):
+    import_published(tmp_path, GOLDEN["released"]["config"])
+    for name, value in (("length", 17), ("length", 0), ("batch_size", 0), ("batch_size", 10**30)):
+        with pytest.raises(ConfigurationError, match=f"{name} is"):
+            export_model(tmp_path / "run", tmp_path / "out", "stablehlo", **{"length": 9} | {name: value})
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(small_store, tmp_path, largest_file):
@@ -157,10 +136,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(small_store, tmp_path, large
 
 
 def test_a_type_that_cannot_hold_the_numbers_is_refused(tmp_path):
-    state = publish(tmp_path / "published", GOLDEN["gemma2"]["config"])
-    state["model.norm.weight"][3] = 1e5
-    write_tensors(tmp_path / "published", state)
-    import_model(tmp_path / "published", tmp_path / "run")
+    import_published(tmp_path, GOLDEN["gemma2"]["config"], changes={("model.norm.weight", 3): 1e5})
     with pytest.raises(ConfigurationError, match=r"in which 1 numbers of the tensor model\.norm\.weight would be"):
         export_model(tmp_path / "run", tmp_path / "out", "huggingface", dtype="float16")
     assert not (tmp_path / "out").exists()
@@ -176,19 +152,6 @@ def test_a_tokenizer_that_is_gone_is_asked_for(small_store, tmp_path):
     assert export_model(tmp_path / "run", tmp_path / "out", "safetensors", vocabulary=small_store).files
 
 
-def test_nothing_is_promised_of_imported_weights_but_what_a_user_says(tmp_path):
-    publish(tmp_path / "published", GOLDEN["released"]["config"])
-    name = import_model(tmp_path / "published", tmp_path / "run").model
-    vocabulary = read_run(tmp_path / "run").tokenizer.fingerprint
-    assert read_run(tmp_path / "run").privacy == "NOT PRIVATE"
-    for said in ("same", "public", "disjoint"):
-        (phase,) = read_parameters(
-            tmp_path / "run", vocabulary, name, initial_data=said, training_data="some training data"
-        ).ancestry
-        assert (phase.command, phase.people, phase.not_private) == ("model import", said, OF_A_PUBLISHER)
-        assert (phase.steps, phase.training_data_sha256, phase.claim) == (0, None, None)
-
-
 def test_what_a_publisher_claims_goes_with_the_weights(tmp_path, fedlm_here):
     publish(tmp_path / "published", GOLDEN["released"]["config"])
     words = ["--publisher-epsilon=2", "--publisher-delta=1.1e-10", "--publisher-unit=sequence of 1,024 tokens"]
@@ -200,22 +163,22 @@ def test_what_a_publisher_claims_goes_with_the_weights(tmp_path, fedlm_here):
     done = fedlm_here("model", "import", str(tmp_path / "published"), f"--out={tmp_path / 'run'}", *words)
     assert 'claimed by the publisher: epsilon 2.0 at delta 1.1e-10 for each "sequence of 1,024 tokens"' in done.stdout
     stored = read_run(tmp_path / "run")
-    name, vocabulary = str(tmp_path / "run" / "model.json"), stored.tokenizer.fingerprint
-    (phase,) = read_parameters(tmp_path / "run", vocabulary, name, initial_data="public").ancestry
+    assert stored.privacy == "NOT PRIVATE"
     claim = {"epsilon": 2.0, "delta": 1.1e-10, "unit": "sequence of 1,024 tokens", "source": "arXiv:2510.15001"}
-    assert phase.claim == claim
+    named = (stored.tokenizer.fingerprint, str(tmp_path / "run" / "model.json"))
+    for said in ("same", "public", "disjoint"):
+        (phase,) = read_parameters(tmp_path / "run", *named, initial_data=said, training_data="some data").ancestry
+        assert (phase.command, phase.people, phase.not_private) == ("model import", said, OF_A_PUBLISHER)
+        assert (phase.steps, phase.training_data_sha256, phase.claim) == (0, None, claim)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [*GOLDEN, "bert"])
 def test_transformers_loads_what_is_exported(tmp_path, name):
-    has_it = [PEERS_PYTHON, "-c", "import importlib.util as u, sys; sys.exit(not u.find_spec('transformers'))"]
-    if not PEERS_PYTHON.exists() or subprocess.run(has_it).returncode:
-        pytest.skip("transformers is not installed; run `make bench-peers`")
+    skip_without("transformers")
     published = tmp_path / "published"
     config = BERT if name == "bert" else GOLDEN[name]["config"]
-    publish(published, config | (END_IDS if name in ("gpt2", "qwen2", "qwen3") else {}))
-    import_model(published, tmp_path / "run")
+    import_published(tmp_path, config | (END_IDS if name in ("gpt2", "qwen2", "qwen3") else {}))
     export_model(tmp_path / "run", tmp_path / "out", "huggingface")
     inputs = np.array([[1, 5, 6, 7], [1, 8, 4, 2]]) % (12 if name == "bert" else 19)
     words = [tmp_path / "out", json.dumps(inputs.tolist()), tmp_path / "found.json"]
@@ -233,8 +196,7 @@ def test_transformers_loads_what_is_exported(tmp_path, name):
 
 
 def test_a_named_model_of_the_same_sizes_takes_the_parameters(tmp_path):
-    publish(tmp_path / "published", GOLDEN["released"]["config"])
-    import_model(tmp_path / "published", tmp_path / "run")
+    import_published(tmp_path, GOLDEN["released"]["config"])
     stored = read_run(tmp_path / "run")
     entry = stored.entry._replace(config=dataclasses.replace(stored.entry.config, vocabulary_size=77))
     with pytest.MonkeyPatch.context() as patch:
@@ -244,18 +206,15 @@ def test_a_named_model_of_the_same_sizes_takes_the_parameters(tmp_path):
 
 def imported_with_data(folder):
     """A tiny Gemma as a run, and a data set with its tokenizer."""
-    publish(folder / "published", GOLDEN["gemma3"]["config"])
-    import_model(folder / "published", folder / "run")
-    texts = {f"user{number}": ["abc def", "cab hij"] for number in range(30)}
-    clients = [ClientText(name, sentences) for name, sentences in texts.items()]
+    import_published(folder, GOLDEN["gemma3"]["config"])
+    clients = [ClientText(f"user{number}", ["abc def", "cab hij"]) for number in range(30)]
     vocabulary = folder / "run" / "tokenizer.json"
     import_text("made up", InMemoryText(clients), folder / "store", ImportSettings(vocabulary=vocabulary), workers=1)
     return folder / "run", folder / "store"
 
 
 def test_imported_weights_give_text_without_data(tmp_path):
-    publish(tmp_path / "published", GOLDEN["gemma2"]["config"])
-    import_model(tmp_path / "published", tmp_path / "run")
+    import_published(tmp_path, GOLDEN["gemma2"]["config"])
     trained = open_model(tmp_path / "run")
     prompts = prompt_tokens(trained.tokenizer, ["a b"])
     [completion] = Generator(trained.model, trained.params).generate(prompts, GenerationSettings(max_tokens=3))
@@ -290,6 +249,5 @@ def test_fine_tuning_states_an_epsilon_for_its_own_text_alone(tmp_path):
     assert "assumed: the first parameters were made from public data" in summary["privacy"]
     written = export_model(tmp_path / "public", tmp_path / "out", "huggingface")
     assert written.dtypes == ("float32",)
-    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (
-        tmp_path / "published" / "tokenizer.json"
-    ).read_bytes()
+    theirs, ours = ((tmp_path / name / "tokenizer.json").read_bytes() for name in ("published", "out"))
+    assert ours == theirs

@@ -1,7 +1,6 @@
 """Models whose publishers have other special tokens than we: GPT-2, Llama, Mistral and Qwen."""
 
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -19,23 +18,24 @@ from fedlm.simulations.weights.exporting import export_model, read_run
 from fedlm.simulations.weights.importing import import_model
 from fedlm.simulations.weights.layouts import read_layout
 from fedlm.simulations.weights.tensor_files import open_tensors, write_tensors
-from tests.simulations.weights.published_models import END, END_IDS, built, publish
+from tests.simulations.weights.published_models import (
+    END,
+    END_IDS,
+    GOLDEN,
+    assert_same_tensors,
+    built,
+    import_published,
+    publish,
+)
 
-GOLDEN = json.loads((Path(__file__).parents[2] / "models" / "decoder_logits.json").read_text())["models"]
 IDS = {"llama": {}, "tied_llama": {}, "mistral": {}, "qwen2": END_IDS, "qwen3": END_IDS, "gpt2": END_IDS}
 ROWS = 19
 TEXT = "abc def\u00e9 <|endoftext|> [EOS] 12"
 
 
-@pytest.fixture(params=IDS)
-def imported(request, tmp_path):
-    state = publish(tmp_path / "published", GOLDEN[request.param]["config"] | IDS[request.param])
-    import_model(tmp_path / "published", tmp_path / "run")
-    return tmp_path, state
-
-
-def test_logits_are_those_of_the_published_model_and_no_token_of_ours_alone_is_predicted(imported):
-    folder, state = imported
+@pytest.mark.parametrize("name", IDS)
+def test_logits_are_those_of_the_published_model_and_its_weights_go_out_as_they_came(tmp_path, name):
+    folder, state = tmp_path, import_published(tmp_path, GOLDEN[name]["config"] | IDS[name])
     layout, stored = read_layout(folder / "published"), read_run(folder / "run")
     adopted = layout.adopt(folder / "published" / "tokenizer.json")
     inputs = np.array([[4, 6, 10, 5], [9, 8, 4, 18]])
@@ -52,34 +52,29 @@ def test_logits_are_those_of_the_published_model_and_no_token_of_ours_alone_is_p
     assert EOS_ID not in adopted.never_predicted
     table = stored.params["embedding"]["table"]
     np.testing.assert_array_equal(table[PAD_ID], table[EOS_ID])
-
-
-def test_its_weights_go_out_as_they_came(imported):
-    folder, state = imported
     export_model(folder / "run", folder / "out", "huggingface")
-    tensors = open_tensors(folder / "out")
-    assert set(tensors) == set(state)
-    for name, array in state.items():
-        np.testing.assert_array_equal(np.asarray(tensors[name]), array)
+    assert_same_tensors(folder / "out", state)
     documents = [json.loads((folder / name / "config.json").read_text()) for name in ("published", "out")]
-    for name in ("model_type", "vocab_size", "bos_token_id", "eos_token_id"):
-        assert documents[0][name] == documents[1][name]
-    assert read_layout(folder / "out") == read_layout(folder / "published")
-    (folder / "run" / "original" / "tokenizer.json").unlink()
+    for key in ("model_type", "vocab_size", "bos_token_id", "eos_token_id"):
+        assert documents[0][key] == documents[1][key]
+    assert read_layout(folder / "out") == layout
+
+
+def test_our_own_layout_is_all_that_goes_out_without_the_published_tokenizer(tmp_path):
+    import_published(tmp_path, GOLDEN["gpt2"]["config"] | END_IDS)
+    (tmp_path / "run" / "original" / "tokenizer.json").unlink()
     with pytest.raises(ConfigurationError, match=r"published with is not beside it any more.*safetensors"):
-        export_model(folder / "run", folder / "again", "huggingface")
-    export_model(folder / "run", folder / "again", "safetensors")
-    import_model(folder / "again", folder / "third")
-    jax.tree_util.tree_map(
-        np.testing.assert_array_equal, read_run(folder / "third").params, read_run(folder / "run").params
-    )
+        export_model(tmp_path / "run", tmp_path / "again", "huggingface")
+    export_model(tmp_path / "run", tmp_path / "again", "safetensors")
+    import_model(tmp_path / "again", tmp_path / "third")
+    found, expected = (read_run(tmp_path / name).params for name in ("third", "run"))
+    jax.tree_util.tree_map(np.testing.assert_array_equal, found, expected)
 
 
 @pytest.mark.long
 def test_a_loss_is_that_of_the_published_model(tmp_path):
     """With our special tokens around a text, of which theirs has one alone."""
-    state = publish(tmp_path / "published", GOLDEN["gpt2"]["config"] | END_IDS)
-    import_model(tmp_path / "published", tmp_path / "run")
+    state = import_published(tmp_path, GOLDEN["gpt2"]["config"] | END_IDS)
     layout, stored = read_layout(tmp_path / "published"), read_run(tmp_path / "run")
     text = stored.tokenizer.encode_batch(["abc de"])[0]
     batch = Batch(jnp.asarray([[OWN.bos, *text, OWN.eos, PAD_ID, PAD_ID]]), jnp.ones(1))

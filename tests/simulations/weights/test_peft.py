@@ -25,11 +25,9 @@ from fedlm.simulations.pretraining.settings import Pretraining
 from fedlm.simulations.weights.adapter_files import adapter_tensors
 from fedlm.simulations.weights.exporting import export_model, read_run
 from fedlm.simulations.weights.importing import import_model
-from tests.simulations.weights.published_models import BERT, publish
+from tests.simulations.weights.published_models import BERT, PEERS_PYTHON, publish, skip_without
 
-ROOT = Path(__file__).parents[3]
-PEERS_PYTHON = ROOT / "benchmarks" / "simulation" / "peers" / ".venv" / "bin" / "python"
-GOLDEN = json.loads((ROOT / "tests" / "models" / "lora_logits.json").read_text())["models"]
+GOLDEN = json.loads((Path(__file__).parents[2] / "models" / "lora_logits.json").read_text())["models"]
 OURS = {
     "q_proj": "query",
     "k_proj": "key",
@@ -89,13 +87,12 @@ def test_logits_and_names_are_those_of_peft(name):
 def adapted_run(folder, config):
     """Fine-tune an imported model by adapters; returns the run, and the folder of the model that it begins with."""
     publish(folder / "published", config)
-    import_model(folder / "published", folder / "imported")
+    model = import_model(folder / "published", folder / "imported").model
     text = ["the cat sat on a mat", "a mat sat on the cat"] if config["model_type"] == "bert" else ["abc def", "gh ab"]
     clients = [ClientText(f"client{index}", text * 3) for index in range(60)]
     vocabulary = folder / "imported" / "tokenizer.json"
     import_text("made up", InMemoryText(clients), folder / "data", ImportSettings(vocabulary=vocabulary), workers=1)
     settings = {"steps": 2, "batch_size": 4, "length": 6, "learning_rate": 0.1, "privacy": "none"}
-    model = json.loads((folder / "imported" / "summary.json").read_text())["imported"]["model"]
     lora = {"init_from": folder / "imported", "lora_rank": 2, "lora_alpha": 5.0}
     run_pretraining(compose(Pretraining, model=model, data=folder / "data", **settings, **lora), folder / "run")
     return folder / "run"
@@ -112,9 +109,7 @@ def test_peft_reads_what_was_exported(tmp_path, kind):
     np.testing.assert_array_equal(
         stored.params["blocks"][0]["query"]["kernel"], open_model(run).params["blocks"][0]["query"]["kernel"]
     )
-    has_it = [PEERS_PYTHON, "-c", "import importlib.util as u, sys; sys.exit(not u.find_spec('peft'))"]
-    if not PEERS_PYTHON.exists() or subprocess.run(has_it).returncode:
-        pytest.skip("peft is not installed; run `make bench-peers`")
+    skip_without("peft")
     inputs = json.dumps((INPUTS % 12 + 1).tolist())
 
     def logits(*words):
