@@ -117,7 +117,7 @@ def test_sums_are_those_of_integers_in_any_order():
         return jax.lax.scan(fold, empty_aggregate({"x": updates[0]}, exact=True), rows)[0]
 
     each = jax.vmap(lambda row: contribution({"x": row}, 1.0, TrainingSums.zero(), rules, clip_norm=1.0).delta)
-    high, low = (np.asarray(part).astype(object) for part in each(updates)["x"])
+    low, high = (np.asarray(part).astype(object) for part in each(updates)["x"])
     expected = np.sum((high << 20) + low, axis=0)
     halves = add_aggregates(total_of(updates[:500]), total_of(updates[:499:-1]))
     for total in (total_of(updates), total_of(rng.permutation(updates)), halves):
