@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from fedlm.fedlm_client import messages_pb2
 from fedlm.fedlm_client.plans.confined import LoadedPlan
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
-from tests.clients.rules import TABLE
+from tests.clients.rules import RULES, TABLE
 from tests.support import hostile_models, plans
 
 FOLDER = Path(__file__).parents[2] / "clients/javascript"
@@ -26,48 +26,6 @@ CASES = (
     {"client_algorithm": "mime_lite", "upload_bits": 32},
     {"model": "gru4rec", "dropout": 0.2, "upload_bits": 32},
 )
-TEXTS = [
-    *(
-        "",
-        " ",
-        "The quick, brown fox!",
-        "na\u00efve Caf\u00e9 \u00c5ngstr\u00f6m",
-        "e\u0301 E\u0301\u0302",
-        "\u0130stanbul \u1e9e",
-    ),
-    *(
-        "\u039f\u03a3 \u03a3\u03bf\u03c2",
-        "\u4e2d\u6587\u5b57 and \u3042\u30ab \ud55c\uad6d",
-        "\U0002a6d6\U0002b81d\U0002f800",
-        "\u3400x\uf900",
-    ),
-    *(
-        "tab\tline\nreturn\rfeed\x0cnull\x00bell\x07",
-        "zero\u200bwidth\u200djoin\ufeff",
-        "soft\u00adhyphen",
-        "\ufffd\ue000\U000f0000",
-    ),
-    *(
-        "\U0001f600\U0001f469\u200d\U0001f4bb\u2764\ufe0f",
-        "\u00a0\u2003\u3000\u1680\u2028\u2029\u0085x",
-        "a" * 100,
-        "a" * 101,
-        "\u00e9" * 51,
-    ),
-    *(
-        "don't-stop_it's $5.00 <a@b.c> ^`~|+=",
-        "\u2014\u00bf\u00a1\u2026\u3002\u300c\u300d\u00a7\u20ac\u00b0",
-        "\u0915\u094d\u0937\u093f \u0e01\u0e33 \u0644\u064e",
-    ),
-    *(
-        "\u01c5\ufb01\u00df\u0149",
-        "\u1100\u1161 \uac01",
-        "##ing ##",
-        "[UNK] [PAD]",
-        "x\u0300\u0301\u0302y",
-        "\U00010400\U0001d54f",
-    ),
-]
 
 
 def _encoded(content):
@@ -131,10 +89,10 @@ def _write_tokens(folder):
     ]
     cases = []
     for one in rules:
-        made = _tokenizer(TEXTS, **one)
-        ids = [found.ids for found in made.encode_batch(TEXTS, add_special_tokens=False)]
+        made = _tokenizer(RULES["tokens"], **one)
+        ids = [found.ids for found in made.encode_batch(RULES["tokens"], add_special_tokens=False)]
         cases.append({"tokenizer": made.to_str(), "ids": ids})
-    (folder / "tokens.json").write_text(json.dumps({"texts": TEXTS, "cases": cases}))
+    (folder / "tokens.json").write_text(json.dumps({"texts": RULES["tokens"], "cases": cases}))
 
 
 def _write_plans(folder):
@@ -175,30 +133,12 @@ def _write_plans(folder):
         case("memory", "more memory", model=hostile_models.too_large),
         case("memory by word", "--memory-bytes", lambda found: found["limits"].update(memory_bytes=1 << 40)),
         case("time by word", "--call-seconds", lambda found: found["limits"].update(call_seconds=1e9)),
-        case("version", "of version 2", lambda found: found.update(version=2)),
-        case("shuffle", "shuffles by", lambda found: found["shuffle"].update(version=2)),
-        case("batches", "train takes tokens 0", lambda found: found["batches"].update(batch_size=5)),
-        case("state", "train takes state 0", lambda found: found["state"][0].update(shape=[1])),
-        case("beginnings", "begins as a tensor", lambda found: found["state"][0].update(begins=1)),
-        case("outputs", "train gives the wrong tensors", lambda found: found["signatures"]["train"]["outputs"].pop()),
-        case(
-            "role",
-            "which this client does not have",
-            lambda found: found["signatures"]["train"]["inputs"][0].update(role="files"),
-        ),
-        case("pieces", "as long as", lambda found: found["signatures"]["finish"]["outputs"][1].update(shape=[9])),
-        case("header", "header of an upload", lambda found: found["upload"].update(header="00" * 8)),
-        case("negative", "a count", lambda found: found["signatures"]["train"]["inputs"][0].update(shape=[-1])),
-        case("dtype", "object", lambda found: found["signatures"]["train"]["inputs"][0].update(dtype="object")),
-        case("large batches", "at most", lambda found: found["batches"].update(batch_size=1 << 40)),
-        case("no token", "number of a token", lambda found: found["batches"].update(pad=1 << 31)),
-        case("dimensions", "65 dimensions", lambda found: found["state"][0].update(shape=[1] * 65)),
+        *(case(f"manifest {n}", why, change) for n, (change, why) in enumerate(hostile_models.MANIFESTS)),
         case(
             "large tensors",
             "plan's tensors take",
             lambda found: found["download"]["tensors"].append({"name": "x", "shape": [1 << 40], "dtype": "float32"}),
         ),
-        case("no limits", "cannot be read", lambda found: found.pop("limits")),
         *(
             case(
                 f"a tokenizer of {size} bytes",

@@ -1,4 +1,4 @@
-"""Databases for tests: SQLite, and a PostgreSQL server of the tests' own where it is installed."""
+"""Tests are coroutines; their databases are SQLite, and a PostgreSQL server of the tests' own where it is installed."""
 
 import os
 import pwd
@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from fedlm.fl_core.deployment.state.state_sql import sqlite_url
+from tests.support.coroutines import pytest_pyfunc_call
+
+__all__ = ["pytest_pyfunc_call"]
 
 
 class PostgreSQL:

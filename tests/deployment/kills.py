@@ -44,18 +44,12 @@ def rows_of(url, query):
 
 
 class Seen:
-    """What clients saw: the models of each round, who was selected and who reported in each attempt, and how long
-    nobody answered after a kill, or, where others answer too, nobody was selected."""
+    """What clients saw: the models of each round, who was selected and who reported in each attempt, and whether there
+    was an answer since a kill."""
 
-    def __init__(self, others_answer=False):
-        self.others_answer = others_answer
-        self.models, self.seconds_away, self.killed = defaultdict(set), [], None
+    def __init__(self):
+        self.models, self.answered = defaultdict(set), True
         self.selected, self.reported = Counter(), Counter()
-
-    def answered(self):
-        if self.killed is not None:
-            self.seconds_away.append(time.monotonic() - self.killed)
-            self.killed = None
 
     @property
     def reports(self):
@@ -79,10 +73,8 @@ class Watched(HttpChannel):
 
     async def check_in(self, request):
         reply = await super().check_in(request)
-        selected = reply.HasField("selected")
-        if selected or not self._seen.others_answer:
-            self._seen.answered()
-        if selected:
+        self._seen.answered = True
+        if reply.HasField("selected"):
             self._attempt = reply.selected.attempt.hex()
             self._seen.selected[self._attempt] += 1
             self._seen.models[reply.selected.round_number].add(reply.selected.parameters.digest)
@@ -121,7 +113,7 @@ class Life:
         if aim == "anything":
             if rng.random() < 0.75:
                 # Else it may die before it answers anybody.
-                await self.until(lambda: seen.killed is None)
+                await self.until(lambda: seen.answered)
         elif aim == "selected":
             await self.until(lambda: seen.selected.total() >= selected + rounds)
         else:
@@ -139,20 +131,6 @@ class Life:
             os.kill(self.process.pid, signal.SIGKILL)
         self.process.join()
 
-    def fell(self, seen, out):
-        """Say in which moment a life that is over was ended."""
-        rounds = [one for one in self.events() if one["event"].startswith("round_")]
-        if not rounds:
-            return "start-up"
-        last = rounds[-1]
-        if last["event"] == "round_opened":
-            if seen.reported[last["attempt"]]:
-                return "round open, reports arriving"
-            return "round open, clients selected" if seen.selected[last["attempt"]] else "round open, nobody selected"
-        if PrivacyLedger(out / "privacy/ledger.jsonl").open_intent is not None:
-            return "releasing, between ledger and checkpoint"
-        return "between rounds" if last["event"] == "round_released" else "releasing"
-
 
 async def run_and_kill(serve, words, out, seen, rng, kills):
     """Run a server until its run is over, and kill it so many times at most.
@@ -166,46 +144,40 @@ async def run_and_kill(serve, words, out, seen, rng, kills):
       kills: they go through `AIMS` in turn.
 
     Returns:
-      How many kills fell where.
+      How many kills there were.
     """
-    fell, lives = Counter(), 0
+    killed = lives = 0
     while not (out / "summary.json").exists():
         lives += 1
         life = Life(serve, words, out.with_name(f"{out.name}-{lives}.log"))
         try:
-            if fell.total() < kills:
-                survived = await life.until_aim(list(AIMS)[fell.total() % len(AIMS)], seen, rng)
+            if killed < kills:
+                survived = await life.until_aim(list(AIMS)[killed % len(AIMS)], seen, rng)
             else:
                 survived = await life.until(lambda: False)
                 assert not survived, "the server does not come to its end"
         finally:
             life.kill()
         assert life.process.exitcode == (-signal.SIGKILL if survived else 0)
-        if survived:
-            seen.killed = seen.killed or time.monotonic()
-            fell[life.fell(seen, out)] += 1
-    return fell
+        killed, seen.answered = killed + survived, False
+    return killed
 
 
-def run_until_killed(folder, most, run_once):
-    """Run deployments until there were so many kills, and print how many fell where.
+async def run_until_killed(folder, most, run_once):
+    """Run deployments, each in a folder of its own, until there were so many kills.
 
     Args:
       folder: of which each run gets a folder.
       most: kills.
-      run_once: from the run's folder, a random generator and the kills that are left to where they fell and what was
-        seen.
+      run_once: from the run's folder, a random generator and the kills that are left to how many there were.
     """
-    rng, started = np.random.default_rng(int(time.time() * 1e6)), time.monotonic()
-    fell, runs, seconds_away = Counter(), 0, 0.0
-    while fell.total() < most:
+    rng, killed, runs = np.random.default_rng(int(time.time() * 1e6)), 0, 0
+    while killed < most:
         runs += 1
         one = folder / str(runs)
         one.mkdir()
-        found, seen = run_once(one, rng, most - fell.total())
-        fell, seconds_away = fell + found, seconds_away + sum(seen.seconds_away)
-        print(f"{fell.total()} kills in {runs} runs, {time.monotonic() - started:.0f} s", end="; ")
-        print(f"{seconds_away:.0f} s were lost; {dict(fell)}", flush=True)
+        killed += await run_once(one, rng, most - killed)
+        print(f"{killed} kills in {runs} runs", flush=True)
 
 
 def check(out, url, settings, models):

@@ -88,19 +88,15 @@ class Round:
         return await self.handlers.upload(name, UploadInPieces(header, pieces()))
 
 
-def in_round(tmp_path, scenario, compiled=True, **changes):
-    """Run a scenario with an open round of a new deployment; one without a report needs nothing compiled."""
-
-    async def go():
-        settings = small.deployment(**DEFAULTS | changes)
-        out = tmp_path / "run"
-        with RunFolder(out) as folder, contextlib.closing(SqlState(sqlite_url(out / "state.db"))) as state:
-            what = small.task(settings)
-            training = DeployedTraining(what, folder, state)
-            round_ = Round(ClientService.make(what, state, out), settings, jax.device_get(training.params))
-            if compiled:
-                round_.compile()
-            async with asyncio.timeout(small.PATIENCE):
-                await scenario(await round_.open())
-
-    asyncio.run(go())
+@contextlib.asynccontextmanager
+async def in_round(tmp_path, compiled=True, **changes):
+    """An open round of a new deployment; one without a report needs nothing compiled."""
+    settings, out = small.deployment(**DEFAULTS | changes), tmp_path / "run"
+    with RunFolder(out) as folder, contextlib.closing(SqlState(sqlite_url(out / "state.db"))) as state:
+        what = small.task(settings)
+        training = DeployedTraining(what, folder, state)
+        round_ = Round(ClientService.make(what, state, out), settings, jax.device_get(training.params))
+        if compiled:
+            round_.compile()
+        async with asyncio.timeout(small.PATIENCE):
+            yield await round_.open()

@@ -59,20 +59,17 @@ async def aggregators_here(count, settings, folder, url, port, operators=None):
         pytest.param(small.LINEAR | {"client_algorithm": "mime_lite"}, id="mime_lite", marks=pytest.mark.thorough),
     ],
 )
-def test_three_aggregators_come_to_what_one_loop_over_clients_comes_to(tmp_path, free_port, database_url, changes):
+async def test_three_aggregators_come_to_what_one_loop_over_clients_comes_to(
+    tmp_path, free_port, database_url, changes
+):
     settings = small.deployment(**changes, **ALL_REPORT, rounds=2, upload_bits=32)
     out, url = tmp_path / "run", database_url
     register_clients(url)
-
-    async def deploy():
-        rows = []
-        clients = [small.make_client(free_port, tmp_path, one) for one in range(EVERYONE)]
-        here = aggregators_here(3, settings, tmp_path, url, free_port)
-        async with asyncio.timeout(small.PATIENCE), here, small.running(clients):
-            assert await coordinate(small.task(settings), out, Endpoints(), rows.append, database=url)
-        return rows
-
-    rows = asyncio.run(deploy())
+    rows = []
+    clients = [small.make_client(free_port, tmp_path, one) for one in range(EVERYONE)]
+    here = aggregators_here(3, settings, tmp_path, url, free_port)
+    async with asyncio.timeout(small.PATIENCE), here, small.running(clients):
+        assert await coordinate(small.task(settings), out, Endpoints(), rows.append, database=url)
     sampler = UniformSampler(EVERYONE, EVERYONE, settings.seed)
     params, expected = simulate(settings, sampler, tmp_path / "simulation")
     compare(out, params, settings.privacy.is_private)
@@ -81,9 +78,10 @@ def test_three_aggregators_come_to_what_one_loop_over_clients_comes_to(tmp_path,
 
 
 @pytest.mark.long
-def test_operators_see_the_rounds_at_the_coordinator_and_the_calls_at_each_aggregator(tmp_path, free_port):
-    settings = small.deployment(**ALL_REPORT, rounds=2)
-    url, shown = sqlite_url(tmp_path / "state.db"), []
+async def test_operators_see_the_rounds_at_the_coordinator_and_the_calls_at_each_aggregator(tmp_path, free_port):
+    settings, shown, rows = small.deployment(**ALL_REPORT, rounds=1), [], []
+    url = sqlite_url(tmp_path / "state.db")
+    *early, last = (small.make_client(free_port, tmp_path, number) for number in range(EVERYONE))
 
     def show(overview, metrics):
         shown.append(OperatorListener(OperatorApplication(overview, metrics), "127.0.0.1:0"))
@@ -92,57 +90,37 @@ def test_operators_see_the_rounds_at_the_coordinator_and_the_calls_at_each_aggre
     def get(listener, path):
         return asyncio.to_thread(small.fetch, f"http://127.0.0.1:{listener.port}{path}")
 
-    async def look():
-        """Look while the second round waits for clients that are away."""
-        coordinator, *aggregators = shown
-        status = json.loads(await get(coordinator, "/status.json"))
-        while not (status["round"]["round_number"] == 1 and status["round"]["checked_in"]):
+    what = small.task(settings)
+    coordinating = asyncio.create_task(
+        coordinate(what, tmp_path / "run", Endpoints(operators=show), rows.append, database=url)
+    )
+    async with asyncio.timeout(small.PATIENCE):
+        while not shown:
             await asyncio.sleep(0.05)
-            status = json.loads(await get(coordinator, "/status.json"))
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            await get(aggregators[0], "/status.json")
-        return status, [await get(listener, "/metrics") for listener in shown]
-
-    async def deploy():
-        rows, released = [], asyncio.Event()
-        loop = asyncio.get_running_loop()
-        clients = [small.make_client(free_port, tmp_path, number) for number in range(EVERYONE)]
-
-        def observe(row):
-            rows.append(row)
-            loop.call_soon_threadsafe(released.set)
-
-        coordinating = asyncio.create_task(
-            coordinate(small.task(settings), tmp_path / "run", Endpoints(operators=show), observe, database=url)
-        )
-        async with asyncio.timeout(small.PATIENCE):
-            while not shown:
+        async with aggregators_here(2, settings, tmp_path, url, free_port, show), small.running(early):
+            status = {"round": None}
+            # The round waits for its last client.
+            while not status["round"] or status["round"]["reported"] < len(early):
                 await asyncio.sleep(0.05)
-        async with asyncio.timeout(small.PATIENCE), aggregators_here(2, settings, tmp_path, url, free_port, show):
-            async with small.running(clients):
-                await released.wait()
-            async with small.running([small.make_client(free_port, tmp_path, 0)]):
-                seen = await look()
-            async with small.running([small.make_client(free_port, tmp_path, one) for one in range(EVERYONE)]):
+                status = json.loads(await get(shown[0], "/status.json"))
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                await get(shown[1], "/status.json")
+            metrics = [await get(listener, "/metrics") for listener in shown]
+            async with small.running([last]):
                 assert await coordinating
-        return seen
-
-    status, metrics = asyncio.run(deploy())
     found = status["round"]
-    assert (found["round_number"], found["open"], found["goal"]) == (1, True, EVERYONE)
-    assert found["checked_in"] >= found["selected"] >= found["reported"]
+    assert (found["round_number"], found["open"], found["goal"]) == (0, True, EVERYONE)
+    assert found["checked_in"] >= found["selected"] >= found["reported"] == len(early)
     assert status["run"]["doing"] == "collecting"
-    assert status["clients"] == {"known": EVERYONE, "within_a_day": EVERYONE}
-    assert status["attempts"][0]["reported"] == EVERYONE
-    assert "fedlm_rounds_released 1.0" in metrics[0]
+    assert status["clients"] == {"known": len(early), "within_a_day": len(early)}
     accepted = [re.search(r'fedlm_reports_total{answer="accepted"} (\d+)', text) for text in metrics]
-    assert int(accepted[0][1]) == 0
-    assert sum(int(one[1]) for one in accepted) >= EVERYONE
+    assert [int(accepted[0][1]), sum(int(one[1]) for one in accepted)] == [0, len(early)]
+    assert [row["clients"] for row in rows] == [EVERYONE]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("reports", [0, 1])
-def test_an_aggregator_alone_that_is_asked_to_end_hands_over_what_it_has(tmp_path, free_port, reports):
+async def test_an_aggregator_alone_that_is_asked_to_end_hands_over_what_it_has(tmp_path, free_port, reports):
     settings = small.deployment(**small.PRIVACY, cohort_size=2, minimum_reports=1, drain_seconds=600.0)
     url = sqlite_url(tmp_path / "state.db")
     what, database = small.task(settings), Database(url)
@@ -159,7 +137,7 @@ def test_an_aggregator_alone_that_is_asked_to_end_hands_over_what_it_has(tmp_pat
             await asyncio.sleep(0.05)
             await asyncio.to_thread(shared.advance, round_.token, "selecting", 600.0, 0.05)
 
-    async def go():
+    with contextlib.closing(database):
         endpoints = small.endpoints(settings, free_port)
         aggregating = asyncio.create_task(aggregate(what, tmp_path / "aggregator", endpoints, url))
         clients = [small.make_client(free_port, tmp_path, one) for one in range(reports)]
@@ -173,9 +151,6 @@ def test_an_aggregator_alone_that_is_asked_to_end_hands_over_what_it_has(tmp_pat
                     await until(lambda: shared.claimed(round_.token))
             os.kill(os.getpid(), signal.SIGTERM)
             await aggregating
-
-    with contextlib.closing(database):
-        asyncio.run(go())
         assert [one.reports for one in shared.partial_sums(round_.token)] == [1] * reports
         assert named == ({"run"} if reports else set())
         assert shared.tally(round_.token).phase == "selecting"
@@ -213,7 +188,9 @@ async def kill_one(url, processes, gate):
 
 
 @pytest.mark.long
-def test_the_reports_of_an_aggregator_that_is_killed_are_lost_and_the_round_ends(tmp_path, free_port, monkeypatch):
+async def test_the_reports_of_an_aggregator_that_is_killed_are_lost_and_the_round_ends(
+    tmp_path, free_port, monkeypatch
+):
     # The others are not silent for so long, however busy the machine is.
     monkeypatch.setattr(shared_runner, "LEASE_SECONDS", 20.0)
     everyone = {"cohort_size": EVERYONE, "minimum_reports": 2, "over_selection": 1.0, "min_separation": 1}
@@ -231,17 +208,14 @@ def test_the_reports_of_an_aggregator_that_is_killed_are_lost_and_the_round_ends
         waits = {"conditions": Conditions(idle=idle), "workers": patient} if one % 2 else {}
         return small.make_client(free_port, tmp_path, one, **waits)
 
-    async def deploy(processes):
+    with small.aggregator_processes(3, settings, tmp_path, url, free_port) as processes:
         rows, clients = [], [make(one) for one in range(EVERYONE)]
         async with asyncio.timeout(small.PATIENCE), small.running(clients):
             while len(await asyncio.to_thread(rows_of, url, "select name from aggregators")) < len(processes):
                 await asyncio.sleep(0.1)
             killing = asyncio.create_task(kill_one(url, processes, gate))
             assert await coordinate(small.task(settings), out, Endpoints(), rows.append, database=url)
-            return rows, await killing
-
-    with small.aggregator_processes(3, settings, tmp_path, url, free_port) as processes:
-        rows, held = asyncio.run(deploy(processes))
+            held = await killing
         for process in processes:
             process.join(small.PATIENCE)
         assert sorted(process.exitcode for process in processes) == [-signal.SIGKILL, 0, 0]
@@ -254,7 +228,7 @@ def test_the_reports_of_an_aggregator_that_is_killed_are_lost_and_the_round_ends
 
 
 @pytest.mark.long
-def test_a_sum_that_finds_no_room_on_the_disk_is_handed_over_once_there_is(
+async def test_a_sum_that_finds_no_room_on_the_disk_is_handed_over_once_there_is(
     tmp_path, free_port, monkeypatch, largest_file, caplog
 ):
     settings = small.deployment(**small.PRIVACY | ALL_REPORT | {"min_separation": 1}, rounds=1, upload_bits=32)
@@ -267,15 +241,10 @@ def test_a_sum_that_finds_no_room_on_the_disk_is_handed_over_once_there_is(
             return real(self, leaving)
 
     monkeypatch.setattr(Shard, "hand_over", hand_over)
-
-    async def deploy():
-        rows, clients = [], [small.make_client(free_port, tmp_path, one) for one in range(EVERYONE)]
-        here = aggregators_here(2, settings, tmp_path, url, free_port)
-        async with asyncio.timeout(small.PATIENCE), here, small.running(clients):
-            assert await coordinate(small.task(settings), out, Endpoints(), rows.append, database=url)
-        return rows
-
-    rows = asyncio.run(deploy())
+    rows, clients = [], [small.make_client(free_port, tmp_path, one) for one in range(EVERYONE)]
+    here = aggregators_here(2, settings, tmp_path, url, free_port)
+    async with asyncio.timeout(small.PATIENCE), here, small.running(clients):
+        assert await coordinate(small.task(settings), out, Endpoints(), rows.append, database=url)
     assert not full
     said = [record.fields["why"] for record in caplog.records if record.getMessage() == "state_not_reached"]
     assert any("state.db" in why and "does its disk have room?" in why for why in said)

@@ -52,7 +52,7 @@ def until_listening(process, log):
         time.sleep(0.05)
 
 
-def goes_on(tmp_path, keys, count, files):
+async def goes_on(tmp_path, keys, count, files):
     """Say what a server logs while strangers crowd in and honest clients take part in all its rounds."""
     port, log = find_free_port(), tmp_path / "log"
     process = small.in_process(serve_with_few_files, keys, tmp_path / "run", port, log, files)
@@ -61,13 +61,9 @@ def goes_on(tmp_path, keys, count, files):
         with strangers(count, port):
             names = [None if keys is None else Authority(keys).make_client(f"client{one}") for one in range(2)]
             clients = [small.make_client(port, tmp_path, one, names[one]) for one in range(2)]
-
-            async def take_part():
-                async with asyncio.timeout(small.PATIENCE), small.running(clients):
-                    while process.is_alive():
-                        await asyncio.sleep(0.1)
-
-            asyncio.run(take_part())
+            async with asyncio.timeout(small.PATIENCE), small.running(clients):
+                while process.is_alive():
+                    await asyncio.sleep(0.1)
         process.join(small.PATIENCE)
         assert process.exitcode == 0, log.read_text()[-2000:]
     finally:
@@ -75,8 +71,8 @@ def goes_on(tmp_path, keys, count, files):
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-def test_more_strangers_than_files_do_not_end_a_server(tmp_path):
-    logged = goes_on(tmp_path, None, count=900, files=700)
+async def test_more_strangers_than_files_do_not_end_a_server(tmp_path):
+    logged = await goes_on(tmp_path, None, count=900, files=700)
     assert sum(line["event"] == "round_released" for line in logged) == ROUNDS
     assert any(line["event"] == "fewer_connections" and line["allowed"] < 700 for line in logged)
     shut = [line for line in logged if line["event"] == "connection_shut"]
@@ -86,10 +82,10 @@ def test_more_strangers_than_files_do_not_end_a_server(tmp_path):
 
 
 @pytest.mark.long
-def test_under_five_thousand_strangers_rounds_go_on(tmp_path):
+async def test_under_five_thousand_strangers_rounds_go_on(tmp_path):
     authority = Authority.create(tmp_path / "keys")
     authority.make_server(["127.0.0.1"])
-    logged = goes_on(tmp_path, tmp_path / "keys", count=5000, files=20_000)
+    logged = await goes_on(tmp_path, tmp_path / "keys", count=5000, files=20_000)
     assert sum(line["event"] == "round_released" for line in logged) == ROUNDS
     assert len(logged) < 500
 

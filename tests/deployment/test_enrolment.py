@@ -30,78 +30,62 @@ async def enrolment(folder):
         await server.stop(0)
 
 
-def test_a_device_gets_its_certificate_from_the_right_server_alone(tmp_path):
-    async def go():
-        async with enrolment(tmp_path) as (authority, port):
-            token, other, address = (
-                authority.make_token("alice"),
-                Authority.create(tmp_path / "other"),
-                f"127.0.0.1:{port}",
-            )
-            ours, theirs = tmp_path / "keys/ca.pem", tmp_path / "other/ca.pem"
-            with pytest.raises(KeysError, match="is not the server that the authority signed for"):
-                await asyncio.to_thread(enrol_device, address, theirs, token, tmp_path / "alice")
-            # The key of the try that failed is used again, and the token was not spent by it.
+async def test_a_device_gets_its_certificate_from_the_right_server_alone(tmp_path):
+    async with enrolment(tmp_path) as (authority, port):
+        token, other, address = (
+            authority.make_token("alice"),
+            Authority.create(tmp_path / "other"),
+            f"127.0.0.1:{port}",
+        )
+        ours, theirs = tmp_path / "keys/ca.pem", tmp_path / "other/ca.pem"
+        with pytest.raises(KeysError, match="is not the server that the authority signed for"):
+            await asyncio.to_thread(enrol_device, address, theirs, token, tmp_path / "alice")
+        # The key of the try that failed is used again, and the token was not spent by it.
+        await asyncio.to_thread(enrol_device, address, ours, token, tmp_path / "alice")
+        with pytest.raises(ConfigurationError, match="has credentials already"):
             await asyncio.to_thread(enrol_device, address, ours, token, tmp_path / "alice")
-            with pytest.raises(ConfigurationError, match="has credentials already"):
-                await asyncio.to_thread(enrol_device, address, ours, token, tmp_path / "alice")
-            with pytest.raises(KeysError, match=r"refuses: .*the token is not known"):
-                await asyncio.to_thread(enrol_device, address, ours, "0" * 64, tmp_path / "mallory")
-            assert not other.issued()
-
-    asyncio.run(go())
+        with pytest.raises(KeysError, match=r"refuses: .*the token is not known"):
+            await asyncio.to_thread(enrol_device, address, ours, "0" * 64, tmp_path / "mallory")
+        assert not other.issued()
     assert client_name(tmp_path / "alice") == "alice"
     assert sorted(path.name for path in (tmp_path / "alice").iterdir()) == ["ca.pem", "client.key", "client.pem"]
 
 
-def test_a_stranger_who_says_nothing_after_the_handshake_is_shut_out(tmp_path, monkeypatch):
+async def say_slowly(writer, pause):
+    with contextlib.suppress(ConnectionError):
+        while True:
+            await asyncio.sleep(pause)
+            writer.write(b"x")
+            await writer.drain()
+
+
+async def test_a_stranger_who_says_nothing_or_little_after_the_handshake_is_shut_out(tmp_path, monkeypatch):
     monkeypatch.setattr(http_listener, "_STRANGERS_SECONDS", 0.3)
 
-    async def go():
-        async with enrolment(tmp_path) as (_, port):
-            tls = ssl.create_default_context(cafile=str(tmp_path / "keys/ca.pem"))
-            for said in (b"", sent(b"")):
-                reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
-                writer.write(said)
-                # Also after a refusal.
-                async with asyncio.timeout(10):
-                    assert await reader.read() or not said
-                writer.transport.abort()
+    async def meet(port, said, pause):
+        tls = ssl.create_default_context(cafile=str(tmp_path / "keys/ca.pem"))
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+        writer.write(said)
+        trickling = asyncio.create_task(say_slowly(writer, pause))
+        heard = b""
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(10):
+                heard = await reader.read()
+        trickling.cancel()
+        writer.transport.abort()
+        return bool(heard)
 
-    asyncio.run(go())
-
-
-def test_a_stranger_who_sends_a_message_byte_by_byte_is_shut_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(http_listener, "_STRANGERS_SECONDS", 0.3)
-
-    async def go():
-        async with enrolment(tmp_path) as (_, port):
-            tls = ssl.create_default_context(cafile=str(tmp_path / "keys/ca.pem"))
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
-            writer.write(sent(b"", length=1000))
-
-            async def trickle():
-                with contextlib.suppress(ConnectionError):
-                    while True:
-                        writer.write(b"x")
-                        await writer.drain()
-                        await asyncio.sleep(0.05)
-
-            trickling = asyncio.create_task(trickle())
-            with contextlib.suppress(ConnectionError):
-                async with asyncio.timeout(10):
-                    assert not await reader.read()
-            trickling.cancel()
-            writer.transport.abort()
-
-    asyncio.run(go())
+    async with enrolment(tmp_path) as (_, port):
+        # One says nothing, also after a refusal; the other sends a message byte by byte.
+        strangers = ((b"", 9), (sent(b""), 9), (sent(b"", length=1000), 0.05))
+        assert await asyncio.gather(*(meet(port, *one) for one in strangers)) == [False, True, False]
 
 
 def sent(body, line="POST /enrol", length=None):
     return f"{line} HTTP/1.1\r\nHost: h\r\nContent-Length: {length or len(body)}\r\n\r\n".encode() + body
 
 
-def test_what_is_no_request_is_refused_and_logged(tmp_path, caplog):
+async def test_what_is_no_request_is_refused_and_logged(tmp_path, caplog):
     request = messages.EnrolRequest(token="0" * 64, request=make_request(new_key()))
     attempts = {
         sent(b"\xff\xff"): (400, "no EnrolRequest"),
@@ -125,10 +109,9 @@ def test_what_is_no_request_is_refused_and_logged(tmp_path, caplog):
         finally:
             writer.transport.abort()
 
-    async def go():
-        async with enrolment(tmp_path) as (_, port):
-            return await asyncio.gather(*(answer(port, content) for content in attempts))
-
-    assert asyncio.run(go()) == [status for status, _ in attempts.values()]
+    async with enrolment(tmp_path) as (_, port):
+        assert await asyncio.gather(*(answer(port, content) for content in attempts)) == [
+            status for status, _ in attempts.values()
+        ]
     logged = " ".join(record.fields["why"] for record in caplog.records if record.message == "call_refused")
     assert all(why in logged for _, why in attempts.values()), logged

@@ -44,57 +44,42 @@ def run_fleet(tmp_path, store, words, clients=24, keys=None, **changes):
 
 
 @pytest.mark.long
-def test_a_fleet_trains_on_a_store(tmp_path, small_store, capsys):
-    dropping = [*PERFECT[:-1], "0.3", "--away-seconds", "0.2"]
+def test_a_fleet_trains_on_a_store_and_each_of_it_has_a_certificate_of_its_own(tmp_path, small_store, capsys):
+    keys, dropping = tmp_path / "keys", [*PERFECT[:-1], "0.3", "--away-seconds", "0.2"]
+    Authority.create(keys).make_server(["127.0.0.1"])
     # Each round waits for those who dropped out, as long as it may.
     unsure = {"minimum_reports": 3, "over_selection": 1.5, "reporting_seconds": 5.0}
-    rows = run_fleet(tmp_path, small_store, ["--data", str(small_store), *dropping], **unsure)
+    rows = run_fleet(tmp_path, small_store, ["--data", str(small_store), *dropping], clients=16, keys=keys, **unsure)
     assert all(3 <= row["clients"] <= 18 for row in rows)
     assert rows[-1]["train_loss"] < rows[0]["train_loss"]
     summary = json.loads(capsys.readouterr().out)
     assert summary["over"]
-    assert (summary["clients"], summary["rounds"]) == (24, 4)
+    assert (summary["clients"], summary["rounds"]) == (16, 4)
     assert summary["answers"]["accepted"] >= sum(row["clients"] for row in rows)
     assert summary["selected"] >= summary["answers"]["accepted"]
     assert summary["dropped"] > 0
     assert summary["bytes_up"] >= sum(row["bytes_up"] for row in rows)
-
-
-@pytest.mark.long
-def test_with_keys_each_of_a_fleet_has_a_certificate_of_its_own(tmp_path, small_store, capsys):
-    keys = tmp_path / "keys"
-    Authority.create(keys).make_server(["127.0.0.1"])
-    rows = run_fleet(tmp_path, small_store, ["--data", str(small_store), *PERFECT], clients=8, keys=keys)
-    assert [row["clients"] for row in rows] == [6] * 4
-    names = {f"fleet{number}" for number in range(8)}
+    names = {f"fleet{number}" for number in range(16)}
     assert {one.name for one in Authority(keys).issued()} == names
     found = rows_of(sqlite_url(tmp_path / "run" / DATABASE_FILE), "select identity from clients")
-    assert {identity for (identity,) in found} == names
-    assert json.loads(capsys.readouterr().out)["answers"]["accepted"] == 24
+    assert {identity for (identity,) in found} <= names
 
 
 @pytest.mark.long
-def test_a_fleet_goes_home_when_none_of_it_may_take_part_again(tmp_path, small_store, capsys):
-    once, records = {"max_participations": 1, "checkpoint_every": 1}, tmp_path / "records"
-    words = ["--data", str(small_store), *PERFECT, "--records", str(records)]
-    rows = run_fleet(tmp_path, small_store, words, clients=12, **once)
+def test_a_fleet_on_a_few_peoples_text_goes_home_when_none_of_it_may_take_part_again(tmp_path, small_store, capsys):
+    path, records = tmp_path / "people.jsonl", tmp_path / "records"
+    lines = [{"user": f"u{number % 3}", "text": "the server reads a file"} for number in range(9)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = ["--data", str(path), *PERFECT, "--examples", "8", "--examples-tail", "50", "--records", str(records)]
+    rows = run_fleet(tmp_path, small_store, words, clients=12, max_participations=1, checkpoint_every=1)
     assert [row["clients"] for row in rows] == [6, 6]
-    assert {path.name for path in records.iterdir()} == {f"fleet{one}.participation.json" for one in range(12)}
+    # Three examples a person are not enough: others lend theirs.
+    assert all(6 * 8 <= row["examples"] <= 6 * 10 for row in rows)
+    assert {one.name for one in records.iterdir()} == {f"fleet{one}.participation.json" for one in range(12)}
     summary = json.loads(capsys.readouterr().out)
     assert not summary["over"]
     assert summary["seconds"] < LONGEST, "it went home by itself"
     assert summary["answers"]["accepted"] == 12
-
-
-@pytest.mark.long
-def test_a_fleet_trains_on_json_lines_of_a_few_people(tmp_path, small_store, capsys):
-    path = tmp_path / "people.jsonl"
-    lines = [{"user": f"u{number % 3}", "text": "the server reads a file"} for number in range(9)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    words = ["--data", str(path), *PERFECT, "--examples", "8", "--examples-tail", "50"]
-    rows = run_fleet(tmp_path, small_store, words)
-    # Three examples a person are not enough: others lend theirs.
-    assert 6 * 8 <= rows[0]["examples"] <= 6 * 10
 
 
 def test_mistakes(tmp_path, small_store, capsys):

@@ -96,7 +96,11 @@ def database(out, largest_file):
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
-    "what", ["room", "intent", "release", "checkpoint", "metrics.jsonl", "database", "summary.json"]
+    "what",
+    [
+        *("room", "release", "checkpoint", "database"),
+        *(pytest.param(one, marks=pytest.mark.thorough) for one in ("intent", "metrics.jsonl", "summary.json")),
+    ],
 )
 def test_the_file_is_named_and_the_run_goes_on_once_there_is_room(tmp_path, monkeypatch, largest_file, what):
     monkeypatch.setattr(retrying, "RETRY_SECONDS", 0.5)

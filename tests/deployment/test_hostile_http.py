@@ -79,16 +79,14 @@ REFUSED = {
 
 
 @pytest.mark.long
-def test_what_is_no_call_is_refused(tmp_path, caplog):
-    async def go():
-        async with (
-            asyncio.timeout(small.PATIENCE),
-            small.Server(small.task(SETTINGS), tmp_path / "run") as server,
-        ):
-            # Refusals are held back for a moment, so all are waited for at once.
-            return await asyncio.gather(*(answer(server.port, sent) for sent, _ in REFUSED.values()))
-
-    found = dict(zip(REFUSED, asyncio.run(go()), strict=True))
+async def test_what_is_no_call_is_refused(tmp_path, caplog):
+    async with (
+        asyncio.timeout(small.PATIENCE),
+        small.Server(small.task(SETTINGS), tmp_path / "run") as server,
+    ):
+        # Refusals are held back for a moment, so all are waited for at once.
+        came = await asyncio.gather(*(answer(server.port, sent) for sent, _ in REFUSED.values()))
+    found = dict(zip(REFUSED, came, strict=True))
     assert {what: None if one is None else one[0] for what, one in found.items()} == {
         what: status for what, (_, status) in REFUSED.items()
     }
@@ -114,66 +112,62 @@ async def reported(port, name, configuration, body, length=None, **header):
 
 
 @pytest.mark.long
-def test_hostile_uploads_are_refused_while_honest_clients_finish(tmp_path, caplog, monkeypatch):
+async def test_hostile_uploads_are_refused_while_honest_clients_finish(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(http_connections, "_HEAD_SECONDS", 0.3)
+    server = small.Server(small.task(SETTINGS), tmp_path / "run", linger=0.5)
+    async with asyncio.timeout(small.PATIENCE), server:
+        port, address = server.port, f"127.0.0.1:{server.port}"
+        eve = HttpChannel(address, "eve")
+        asked, honest = await select(eve), content_of()
+        wrong_plan = content_of(plan=b"FLU2\0\0\0\0")
+        assert await reported(port, "eve", asked, honest[:-1] + b"?") == (
+            "DAMAGED",
+            "the upload's checksum does not match: it was damaged on the way; send it again",
+        )
+        # More than a header promises, or less, is no upload at all.
+        for body in (honest + b"?", honest[:-1]):
+            assert (await answer(port, upload(header_of(asked), body, name="eve")))[0] == 400
+        # One that breaks off is not counted; the client may send it again.
+        cut = upload(header_of(asked), honest[:-10], SIZE, name="eve")
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(cut)
+        await writer.drain()
+        writer.close()
+        status, reason = await reported(port, "eve", asked, b"", 10**10, size=10**10)
+        assert (status, "declared to have 10000000000 bytes" in reason) == ("INVALID", True)
+        for name, body, said in (
+            ("mallory", wrong_plan, "another compression"),
+            ("nan", content_of(step=float("nan")), "finite"),
+        ):
+            configuration = await select(HttpChannel(address, name))
+            status, reason = await reported(port, name, configuration, body)
+            assert (status, said in reason) == ("INVALID", True), reason
+        # Two requests at once: what follows an answer is not taken for another request of the same client.
+        two = request("POST /check-in", body=READY.SerializeToString()) * 2
+        assert (await answer(port, two))[0] == 200
+        # A head that takes too long, and an upload that drips.
+        slow_reader, slow = await asyncio.open_connection("127.0.0.1", port)
+        slow.write(b"POST /check-in HTT")
+        assert await asyncio.wait_for(slow_reader.read(), 10) == b""
+        configuration = await select(HttpChannel(address, "drip"))
+        drip_reader, drip = await asyncio.open_connection("127.0.0.1", port)
+        drip.write(upload(header_of(configuration), b"", SIZE, name="drip"))
 
-    async def go():
-        server = small.Server(small.task(SETTINGS), tmp_path / "run", linger=0.5)
-        async with asyncio.timeout(small.PATIENCE), server:
-            port, address = server.port, f"127.0.0.1:{server.port}"
-            eve = HttpChannel(address, "eve")
-            asked, honest = await select(eve), content_of()
-            wrong_plan = content_of(plan=b"FLU2\0\0\0\0")
-            assert await reported(port, "eve", asked, honest[:-1] + b"?") == (
-                "DAMAGED",
-                "the upload's checksum does not match: it was damaged on the way; send it again",
-            )
-            # More than a header promises, or less, is no upload at all.
-            for body in (honest + b"?", honest[:-1]):
-                assert (await answer(port, upload(header_of(asked), body, name="eve")))[0] == 400
-            # One that breaks off is not counted; the client may send it again.
-            cut = upload(header_of(asked), honest[:-10], SIZE, name="eve")
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(cut)
-            await writer.drain()
-            writer.close()
-            status, reason = await reported(port, "eve", asked, b"", 10**10, size=10**10)
-            assert (status, "declared to have 10000000000 bytes" in reason) == ("INVALID", True)
-            for name, body, why in (
-                ("mallory", wrong_plan, "another compression"),
-                ("nan", content_of(step=float("nan")), "finite"),
-            ):
-                configuration = await select(HttpChannel(address, name))
-                status, reason = await reported(port, name, configuration, body)
-                assert (status, why in reason) == ("INVALID", True), reason
-            # Two requests at once: what follows an answer is not taken for another request of the same client.
-            two = request("POST /check-in", body=READY.SerializeToString()) * 2
-            assert (await answer(port, two))[0] == 200
-            # A head that takes too long, and an upload that drips.
-            slow_reader, slow = await asyncio.open_connection("127.0.0.1", port)
-            slow.write(b"POST /check-in HTT")
-            assert await asyncio.wait_for(slow_reader.read(), 10) == b""
-            configuration = await select(HttpChannel(address, "drip"))
-            drip_reader, drip = await asyncio.open_connection("127.0.0.1", port)
-            drip.write(upload(header_of(configuration), b"", SIZE, name="drip"))
+        async def dripping():
+            with contextlib.suppress(ConnectionError):
+                for byte in honest:
+                    drip.write(bytes([byte]))
+                    await asyncio.sleep(0.05)
 
-            async def dripping():
-                with contextlib.suppress(ConnectionError):
-                    for byte in honest:
-                        drip.write(bytes([byte]))
-                        await asyncio.sleep(0.05)
-
-            drips = asyncio.create_task(dripping())
-            clients = [small.make_client(port, tmp_path, one) for one in range(HONEST)]
-            async with small.running(clients):
-                head = await asyncio.wait_for(drip_reader.readuntil(b"\r\n\r\n"), 60)
-                assert b" 200 " in head
-                assert await server.over
-            drips.cancel()
-            await eve.close()
-        return server.rows
-
-    rows = asyncio.run(go())
+        drips = asyncio.create_task(dripping())
+        clients = [small.make_client(port, tmp_path, one) for one in range(HONEST)]
+        async with small.running(clients):
+            head = await asyncio.wait_for(drip_reader.readuntil(b"\r\n\r\n"), 60)
+            assert b" 200 " in head
+            assert await server.over
+        drips.cancel()
+        await eve.close()
+    rows = server.rows
     assert [row["clients"] - row["clients_dropped"] for row in rows] == [HONEST] * SETTINGS.rounds
     logged = [(record.message, record.fields) for record in caplog.records if hasattr(record, "fields")]
     assert any(message == "too_slow" for message, _ in logged)
@@ -183,7 +177,7 @@ def test_hostile_uploads_are_refused_while_honest_clients_finish(tmp_path, caplo
 
 
 @pytest.mark.long
-def test_strangers_and_the_revoked_do_not_get_in(tmp_path, caplog):
+async def test_strangers_and_the_revoked_do_not_get_in(tmp_path, caplog):
     authority = Authority.create(tmp_path / "keys")
     authority.make_server(["127.0.0.1"])
     ann = authority.make_client("ann")
@@ -204,31 +198,28 @@ def test_strangers_and_the_revoked_do_not_get_in(tmp_path, caplog):
         yield None
         yield client_tls(eve)
 
-    async def go():
-        what = small.task(with_changes(SETTINGS, rounds=1, cohort_size=1, minimum_reports=1))
-        server = small.Server(what, tmp_path / "run", linger=2.0, keys=tmp_path / "keys")
-        async with asyncio.timeout(small.PATIENCE), server:
-            address = f"127.0.0.1:{server.port}"
-            for tls in strange():
-                with pytest.raises((TransportError, RefusedError, WrongServerError)):
-                    await HttpChannel(address, "ann", tls).check_in(READY)
-            # The name is the certificate's, whatever the client calls itself.
-            channel = HttpChannel(address, tls=client_tls(ann))
-            channel._always.append((CLIENT_NAME, "somebody else"))
-            asked = await select(channel)
+    what = small.task(with_changes(SETTINGS, rounds=1, cohort_size=1, minimum_reports=1))
+    server = small.Server(what, tmp_path / "run", linger=2.0, keys=tmp_path / "keys")
+    async with asyncio.timeout(small.PATIENCE), server:
+        address = f"127.0.0.1:{server.port}"
+        for tls in strange():
+            with pytest.raises((TransportError, RefusedError, WrongServerError)):
+                await HttpChannel(address, "ann", tls).check_in(READY)
+        # The name is the certificate's, whatever the client calls itself.
+        channel = HttpChannel(address, tls=client_tls(ann))
+        channel._always.append((CLIENT_NAME, "somebody else"))
+        asked = await select(channel)
 
-            with pytest.raises(UnknownArtifactError):
-                async for _ in channel.download(DownloadRequest(digest=b"?")):
-                    pass
-            assert (await channel.upload(header_of(asked), pieces_of(content_of()))).status == Status.ACCEPTED
-            authority.revoke("ann")
-            with pytest.raises(RefusedError, match="revoked"):
-                await channel.check_in(READY)
-            await channel.close()
-            assert server.rounds.registry.number_of(client_name(ann)) is not None
-            assert server.rounds.registry.number_of("somebody else") is None
-
-    asyncio.run(go())
+        with pytest.raises(UnknownArtifactError):
+            async for _ in channel.download(DownloadRequest(digest=b"?")):
+                pass
+        assert (await channel.upload(header_of(asked), pieces_of(content_of()))).status == Status.ACCEPTED
+        authority.revoke("ann")
+        with pytest.raises(RefusedError, match="revoked"):
+            await channel.check_in(READY)
+        await channel.close()
+        assert server.rounds.registry.number_of(client_name(ann)) is not None
+        assert server.rounds.registry.number_of("somebody else") is None
     logged = [(record.message, record.fields) for record in caplog.records if hasattr(record, "fields")]
     assert any(message == "handshake_failed" for message, _ in logged)
     assert any("ann was revoked" in fields["why"] for message, fields in logged if message == "call_refused")

@@ -73,20 +73,16 @@ def test_it_takes_part_with_privacy_beside_clients_in_python(tmp_path, keys, tok
     assert (list(found["taken"]), found["told"]) == (["0", "1"], [])
 
 
-def test_it_is_known_by_its_certificate_and_ends_with_its_part(tmp_path, keys, tokenizer):
+async def test_it_is_known_by_its_certificate_and_ends_with_its_part(tmp_path, keys, tokenizer):
     authority = Authority.create(tmp_path / "keys")
     authority.make_server(("127.0.0.1",), 1)
     credentials = authority.make_client("ann", 1)
     private = {**small.PRIVACY, "update_norm_bound": "auto", "rounds": 3, "max_participations": 1, "min_separation": 1}
     task = beside.task_of(tokenizer, keys, **private, **ONE)
-
-    async def run():
-        async with small.Server(task, tmp_path / "run", keys=tmp_path / "keys") as server:
-            process = started(server.port, tmp_path, 1, keys, "--credentials", credentials)
-            _, said = await asyncio.to_thread(process.communicate, timeout=300)
-            return process.returncode, said.splitlines()
-
-    status, said = asyncio.run(run())
+    async with small.Server(task, tmp_path / "run", keys=tmp_path / "keys") as server:
+        process = started(server.port, tmp_path, 1, keys, "--credentials", credentials)
+        _, said = await asyncio.to_thread(process.communicate, timeout=300)
+        status, said = process.returncode, said.splitlines()
     assert (status, said[-2:]) == (
         0,
         [f"fedlm-js-client ann: {words}" for words in ("round 0: ACCEPTED", "it has taken part as often as it may")],
@@ -137,20 +133,25 @@ def filled(data, key):
     return FILL.replace("DATA", json.dumps(data)).replace("KEY", json.dumps(key))
 
 
+def open_page(browser, port, data, key):
+    """Open the page of a server, and give it a file of text and a key."""
+    assert browser.open(f"http://127.0.0.1:{port}/") == ""
+    browser.wait("document.body?.dataset.state === 'idle'", 60)
+    browser.run(filled(data.read_text(), key.read_text()))
+    texts = len(data.read_text().splitlines())
+    browser.wait(f"document.getElementById('amount').textContent.startsWith('{texts} texts')", 60)
+    browser.wait("document.getElementById('key-state').textContent.startsWith('A key is kept')", 60)
+
+
 def log_of(browser):
     return browser.run("[...document.querySelectorAll('#log li')].map((line) => line.textContent)")
 
 
-def test_the_page_takes_part_in_a_browser(tmp_path, keys, tokenizer, browser):
+async def test_the_page_takes_part_in_a_browser(tmp_path, keys, tokenizer, browser):
     task = beside.task_of(tokenizer, keys, cohort_size=2, minimum_reports=2, over_selection=1.0)
-    data, key = beside.data_of(tmp_path, 1).read_text(), (keys / "plan.pub").read_text()
 
     def drive(port):
-        assert browser.open(f"http://127.0.0.1:{port}/") == ""
-        browser.wait("document.body?.dataset.state === 'idle'", 60)
-        browser.run(filled(data, key))
-        browser.wait("document.getElementById('amount').textContent.startsWith('4 texts')", 60)
-        browser.wait("document.getElementById('key-state').textContent.startsWith('A key is kept')", 60)
+        open_page(browser, port, beside.data_of(tmp_path, 1), keys / "plan.pub")
         # Plain text is spoken where its user said so, and not before.
         browser.run("document.getElementById('start').click()")
         browser.wait("document.querySelector('#log .wrong')?.textContent.includes('plain text')", 60)
@@ -160,15 +161,12 @@ def test_the_page_takes_part_in_a_browser(tmp_path, keys, tokenizer, browser):
         browser.wait(over, 300)
         return log_of(browser)
 
-    async def run():
-        page = FOLDER / "build/page"
-        async with small.Server(task, tmp_path / "run", linger=20, page=page) as server:
-            async with small.running([beside.native_client(server.port, tmp_path, 0)]):
-                said = await asyncio.to_thread(drive, server.port)
-                assert await server.over
-            return server.rows, said
-
-    rows, said = asyncio.run(run())
+    page = FOLDER / "build/page"
+    async with small.Server(task, tmp_path / "run", linger=20, page=page) as server:
+        async with small.running([beside.native_client(server.port, tmp_path, 0)]):
+            said = await asyncio.to_thread(drive, server.port)
+            assert await server.over
+        rows, said = server.rows, said
     assert [row["clients"] for row in rows] == [2, 2]
     assert [line.split("  ")[1] for line in said if "ACCEPTED" in line] == ACCEPTED
     beside.check_final(task, tmp_path / "run", tmp_path / "simulation", 2)

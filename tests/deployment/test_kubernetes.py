@@ -58,15 +58,9 @@ def test_what_a_manifest_names_is_there():
         assert service["spec"]["selector"] in templates
 
 
-def test_manifests_that_are_applied_again_let_no_revoked_client_in():
-    """A list among them would be made as empty as it is there; without one, no pod starts."""
+def test_a_pod_mounts_the_list_of_the_revoked_where_a_server_reads_it_and_none_is_among_the_manifests(tmp_path):
+    """Applied again, a list among them would be made as empty as it is there; without one, no pod starts."""
     assert REVOKED not in {one["metadata"]["name"] for one in manifests()}
-    for pod in pods().values():
-        [volume] = [one for one in pod["volumes"] if one["name"] == "revoked"]
-        assert volume["configMap"] == {"name": REVOKED}
-
-
-def test_kubernetes_takes_the_list_of_the_revoked_and_what_a_pod_mounts_is_where_a_server_reads_it(tmp_path):
     authority = Authority.create(tmp_path)
     for again in (False, True):
         request = make_request(new_key())
@@ -79,6 +73,8 @@ def test_kubernetes_takes_the_list_of_the_revoked_and_what_a_pod_mounts_is_where
     for pod in pods().values():
         [path] = [one["mountPath"] for one in pod["containers"][0]["volumeMounts"] if one["name"] == "revoked"]
         assert path == f"/keys/{file.parent.name}"
+        [volume] = [one for one in pod["volumes"] if one["name"] == "revoked"]
+        assert volume["configMap"] == {"name": REVOKED}
 
 
 @pytest.mark.parametrize("role", ["coordinator", "aggregator"])

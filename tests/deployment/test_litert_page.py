@@ -28,14 +28,9 @@ keys, tokenizer, built, browser = beside.keys, beside.tokenizer, page.built, pag
 
 def log_of_page(task, folder, browser, keys, ended=ENDED, meanwhile=lambda: None, built=None):
     """What the page says of a run that it takes part in by itself, until that has ended."""
-    data, key = beside.data_of(folder, 0).read_text(), (keys / "plan.pub").read_text()
 
     def drive(port):
-        assert browser.open(f"http://127.0.0.1:{port}/") == ""
-        browser.wait("document.body?.dataset.state === 'idle'", 60)
-        browser.run(page.filled(data, key))
-        browser.wait("document.getElementById('amount').textContent.startsWith('3 texts')", 60)
-        browser.wait("document.getElementById('key-state').textContent.startsWith('A key is kept')", 60)
+        page.open_page(browser, port, beside.data_of(folder, 0), keys / "plan.pub")
         browser.run("document.getElementById('insecure').checked = true; document.getElementById('start').click()")
         browser.wait(ended, 60)
         meanwhile()

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 
+from fedlm.fedlm_client.errors import RefusedError
 from fedlm.fedlm_client.link.credentials import client_tls
-from fedlm.fl_core.deployment.security.callers import Refusals
+from fedlm.fl_core.deployment.security import callers
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import http_connections, http_listener
 from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
@@ -31,10 +33,6 @@ def keys(tmp_path):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    async def hold(self):
-        pass
-
-    monkeypatch.setattr(Refusals, "hold", hold)
     monkeypatch.setattr(http_connections, "_HEAD_SECONDS", 0.1)
     monkeypatch.setattr(http_listener, "_BODY_SECONDS", 0.1)
 
@@ -63,16 +61,28 @@ def logged(keys, caplog, act, limits=ConnectionLimits()):  # noqa: B008
     return [(message, fields.get("client")) for message, fields in lines if message != "fewer_connections"]
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_known_client_is_named(keys, caplog, what):
-    ann, (sent, event) = Authority(keys).make_client("ann"), REFUSED[what]
-    assert logged(keys, caplog, lambda port: say(port, ann, sent)) == [(event, "ann")]
-
-
-def test_a_revoked_client_is_named(keys, caplog):
+def test_a_known_client_is_named_also_if_it_was_revoked(keys, caplog):
     ann = Authority(keys).make_client("ann")
-    Authority(keys).revoke("ann")
-    assert logged(keys, caplog, lambda port: say(port, ann, CALL)) == [("call_refused", "ann")]
+
+    async def act(port):
+        for sent, _ in REFUSED.values():
+            await say(port, ann, sent)
+        Authority(keys).revoke("ann")
+        await say(port, ann, CALL)
+
+    expected = [*(event for _, event in REFUSED.values()), "call_refused"]
+    assert logged(keys, caplog, act) == [(event, "ann") for event in expected]
+
+
+def test_a_refusal_is_held_back_for_a_second(monkeypatch):
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+
+    monkeypatch.setattr(callers, "asyncio", SimpleNamespace(sleep=sleep))
+    asyncio.run(callers.Refusals().note("ann", "127.0.0.1", RefusedError("no")))
+    assert slept == [1.0]
 
 
 def test_a_client_with_too_many_connections_is_named(keys, caplog):

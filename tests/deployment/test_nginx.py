@@ -16,11 +16,11 @@ from fedlm.fedlm_client.link.credentials import client_tls
 from fedlm.fedlm_client.link.http_channel import HttpChannel
 from fedlm.fedlm_client.link.protocol import CLIENT_CERTIFICATE
 from fedlm.fl_core.deployment.security.keys import Authority
-from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler
 from tests.deployment import small_deployment as small
 from tests.deployment.test_tls_proxy import call, dialled, field
 from tests.support.processes import held_port
 from tests.support.serving import CONTENT, Handlers, serving
+from tests.support.uploads import pieces_of
 
 NGINX = shutil.which("nginx", path="/usr/local/sbin:/usr/sbin:/usr/local/bin:/usr/bin")
 STREAM = next(Path("/").glob("usr/lib*/nginx/modules/ngx_stream_module.so"), None)
@@ -106,80 +106,46 @@ def has_what_is_needed(kind):
         pytest.skip("this nginx has no TLS")
 
 
-@kinds
-def test_clients_train_a_model_through_nginx(kind, folder, tmp_path):
-    has_what_is_needed(kind)
-    settings = small.deployment(
-        **small.PRIVACY | {"min_separation": 1}, rounds=3, cohort_size=2, minimum_reports=2, over_selection=1.0
-    )
-    sampler = MinSeparationSampler(2, 2, settings.seed, settings.participation)
-
-    async def run():
-        server = small.Server(
-            small.task(settings, sampler), tmp_path / "run", keys=folder / "keys", **KINDS[kind](folder)
-        )
-        async with (
-            asyncio.timeout(small.PATIENCE),
-            server,
-            nginx(kind, server.port, folder, tmp_path / "nginx") as port,
-        ):
-            clients = [
-                small.make_client(port, tmp_path, one, folder / "keys" / "clients" / f"client{one}") for one in (0, 1)
-            ]
-            async with small.running(clients):
-                assert await server.over
-        return server.rows
-
-    assert [row["clients"] for row in asyncio.run(run())] == [2, 2, 2]
-
-
-async def behind(kind, folder, place, handlers, ask):
-    """What is found by a caller that nginx passes on."""
+@contextlib.asynccontextmanager
+async def behind(kind, folder, place, handlers):
+    """Serve behind nginx; yields the port of nginx."""
     async with (
+        asyncio.timeout(small.PATIENCE),
         serving(handlers, folder / "keys", **KINDS[kind](folder)) as server,
         nginx(kind, server.port, folder, place) as port,
     ):
-        return await ask(port)
+        yield port
 
 
 @kinds
-def test_models_and_updates_pass_whole_and_refusals_as_they_are(kind, folder, tmp_path):
+async def test_models_and_updates_pass_whole_and_refusals_as_they_are(kind, folder, tmp_path):
     has_what_is_needed(kind)
     body = bytes(range(256)) * 20_000
 
     async def upload(channel):
-        async def pieces():
-            for at in range(0, len(body), 1 << 18):
-                yield body[at : at + (1 << 18)]
-
-        return await channel.upload(messages.UploadHeader(outcome=1, size=len(body)), pieces())
-
-    async def ask(port):
-        channel = HttpChannel(f"127.0.0.1:{port}", tls=client_tls(folder / "keys/clients/client0"))
-        gone = HttpChannel(f"127.0.0.1:{port}", tls=client_tls(folder / "keys/clients/gone"))
-        try:
-            request = DownloadRequest(digest=bytes(32))
-            assert b"".join([chunk.data async for chunk in channel.download(request)]) == CONTENT
-            assert (await upload(channel)).reason == f"{len(body)} {hash(body)}"
-            handlers.fault = RefusedError("not you")
-            with pytest.raises((RefusedError, TransportError)) as refused:
-                await upload(channel)
-            with pytest.raises(RefusedError, match="not you"):
-                await channel.check_in(messages.CheckInRequest())
-            with pytest.raises(RefusedError, match="gone was revoked"):
-                await gone.check_in(messages.CheckInRequest())
-            return refused.value
-        finally:
-            await channel.close()
-            await gone.close()
+        return await channel.upload(messages.UploadHeader(outcome=1, size=len(body)), pieces_of(body, 1 << 18))
 
     handlers = Handlers()
-    found = asyncio.run(asyncio.wait_for(behind(kind, folder, tmp_path / "nginx", handlers, ask), small.PATIENCE))
-    assert isinstance(found, RefusedError) or kind != "balancer"
+    async with behind(kind, folder, tmp_path / "nginx", handlers) as port:
+        channel = HttpChannel(f"127.0.0.1:{port}", tls=client_tls(folder / "keys/clients/client0"))
+        gone = HttpChannel(f"127.0.0.1:{port}", tls=client_tls(folder / "keys/clients/gone"))
+        request = DownloadRequest(digest=bytes(32))
+        assert b"".join([chunk.data async for chunk in channel.download(request)]) == CONTENT
+        assert (await upload(channel)).reason == f"{len(body)} {hash(body)}"
+        handlers.fault = RefusedError("not you")
+        with pytest.raises((RefusedError, TransportError)) as refused:
+            await upload(channel)
+        with pytest.raises(RefusedError, match="not you"):
+            await channel.check_in(messages.CheckInRequest())
+        with pytest.raises(RefusedError, match="gone was revoked"):
+            await gone.check_in(messages.CheckInRequest())
+        await channel.close()
+        await gone.close()
+    assert isinstance(refused.value, RefusedError) or kind != "balancer"
 
 
 @pytest.mark.parametrize("kind", ["socket", "certificate"])
-def test_through_nginx_a_client_is_who_its_certificate_says(kind, folder, tmp_path):
+async def test_through_nginx_a_client_is_who_its_certificate_says(kind, folder, tmp_path):
     has_what_is_needed(kind)
 
     def calls(port):
@@ -189,9 +155,7 @@ def test_through_nginx_a_client_is_who_its_certificate_says(kind, folder, tmp_pa
             with dialled(folder, "client0", port) as connected:
                 yield call(connected, *fields)
 
-    async def ask(port):
-        return await asyncio.to_thread(lambda: list(calls(port)))
-
     handlers = Handlers()
-    found = asyncio.run(asyncio.wait_for(behind(kind, folder, tmp_path / "nginx", handlers, ask), small.PATIENCE))
-    assert (found, handlers.peers) == ([200, 200, 200], ["client0"] * 3)
+    async with behind(kind, folder, tmp_path / "nginx", handlers) as port:
+        assert await asyncio.to_thread(lambda: list(calls(port))) == [200, 200, 200]
+    assert handlers.peers == ["client0"] * 3

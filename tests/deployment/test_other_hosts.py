@@ -5,9 +5,6 @@ import ssl
 import urllib.error
 import urllib.request
 
-import pytest
-
-from fedlm.fl_core.deployment.security.callers import Refusals
 from fedlm.fl_core.deployment.security.credentials import reloading_tls
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess, write_operator_token
@@ -17,14 +14,7 @@ from tests.support.serving import ARTIFACT, Handlers, serving
 
 FOREIGN = ["evil.example", "evil.example:8471", "127.0.0.1.evil.example", "localhost.evil.example:80", "[::1].evil:1"]
 OWN = ["127.0.0.1", "localhost:8471", "[::1]:8471", "LOCALHOST"]
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch):
-    async def hold(self):
-        pass
-
-    monkeypatch.setattr(Refusals, "hold", hold)
+EXPECTED = len(FOREIGN) * [403] + len(OWN) * [200]
 
 
 def status_for(address, path, host, **fields):
@@ -37,22 +27,19 @@ def status_for(address, path, host, **fields):
             return error.code
 
 
-@pytest.mark.parametrize("path", ["/", "/status.json", "/metrics"])
-def test_the_operators_page_is_shown_to_pages_of_this_machine_alone(path):
+def test_the_operators_page_is_shown_to_pages_of_this_machine_alone():
     def act(address):
-        return [status_for(address, path, host) for host in FOREIGN + OWN]
+        return [status_for(address, path, host) for path in ("/", "/status.json", "/metrics") for host in FOREIGN + OWN]
 
-    assert listening(act) == len(FOREIGN) * [403] + len(OWN) * [200]
+    assert listening(act) == 3 * EXPECTED
 
 
-def test_a_model_is_sent_to_pages_of_this_machine_alone():
-    async def go():
-        async with serving(Handlers()) as server:
-            address, path = f"127.0.0.1:{server.port}", f"/artifacts/{ARTIFACT.description.digest.hex()}"
-            fields = {"fedlm-client": "ann"}
-            return [await asyncio.to_thread(status_for, address, path, host, **fields) for host in FOREIGN + OWN]
-
-    assert asyncio.run(go()) == len(FOREIGN) * [403] + len(OWN) * [200]
+async def test_a_model_is_sent_to_pages_of_this_machine_alone():
+    async with serving(Handlers()) as server:
+        address, path = f"127.0.0.1:{server.port}", f"/artifacts/{ARTIFACT.description.digest.hex()}"
+        fields = {"fedlm-client": "ann"}
+        found = [await asyncio.to_thread(status_for, address, path, host, **fields) for host in FOREIGN + OWN]
+    assert found == EXPECTED
 
 
 def test_with_tls_the_token_is_what_counts(tmp_path):

@@ -11,14 +11,12 @@ from fedlm.clients.device.dialling import dialling
 from fedlm.clients.device.server_instructions import encode
 from fedlm.fedlm_client.client import Client
 from fedlm.fedlm_client.errors import ClientError
-from fedlm.fedlm_client.limits import Limits, PlanLimits
-from fedlm.fedlm_client.link.credentials import client_name, client_tls
+from fedlm.fedlm_client.limits import Limits
 from fedlm.fedlm_client.link.http_channel import HttpChannel
 from fedlm.fedlm_client.own_participation import OwnParticipation
 from fedlm.fedlm_client.plans.plan_trainer import PlanTrainer
 from fedlm.fedlm_client.plans.signature import read_public_keys
 from fedlm.fedlm_client.text.example_store import ExampleStore
-from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.rounds.cohorts import UniformSampler
@@ -83,9 +81,9 @@ def native_client(port, folder, number):
     return small.client_of(lambda: dial(f"client{number}"), ExampleStore(data_of(folder, number)), read)
 
 
-def plan_client(port, folder, number, keys, plan_limits=PlanLimits()):  # noqa: B008
+def plan_client(port, folder, number, keys):
     path, said = data_of(folder, number), []
-    trainer = PlanTrainer(ExampleStore(path), read_public_keys(keys / "plan.pub"), plan_limits, said.append)
+    trainer = PlanTrainer(ExampleStore(path), read_public_keys(keys / "plan.pub"), notice=said.append)
     made = Client(
         lambda: HttpChannel(f"127.0.0.1:{port}", f"client{number}"),
         trainer,
@@ -175,50 +173,10 @@ def refused(task, out, make):
 @pytest.mark.long
 def test_a_client_ends_where_a_server_cannot_show_it_a_plan_that_it_runs(tmp_path, keys, tokenizer):
     one = {"cohort_size": 1, "minimum_reports": 1, "over_selection": 1.0}
-    without = task_of(tokenizer, None, **one)
-    assert "so it makes none" in refused(without, tmp_path / "a", lambda port: plan_client(port, tmp_path, 1, keys))
-    factored = task_of(tokenizer, keys, **one, upload_bits=None, compression="powersgd1", model="cifg_tiny")
-    assert "a plan cannot call" in refused(factored, tmp_path / "b", lambda port: plan_client(port, tmp_path, 1, keys))
-    kept = task_of(tokenizer, keys, **one, model="cifg_tiny", personal_layers=("output_bias",))
-    assert "PersonalLayers keeps something on the device from round to round, which clients of plans cannot" in refused(
-        kept, tmp_path / "e", lambda port: plan_client(port, tmp_path, 1, keys)
-    )
     create_plan_key(tmp_path / "others")
-    task = task_of(tokenizer, keys, **one)
-    assert "not by a key that this client trusts" in refused(
-        task, tmp_path / "c", lambda port: plan_client(port, tmp_path, 1, tmp_path / "others")
-    )
-    assert "--memory-bytes" in refused(
-        task, tmp_path / "d", lambda port: plan_client(port, tmp_path, 1, keys, PlanLimits(memory_bytes=1 << 20))
-    )
-
-
-@pytest.mark.long
-def test_a_plan_client_is_known_by_its_certificate_and_keeps_to_the_plan_of_participation(tmp_path, keys, tokenizer):
-    authority = Authority.create(tmp_path / "keys")
-    authority.make_server(("127.0.0.1",), 1)
-    credentials = authority.make_client("ann", 1)
-    private = {**small.PRIVACY, "update_norm_bound": "auto", "rounds": 3, "max_participations": 1, "min_separation": 1}
-    task = task_of(tokenizer, keys, **private, cohort_size=1, minimum_reports=1, over_selection=1.0)
-    path, said = data_of(tmp_path, 1), []
-
-    async def run():
-        server = small.Server(task, tmp_path / "run", keys=tmp_path / "keys")
-        async with server:
-            client = Client(
-                lambda: HttpChannel(f"127.0.0.1:{server.port}", tls=client_tls(credentials)),
-                PlanTrainer(ExampleStore(path), read_public_keys(keys / "plan.pub"), notice=said.append),
-                limits=QUICK,
-                notice=said.append,
-                participation=OwnParticipation(tmp_path / "record"),
-            )
-            try:
-                assert await asyncio.to_thread(client.run) is False
-            finally:
-                client.stop()
-
-    asyncio.run(run())
-    assert client_name(credentials) == "ann"
-    assert said[-2:] == ["round 0: ACCEPTED", "it has taken part as often as it may"]
-    (found,) = json.loads((tmp_path / "record").read_text())["populations"].values()
-    assert (found["plan"], list(found["taken"]), found["told"]) == ([3, 1, 1], ["0"], [])
+    for signer, trusted, said in (
+        (None, keys, "so it makes none"),
+        (keys, tmp_path / "others", "not by a key that this client trusts"),
+    ):
+        task, out = task_of(tokenizer, signer, **one), tmp_path / said
+        assert said in refused(task, out, lambda port, trusted=trusted: plan_client(port, tmp_path, 1, trusted))

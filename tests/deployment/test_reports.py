@@ -11,7 +11,6 @@ from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import UnknownArtifactError
 from fedlm.fedlm_client.link.artifacts import ArtifactAssembly
 from fedlm.fedlm_client.link.calls import Chunk, DownloadRequest
-from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.updates.update_bytes import unpack_parameters
 from tests.deployment.open_round import Status, in_round
@@ -19,8 +18,8 @@ from tests.deployment.uploads import content_of
 
 
 @pytest.mark.long
-def test_reports_count_once_and_those_that_come_too_late_not_at_all(tmp_path):
-    async def scenario(round_):
+async def test_reports_count_once_and_those_that_come_too_late_not_at_all(tmp_path):
+    async with in_round(tmp_path) as round_:
         a, b, c = [await round_.select(name) for name in "abc"]
         header, content = round_.report(a)
         assert (await round_.send("a", header, content)).status == Status.ACCEPTED
@@ -39,8 +38,6 @@ def test_reports_count_once_and_those_that_come_too_late_not_at_all(tmp_path):
         last[0].attempt = b"another"
         assert (await round_.send("b", *last)).status == Status.STALE
         assert (await round_.send("d", *last)).status == Status.NOT_SELECTED
-
-    in_round(tmp_path, scenario)
 
 
 def broken(round_, configuration):
@@ -84,8 +81,10 @@ def broken(round_, configuration):
     yield *changed(attempt=b""), Status.STALE
 
 
-def test_what_is_not_a_report_is_refused_with_a_reason(tmp_path):
-    async def scenario(round_):
+async def test_what_is_not_a_report_is_refused_with_a_reason(tmp_path):
+    async with in_round(
+        tmp_path, cohort_size=1, over_selection=30.0, selection_seconds=20.0, drain_seconds=0.1
+    ) as round_:
         honest = await round_.select("honest")
         cases = len(list(broken(round_, honest)))
         for number in range(cases):
@@ -103,11 +102,9 @@ def test_what_is_not_a_report_is_refused_with_a_reason(tmp_path):
         assert (float(total.clients), float(total.dropped)) == (2, 1)
         assert all(np.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(total.delta))
 
-    in_round(tmp_path, scenario, cohort_size=1, over_selection=30.0, selection_seconds=20.0, drain_seconds=0.1)
 
-
-def test_deadlines_hold_whatever_clients_do(tmp_path):
-    async def scenario(round_):
+async def test_deadlines_hold_whatever_clients_do(tmp_path):
+    async with in_round(tmp_path, cohort_size=3) as round_:
         started = time.monotonic()
         slow, stalled, honest = [await round_.select(name) for name in ("slow", "stalled", "honest")]
         dripping = asyncio.create_task(round_.send("slow", *round_.report(slow), chunk=1, pause=0.01))
@@ -120,11 +117,9 @@ def test_deadlines_hold_whatever_clients_do(tmp_path):
         assert (await dripping).status == (await stalling).status == Status.LATE
         assert float(collected.aggregate.clients) == 1
 
-    in_round(tmp_path, scenario, cohort_size=3)
 
-
-def test_a_round_short_of_reports_is_abandoned_and_nothing_of_it_counts(tmp_path):
-    async def scenario(round_):
+async def test_a_round_short_of_reports_is_abandoned_and_nothing_of_it_counts(tmp_path):
+    async with in_round(tmp_path, minimum_reports=2) as round_:
         a, b = await round_.select("a"), await round_.select("b")
         assert (await round_.send("a", *round_.report(a))).status == Status.ACCEPTED
         declining = messages.UploadHeader(attempt=b.attempt, upload_id=b"1", outcome="NOT_ALLOWED")
@@ -143,24 +138,19 @@ def test_a_round_short_of_reports_is_abandoned_and_nothing_of_it_counts(tmp_path
         await round_.select("a")
         round_.collecting.cancel()
 
-    in_round(tmp_path, scenario, minimum_reports=2)
 
-
-def test_every_run_has_a_name_of_its_own_that_its_rounds_tell(tmp_path):
+async def test_every_run_has_a_name_of_its_own_that_its_rounds_tell(tmp_path):
     """By it devices know that what they keep is of another run, however alike."""
     names = []
-
-    async def scenario(round_):
-        names.append((await round_.select("client")).run)
-
     for folder in ("one", "two", "two"):
-        in_round(tmp_path / folder, scenario, compiled=False)
+        async with in_round(tmp_path / folder, compiled=False) as round_:
+            names.append((await round_.select("client")).run)
     assert all(names)
     assert names[0] != names[1] == names[2]
 
 
-def test_a_round_waits_for_its_first_client_as_long_as_it_takes(tmp_path):
-    async def scenario(round_):
+async def test_a_round_waits_for_its_first_client_as_long_as_it_takes(tmp_path):
+    async with in_round(tmp_path, selection_seconds=0.2, reporting_seconds=0.3) as round_:
         await asyncio.sleep(0.6)
         assert not round_.collecting.done()
         assert round_.state.attempts(9) == []
@@ -169,11 +159,9 @@ def test_a_round_waits_for_its_first_client_as_long_as_it_takes(tmp_path):
         assert await round_.collecting is not None
         assert round_.state.attempts(9)[-1].seconds < 0.55
 
-    in_round(tmp_path, scenario, selection_seconds=0.2, reporting_seconds=0.3)
 
-
-def test_clients_that_do_not_train_free_their_places_at_once(tmp_path):
-    async def scenario(round_):
+async def test_clients_that_do_not_train_free_their_places_at_once(tmp_path):
+    async with in_round(tmp_path, selection_seconds=20.0, reporting_seconds=20.0) as round_:
         started = time.monotonic()
         configurations = [await round_.select(name) for name in "abcd"]
         for name, configuration, outcome in zip("abc", configurations, (2, 3, 4), strict=False):
@@ -186,11 +174,9 @@ def test_clients_that_do_not_train_free_their_places_at_once(tmp_path):
         assert float(collected.aggregate.dropped) == 1
         assert round_.state.attempts(9)[-1].declined == 3
 
-    in_round(tmp_path, scenario, selection_seconds=20.0, reporting_seconds=20.0)
 
-
-def test_min_separation_and_max_participations_are_enforced(tmp_path):
-    async def scenario(round_):
+async def test_min_separation_and_max_participations_are_enforced(tmp_path):
+    async with in_round(tmp_path, min_separation=2, max_participations=2, checkpoint_every=1) as round_:
         for number in range(5):
             answers = {}
             for name in ("a", f"other{number}"):
@@ -205,23 +191,18 @@ def test_min_separation_and_max_participations_are_enforced(tmp_path):
             await round_.open(number + 1)
         round_.collecting.cancel()
 
-    in_round(tmp_path, scenario, min_separation=2, max_participations=2, checkpoint_every=1)
 
-
-def test_a_client_has_its_number_for_good_before_it_is_told(tmp_path):
+async def test_a_client_has_its_number_for_good_before_it_is_told(tmp_path):
     """Its random streams follow from it, and a device makes its update for a round in one way alone."""
-
-    async def scenario(round_):
+    async with in_round(tmp_path) as round_:
         for name in ("a", "b"):
             configuration = await round_.select(name)
             known = {one.identity: one.number for one in round_.state.clients()}
             assert known[name] == configuration.client_index
 
-    in_round(tmp_path, scenario)
 
-
-def test_a_model_is_only_for_the_selected_and_a_download_goes_on_where_it_broke_off(tmp_path):
-    async def scenario(round_):
+async def test_a_model_is_only_for_the_selected_and_a_download_goes_on_where_it_broke_off(tmp_path):
+    async with in_round(tmp_path, compiled=False, chunk_bytes=4096, selection_seconds=20.0) as round_:
         configuration = await round_.select("a")
         description, assembly = configuration.parameters, ArtifactAssembly(configuration.parameters, 1 << 20)
 
@@ -249,11 +230,9 @@ def test_a_model_is_only_for_the_selected_and_a_download_goes_on_where_it_broke_
             await fetch("a", 100)
         round_.collecting.cancel()
 
-    in_round(tmp_path, scenario, compiled=False, chunk_bytes=4096, selection_seconds=20.0)
 
-
-def test_a_server_that_goes_down_opens_no_round_but_ends_the_one_under_way(tmp_path):
-    async def scenario(round_):
+async def test_a_server_that_goes_down_opens_no_round_but_ends_the_one_under_way(tmp_path):
+    async with in_round(tmp_path, cohort_size=1, over_selection=1.0) as round_:
         configuration = await round_.select("a")
         round_.rounds.drain()
         assert (await round_.send("a", *round_.report(configuration))).status == Status.ACCEPTED
@@ -261,19 +240,3 @@ def test_a_server_that_goes_down_opens_no_round_but_ends_the_one_under_way(tmp_p
         await round_.open(1)
         with pytest.raises(DrainedError):
             await round_.collecting
-
-    in_round(tmp_path, scenario, cohort_size=1, over_selection=1.0)
-
-
-def test_a_client_of_another_protocol_or_without_the_model_is_turned_away(tmp_path):
-    async def scenario(round_):
-        for request in (
-            messages.CheckInRequest(protocol=PROTOCOL + 1),
-            messages.CheckInRequest(protocol=PROTOCOL, models=["another"]),
-        ):
-            reply = await round_.handlers.check_in("a", request)
-            assert reply.come_back.reason
-            assert reply.come_back.seconds > 0
-        round_.collecting.cancel()
-
-    in_round(tmp_path, scenario)

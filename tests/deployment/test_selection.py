@@ -267,7 +267,7 @@ def test_a_round_ends_once_all_that_it_selected_have_answered():
 
 
 @pytest.mark.long
-def test_who_was_silent_twice_is_remembered_by_the_server(tmp_path):
+async def test_who_was_silent_twice_is_remembered_by_the_server(tmp_path):
     """Five of 13 identities are silent, two of which begin an upload that never ends: two attempts need their deadline,
     and the next one does without them."""
 
@@ -285,7 +285,8 @@ def test_who_was_silent_twice_is_remembered_by_the_server(tmp_path):
             await asyncio.sleep(0.2)
         return chosen
 
-    async def scenario(round_):
+    times = {"window_seconds": 0.1, "selection_seconds": 0.6, "reporting_seconds": 0.4, "check_in_seconds": 0.05}
+    async with in_round(tmp_path, cohort_size=12, minimum_reports=8, **times) as round_:
         names, drips = [f"client{one}" for one in range(13)], []
         for until in (SILENT_ONCE, 1 + LATE_ROUNDS):
             await asyncio.sleep(0.1)
@@ -302,6 +303,3 @@ def test_who_was_silent_twice_is_remembered_by_the_server(tmp_path):
         await asyncio.sleep(0.1)
         assert (await selected(round_, names)).keys() == set(names[5:])
         await asyncio.gather(*drips)
-
-    times = {"window_seconds": 0.1, "selection_seconds": 0.6, "reporting_seconds": 0.4, "check_in_seconds": 0.05}
-    in_round(tmp_path, scenario, cohort_size=12, minimum_reports=8, **times)

@@ -4,7 +4,6 @@
 processes; the defaults keep the suite quick.
 """
 
-import asyncio
 import os
 
 import pytest
@@ -18,40 +17,34 @@ COORDINATOR_KILLS = int(os.environ.get("FEDLM_COORDINATOR_KILLS", "3"))
 
 
 @pytest.mark.long
-def test_a_server_that_is_killed_comes_back_and_keeps_its_promises(tmp_path, free_port):
+async def test_a_server_that_is_killed_comes_back_and_keeps_its_promises(tmp_path, free_port):
     settings = small.deployment(**kills.SETTINGS)
 
-    async def deploy(folder, seen, rng, most):
+    async def run_once(folder, rng, most):
+        seen, out = kills.Seen(), folder / "run"
         async with small.running(seen.clients(free_port, folder)):
-            words = settings, folder / "run", free_port
-            return await kills.run_and_kill(small.serve_in_process, words, folder / "run", seen, rng, most)
+            words = settings, out, free_port
+            killed = await kills.run_and_kill(small.serve_in_process, words, out, seen, rng, most)
+        kills.check(out, sqlite_url(out / DATABASE_FILE), settings, seen.models)
+        return killed
 
-    def run_once(folder, rng, most):
-        seen = kills.Seen()
-        fell = asyncio.run(deploy(folder, seen, rng, most))
-        kills.check(folder / "run", sqlite_url(folder / "run" / DATABASE_FILE), settings, seen.models)
-        return fell, seen
-
-    kills.run_until_killed(tmp_path, SERVER_KILLS, run_once)
+    await kills.run_until_killed(tmp_path, SERVER_KILLS, run_once)
 
 
 @pytest.mark.long
-def test_a_coordinator_that_is_killed_comes_back_while_aggregators_and_clients_carry_on(tmp_path, free_port):
+async def test_a_coordinator_that_is_killed_comes_back_while_aggregators_and_clients_carry_on(tmp_path, free_port):
     settings = small.deployment(**kills.SETTINGS | {"rounds": 6})
 
-    async def deploy(folder, url, seen, rng, most):
-        async with small.running(seen.clients(free_port, folder)):
-            words = settings, folder / "run", url
-            return await kills.run_and_kill(small.coordinate_in_process, words, folder / "run", seen, rng, most)
-
-    def run_once(folder, rng, most):
-        url, seen = sqlite_url(folder / "state.db"), kills.Seen(others_answer=True)
+    async def run_once(folder, rng, most):
+        url, seen, out = sqlite_url(folder / "state.db"), kills.Seen(), folder / "run"
         with small.aggregator_processes(3, settings, folder, url, free_port) as processes:
-            fell = asyncio.run(deploy(folder, url, seen, rng, most))
+            async with small.running(seen.clients(free_port, folder)):
+                words = settings, out, url
+                killed = await kills.run_and_kill(small.coordinate_in_process, words, out, seen, rng, most)
             for process in processes:
                 process.join(small.PATIENCE)
             assert [process.exitcode for process in processes] == [0, 0, 0], "an aggregator did not carry on"
-        kills.check(folder / "run", url, settings, seen.models)
-        return fell, seen
+        kills.check(out, url, settings, seen.models)
+        return killed
 
-    kills.run_until_killed(tmp_path, COORDINATOR_KILLS, run_once)
+    await kills.run_until_killed(tmp_path, COORDINATOR_KILLS, run_once)

@@ -53,25 +53,17 @@ def test_what_was_recorded_is_there_for_the_next_process(database_url):
     again.close()
 
 
-def test_a_state_belongs_to_one_run(state):
-    state.claim("run")
-    with pytest.raises(StateError, match="another run"):
-        state.claim("other")
-
-
-def test_an_attempt_that_is_recorded_again_counts_once(state):
-    state.record_check_ins(seen(0))
+def test_an_attempt_counts_once_and_wholly_or_not_at_all(state):
+    state.record_check_ins(seen(*range(1200)))
+    state.record_check_ins(seen(*range(1300)))
+    assert len(state.clients()) == 1300
+    with pytest.raises(StateError):
+        state.record_attempt(ATTEMPT, [0, 1300])
+    assert state.finished_rounds() == 0
+    assert state.clients()[0].participations == 0
     state.record_attempt(ATTEMPT, [0])
     state.record_attempt(ATTEMPT, [0])
     assert state.attempts(5) == [ATTEMPT]
-
-
-def test_an_attempt_whose_client_is_unknown_leaves_nothing_behind(state):
-    state.record_check_ins(seen(0))
-    with pytest.raises(StateError):
-        state.record_attempt(ATTEMPT, [0, 7])
-    assert state.finished_rounds() == 0
-    assert state.clients()[0].participations == 0
 
 
 def test_rounds_that_run_again_are_forgotten(state):
@@ -82,19 +74,6 @@ def test_rounds_that_run_again_are_forgotten(state):
     assert state.finished_rounds() == 1
     assert state.clients() == [ClientRecord(0, "client0", 0, 1)]
     assert [attempt.outcome for attempt in state.attempts(2)] == ["finished", "abandoned"]
-
-
-def test_many_check_ins_are_recorded_together(state):
-    state.record_check_ins(seen(*range(1200)))
-    state.record_check_ins(seen(*range(1300)))
-    assert len(state.clients()) == 1300
-
-
-def test_the_steps_lead_to_the_tables(database_url):
-    database = Database(database_url)
-    with database.reading() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), TABLES) == []
-    database.close()
 
 
 def test_several_processes_may_open_a_new_database_at_once(database_url):
@@ -121,16 +100,17 @@ def test_a_file_that_another_is_opening_is_waited_for(tmp_path):
     other = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
     other.execute("CREATE TABLE anything (number)")
     other.execute("BEGIN IMMEDIATE")
-    release = threading.Timer(0.5, other.execute, ["ROLLBACK"])
+    release = threading.Timer(0.2, other.execute, ["ROLLBACK"])
     release.start()
     Database(f"sqlite:///{file}").close()
     release.join()
     other.close()
 
 
-def test_a_database_of_a_newer_version_is_refused(database_url):
+def test_the_steps_lead_to_the_tables_and_a_database_of_a_newer_version_is_refused(database_url):
     database = Database(database_url)
     with database.writing() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), TABLES) == []
         connection.execute(sql.text("UPDATE alembic_version SET version_num = '9999'"))
     database.close()
     with pytest.raises(StateError, match=r"a newer version of fedlm wrote this database .*9999"):
@@ -187,8 +167,10 @@ def test_realised_participation_is_counted_over_all_clients(state):
     assert state.realised_participation() == (3, 3, 2)
 
 
-def test_one_process_at_a_time_is_entered(state):
+def test_a_state_belongs_to_one_run_which_one_process_at_a_time_enters(state):
     state.claim("run")
+    with pytest.raises(StateError, match="another run"):
+        state.claim("other")
     assert not state.entered("a")
     assert state.enter([], "a")
     assert state.enter([], "a"), "it was committed although its connection broke"

@@ -69,57 +69,49 @@ def opened(path):
         yield connected
 
 
-def asked(folder, caller, *fields, tls_proxy="edge"):
-    """The status of a check-in with some fields, and whose it was.
+def asked(folder, caller, *calls, tls_proxy="edge"):
+    """The statuses of check-ins, each with some fields and over a connection of its own, and whose they were.
 
     The caller has a certificate, or is the path of a socket that it opens.
     """
 
     def ask(port):
-        with opened(caller) if tls_proxy == f"unix:{caller}" else dialled(folder, caller, port) as connected:
-            return call(connected, *fields)
+        for fields in calls:
+            with opened(caller) if tls_proxy == f"unix:{caller}" else dialled(folder, caller, port) as connected:
+                yield call(connected, *fields)
 
     async def go():
         handlers = Handlers()
         async with serving(handlers, folder / "keys", tls_proxy=tls_proxy) as server:
-            return await asyncio.to_thread(ask, server.port), handlers.peers
+            return await asyncio.to_thread(lambda: list(ask(server.port))), handlers.peers
 
     return asyncio.run(asyncio.wait_for(go(), 30))
 
 
-@pytest.fixture(params=["certificate", "socket"])
-def passed_on(folder, tmp_path, request):
-    """Asks as a proxy that has a certificate, or a socket."""
+NOT_BELIEVED = {
+    "others/clients/ann/client.pem": "the authority did not make the certificate",
+    "keys/clients/gone/client.pem": "gone was revoked",
+    "keys/server.pem": "the authority did not make the certificate",
+    "keys/ca.pem": "not a client's certificate",
+}
+NO_CERTIFICATES = ["", "?", "%2D%2D", "-----BEGIN CERTIFICATE-----", "caf%C3%A9"]
+
+
+@pytest.mark.parametrize("kind", ["certificate", "socket"])
+def test_a_proxy_calls_in_the_name_of_the_client_whose_certificate_it_passes_on(folder, tmp_path, caplog, kind):
     path = tmp_path / "proxy"
-    caller, named = ("edge", "edge") if request.param == "certificate" else (path, f"unix:{path}")
-    return lambda *fields: asked(folder, caller, *fields, tls_proxy=named)
-
-
-def test_a_proxy_calls_in_the_name_of_the_client_whose_certificate_it_passes_on(folder, passed_on):
-    assert passed_on(field(folder / "keys/clients/ann/client.pem")) == (200, ["ann"])
-
-
-def test_clients_may_dial_without_the_proxy_too(folder):
-    assert asked(folder, "ben") == (200, ["ben"])
-
-
-@pytest.mark.parametrize(
-    ("path", "why"),
-    [
-        ("others/clients/ann/client.pem", "the authority did not make the certificate"),
-        ("keys/clients/gone/client.pem", "gone was revoked"),
-        ("keys/server.pem", "the authority did not make the certificate"),
-        ("keys/ca.pem", "not a client's certificate"),
-    ],
-)
-def test_a_proxy_passes_on_no_certificate_that_tls_would_refuse(folder, passed_on, caplog, path, why):
-    assert passed_on(field(folder / path)) == (401, [])
-    assert [why in record.fields["why"] for record in caplog.records if record.message == "call_refused"] == [True]
-
-
-@pytest.mark.parametrize("sent", ["", "?", "%2D%2D", "-----BEGIN CERTIFICATE-----", "caf%C3%A9"])
-def test_what_is_no_certificate_is_refused(passed_on, sent):
-    assert passed_on(f"{CLIENT_CERTIFICATE}: {sent}") == (401, [])
+    caller, named = ("edge", "edge") if kind == "certificate" else (path, f"unix:{path}")
+    ann, ben = (field(folder / f"keys/clients/{name}/client.pem") for name in ("ann", "ben"))
+    refused = [
+        *(((field(folder / path),), 401, why) for path, why in NOT_BELIEVED.items()),
+        *(((f"{CLIENT_CERTIFICATE}: {sent}",), 401, "") for sent in NO_CERTIFICATES),
+        ((), 401, ""),
+        ((ann, ben), 400, ""),
+    ]
+    statuses, peers = asked(folder, caller, (ann,), *(fields for fields, _, _ in refused), tls_proxy=named)
+    assert (statuses, peers) == ([200, *(status for _, status, _ in refused)], ["ann"])
+    logged = [record.fields["why"] for record in caplog.records if record.message == "call_refused"]
+    assert all(why in one for (_, _, why), one in zip(refused, logged, strict=True)), logged
 
 
 def test_a_certificate_with_any_byte_changed_is_refused_or_says_the_same(folder):
@@ -136,33 +128,22 @@ def test_a_certificate_with_any_byte_changed_is_refused_or_says_the_same(folder)
                 assert read(quote(f"-----BEGIN CERTIFICATE-----\n{encoded}-----END CERTIFICATE-----\n")) == honest
 
 
-def test_a_proxy_that_says_nothing_of_the_client_is_refused(passed_on):
-    assert passed_on() == (401, [])
-
-
-def test_a_field_that_is_there_twice_is_refused(folder, passed_on):
-    ann, ben = (field(folder / f"keys/clients/{name}/client.pem") for name in ("ann", "ben"))
-    assert passed_on(ann, ben) == (400, [])
-
-
 @pytest.mark.parametrize("tls_proxy", ["edge", "unix:", None])
 def test_nobody_else_speaks_for_another_client(folder, tmp_path, tls_proxy):
     tls_proxy = f"unix:{tmp_path / 'proxy'}" if tls_proxy == "unix:" else tls_proxy
-    assert asked(folder, "ben", field(folder / "keys/clients/ann/client.pem"), tls_proxy=tls_proxy) == (401, [])
+    of_ann = field(folder / "keys/clients/ann/client.pem")
+    assert asked(folder, "ben", (), (of_ann,), tls_proxy=tls_proxy) == ([200, 401], ["ben"])
 
 
-def test_in_plain_text_nobody_speaks_for_another_client(folder):
+async def test_in_plain_text_nobody_speaks_for_another_client(folder):
     def ask(port):
         with socket.create_connection(("127.0.0.1", port), 20) as plain:
             ann = field(folder / "keys/clients/ann/client.pem")
             return call(plain, f"{CLIENT_NAME}: ben", ann, host="127.0.0.1")
 
-    async def go():
-        handlers = Handlers()
-        async with serving(handlers) as server:
-            return await asyncio.to_thread(ask, server.port), handlers.peers
-
-    assert asyncio.run(asyncio.wait_for(go(), 30)) == (401, [])
+    handlers = Handlers()
+    async with serving(handlers) as server:
+        assert (await asyncio.to_thread(ask, server.port), handlers.peers) == (401, [])
 
 
 def served_at(folder, path, during=lambda: None):

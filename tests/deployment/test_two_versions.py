@@ -29,53 +29,13 @@ class OtherVersion:
         return messages.CheckInReply(come_back=messages.ComeBack(seconds=0.01, reason=reason), protocols=self.protocols)
 
 
-@pytest.mark.parametrize("version", [0, PROTOCOL - 1, PROTOCOL + 1])
-def test_a_server_tells_a_client_of_another_version_which_one_it_speaks(tmp_path, version):
-    async def scenario(round_):
-        found.extend([await round_.check_in("old", version), await round_.check_in("new")])
-        round_.collecting.cancel()
-
-    found = []
-    in_round(tmp_path, scenario, compiled=False)
-    reply, known = found
-    assert list(reply.protocols) == list(known.protocols) == [PROTOCOL]
-    assert reply.come_back.reason == (
-        f"the client speaks version {version} of the protocol, but the server speaks {PROTOCOL}"
-    )
-    # Also a client that knows of no `protocols` ends with this reason, and comes back no more.
-    assert reply.come_back.done
-    assert not reply.come_back.finished
-    assert not known.come_back.done
-
-
 @pytest.mark.parametrize(("protocols", "told"), [((), "1"), ((PROTOCOL + 1, PROTOCOL + 2), "3, 4")])
-def test_a_client_tells_its_user_which_versions_a_server_speaks(tmp_path, protocols, told):
-    async def go():
-        handlers = OtherVersion(*protocols)
-        async with asyncio.timeout(small.PATIENCE), serving(handlers) as listener:
-            try:
-                await small.make_client(listener.port, tmp_path, 0).run_async()
-            finally:
-                assert handlers.asked == [PROTOCOL]
-
-    with pytest.raises(ClientError, match=f"speaks version {told} of the protocol, but this client speaks 2"):
-        asyncio.run(go())
-
-
-def test_a_client_without_the_run_s_algorithm_is_told_so_and_comes_back_no_more(tmp_path):
-    name, replies = "tests.support.own_algorithms:REMEMBERING", []
-
-    async def scenario(round_):
-        for algorithms in ([], ["sgd", name]):
-            request = messages.CheckInRequest(protocol=PROTOCOL, algorithms=algorithms)
-            replies.append((await round_.handlers.check_in("old", request)).come_back)
-        round_.collecting.cancel()
-
-    in_round(tmp_path, scenario, compiled=False, client_algorithm=name)
-    refused, taken = replies
-    reason = "the client does not have the client algorithm tests.support.own_algorithms:REMEMBERING, which this run"
-    assert refused.reason.startswith(reason)
-    assert (refused.done, taken.done) == (True, False)
+async def test_a_client_tells_its_user_which_versions_a_server_speaks(tmp_path, protocols, told):
+    handlers, why = OtherVersion(*protocols), f"speaks version {told} of the protocol, but this client speaks 2"
+    async with asyncio.timeout(small.PATIENCE), serving(handlers) as listener:
+        with pytest.raises(ClientError, match=why):
+            await small.make_client(listener.port, tmp_path, 0).run_async()
+    assert handlers.asked == [PROTOCOL]
 
 
 def test_clients_say_name_and_version_of_their_packages():
@@ -91,13 +51,23 @@ def test_clients_say_name_and_version_of_their_packages():
     assert "clientVersion: `fedlm-js-client ${VERSION}`" in said
 
 
-def test_a_client_of_other_models_is_turned_away_and_may_come_back(tmp_path):
-    async def scenario(round_):
-        request = messages.CheckInRequest(protocol=PROTOCOL, models=["another"])
-        answers.append((await round_.handlers.check_in("a", request)).come_back)
+async def test_a_server_says_why_it_turns_a_client_away_and_which_version_it_speaks(tmp_path):
+    """Also a client that knows of no `protocols` ends with the reason, and comes back no more."""
+    name, replies = "tests.support.own_algorithms:REMEMBERING", []
+    speaks = "the client speaks version {} of the protocol, but the server speaks {}"
+    refused = [
+        *(({"protocol": one}, speaks.format(one, PROTOCOL), True) for one in (0, PROTOCOL - 1, PROTOCOL + 1)),
+        ({}, f"the client does not have the client algorithm {name}, which this run trains with", True),
+        ({"models": ["another"], "algorithms": [name]}, f"the client cannot train the model {small.MODEL}", False),
+    ]
+    async with in_round(tmp_path, compiled=False, client_algorithm=name) as round_:
+        for asked in (*(asked for asked, _, _ in refused), {"algorithms": ["sgd", name]}):
+            request = messages.CheckInRequest(**{"protocol": PROTOCOL} | asked)
+            replies.append(await round_.handlers.check_in("a", request))
         round_.collecting.cancel()
-
-    answers = []
-    in_round(tmp_path, scenario, compiled=False)
-    assert answers[0].reason == f"the client cannot train the model {small.MODEL}"
-    assert not answers[0].done
+    assert {tuple(reply.protocols) for reply in replies} == {(PROTOCOL,)}
+    *turned_away, taken = replies
+    for (_, reason, done), reply in zip(refused, turned_away, strict=True):
+        said = reply.come_back
+        assert (said.reason, said.done, said.finished, said.seconds > 0) == (reason, done, False, True)
+    assert taken.WhichOneof("answer") == "selected"

@@ -110,6 +110,28 @@ def listening(tmp_path_factory):
     found.process.kill()
 
 
+TARGETS = [
+    "/check-in",
+    "/upload",
+    "http://[",
+    "//[::1",
+    "*",
+    "/artifacts/00?first_chunk=0",
+    "/" + "a" * 3000,
+    "/%ff?a=%",
+]
+FIELDS = [
+    f"{UPLOAD_HEADER}: \xe9\xe8",
+    f"{UPLOAD_HEADER}: {base64.b64encode(b'?' * 40).decode()}",
+    f"{UPLOAD_HEADER}: {base64.b64encode(messages.UploadHeader(size=9, outcome=1).SerializeToString()).decode()}",
+    "Expect: 100-continue",
+    "Connection: close",
+    "Transfer-Encoding: chunked",
+    "Upgrade: h2c",
+    "x: " + "y" * 9000,
+]
+
+
 class Connection(RuleBasedStateMachine):
     """One connection after another."""
 
@@ -166,39 +188,6 @@ class Connection(RuleBasedStateMachine):
         with socket.create_connection(("127.0.0.1", self.listening.ports[True])) as broken:
             broken.sendall(b"\x16\x03\x01\x02\x00\x01")
 
-    def again(self):
-        self.socket.close()
-        self.socket = self.listening.connect(self.tls)
-
-    def teardown(self):
-        if self.socket is not None:
-            self.socket.close()
-            self.listening.check(self.tls)
-
-
-TARGETS = [
-    "/check-in",
-    "/upload",
-    "http://[",
-    "//[::1",
-    "*",
-    "/artifacts/00?first_chunk=0",
-    "/" + "a" * 3000,
-    "/%ff?a=%",
-]
-FIELDS = [
-    f"{UPLOAD_HEADER}: \xe9\xe8",
-    f"{UPLOAD_HEADER}: {base64.b64encode(b'?' * 40).decode()}",
-    f"{UPLOAD_HEADER}: {base64.b64encode(messages.UploadHeader(size=9, outcome=1).SerializeToString()).decode()}",
-    "Expect: 100-continue",
-    "Connection: close",
-    "Transfer-Encoding: chunked",
-    "Upgrade: h2c",
-    "x: " + "y" * 9000,
-]
-
-
-class HttpConnection(Connection):
     @rule(
         method=st.sampled_from(["GET", "POST", "PUT", "HEAD", "CONNECT", "X"]),
         where=st.sampled_from(TARGETS),
@@ -215,20 +204,29 @@ class HttpConnection(Connection):
     def ask_honestly(self):
         self.send(request("POST /check-in", body=READY.SerializeToString()))
 
+    def again(self):
+        self.socket.close()
+        self.socket = self.listening.connect(self.tls)
 
-def fuzz(machine, listening, examples, steps):
-    machine.listening = listening
+    def teardown(self):
+        if self.socket is not None:
+            self.socket.close()
+            self.listening.check(self.tls)
+
+
+def fuzz(listening, examples, steps):
+    Connection.listening = listening
     some = settings(max_examples=examples, stateful_step_count=steps, suppress_health_check=list(HealthCheck))
-    run_state_machine_as_test(machine, settings=some)
+    run_state_machine_as_test(Connection, settings=some)
 
 
 def test_connections_of_any_kind_are_no_defect(listening):
-    fuzz(HttpConnection, listening, examples=8, steps=12)
+    fuzz(listening, examples=8, steps=12)
 
 
 @pytest.mark.long
 def test_many_more_connections_of_any_kind_are_no_defect(listening):
-    fuzz(HttpConnection, listening, examples=60, steps=30)
+    fuzz(listening, examples=60, steps=30)
 
 
 def answered(listening, tls, content):
@@ -246,17 +244,3 @@ def test_a_target_or_a_header_that_is_none_is_refused(listening, tls):
         )
         assert answered(listening, tls, sent) == 400
     listening.check(tls)
-
-
-def test_polite_farewells_are_no_defect(listening):
-    for before_the_answer in (True, False):
-        connected = listening.connect(True)
-        connected.sendall(request("POST /check-in", body=READY.SerializeToString()))
-        if not before_the_answer:
-            connected.recv(1 << 16)
-        with contextlib.suppress(OSError):
-            connected.settimeout(1)
-            connected.unwrap()
-        connected.close()
-    time.sleep(0.5)
-    listening.check(True)

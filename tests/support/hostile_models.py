@@ -13,6 +13,33 @@ schema = pytest.importorskip(
 )
 
 
+def _of(part):
+    """Changes a part of a manifest, which a function finds."""
+    return lambda **changes: lambda found: part(found).update(changes)
+
+
+_batches, _state = _of(lambda found: found["batches"]), _of(lambda found: found["state"][0])
+_input = _of(lambda found: found["signatures"]["train"]["inputs"][0])
+MANIFESTS = [
+    (lambda found: found.update(version=2), "of version 2"),
+    (lambda found: found["shuffle"].update(version=2), "shuffles by"),
+    (_batches(batch_size=5), "train takes tokens 0"),
+    (_batches(batch_size=1 << 40), "at most"),
+    (_batches(pad=1 << 31), "a count|number of a token"),
+    (_state(shape=[1]), "train takes state 0"),
+    (_state(begins=1), "begins as a tensor"),
+    (_state(shape=[1] * 65), "65 dimensions"),
+    (_input(role="files"), "which this client does not have"),
+    (_input(shape=[-1]), "a count"),
+    (_input(dtype="object"), "object"),
+    (lambda found: found["signatures"]["train"]["outputs"].pop(), "train gives the wrong tensors"),
+    (lambda found: found["signatures"]["finish"]["outputs"][1].update(shape=[9]), "as long as"),
+    (lambda found: found["upload"].update(header="00" * 8), "header of an upload"),
+    (lambda found: found.pop("limits"), "cannot be read"),
+]
+"""Changes of a manifest after which it contradicts itself, with what every client says then."""
+
+
 def hostile(plan, change, **limits):
     """A plan with another model, which its manifest names, and other limits."""
     model = change if isinstance(change, bytes) else changed(plan.model, change)

@@ -1,9 +1,14 @@
 """Listeners with handlers of a few lines, for tests of what travels between clients and servers."""
 
 import contextlib
+import socket
+import threading
+
+import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
+from fedlm.fl_core.deployment.security import callers
 from fedlm.fl_core.deployment.transport.http_server import HttpServer
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 
@@ -43,12 +48,37 @@ class Handlers:
         return messages.UploadReply(status=messages.UploadReply.ACCEPTED, reason=f"{header.size} {hash(body)}")
 
 
+@contextlib.contextmanager
+def one_answer(act):
+    """Have a function, in a thread, do with the one connection of a socket what it likes; yields the address."""
+
+    def answer(listening):
+        connection, _ = listening.accept()
+        with connection, contextlib.suppress(OSError):
+            act(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=answer, args=(listening,))
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        thread.join()
+
+
+@contextlib.contextmanager
+def refusing_at_once():
+    """Answer refused calls no later than others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(callers, "_HELD_SECONDS", 0.0)
+        yield
+
+
 @contextlib.asynccontextmanager
 async def serving(handlers, keys=None, address="127.0.0.1:0", **options):
     """Listen until what is inside is over; yields the server."""
     server = HttpServer(handlers, ListenOptions(address, keys, **options))
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.stop(0)
+    with refusing_at_once():
+        await server.start()
+        try:
+            yield server
+        finally:
+            await server.stop(0)

@@ -50,6 +50,7 @@ const collect = runInNewContext("gc") as () => void;
 
 // Something comes each 20 milliseconds, less often than never and more often than the silence that ends a call.
 const TIMES = { answerSeconds: 0.4, transferSeconds: 0.8 }, LONG = { answerSeconds: 15, transferSeconds: 15 }, PIECE = "x".repeat(1 << 16), HEAD = "HTTP/1.1 STATUS Said\r\nTransfer-Encoding: chunked\r\n\r\n";
+const WAYS = [[503, "that drips", "\0", 20, /took more than 0\.[48] seconds/], [200, "without an end", PIECE, 0, /sends more than/]] as const;
 const CHANNELS: Record<string, (port: number, times: typeof TIMES) => Channel> = {
   Node: (port, times) => new NodeChannel(`127.0.0.1:${port}`, undefined, "ann", times),
   "a browser": (port, times) => {
@@ -67,32 +68,31 @@ const CALLS: Record<string, (channel: Channel) => Promise<unknown>> = {
 
 for (const [where, dial] of Object.entries(CHANNELS))
   for (const [what, call] of Object.entries(CALLS))
-    for (const status of [200, 503])
-      for (const [way, piece, every, why] of [["that drips", "\0", 20, /took more than 0\.[48] seconds/], ["without an end", PIECE, 0, /sends more than/]] as const)
-        test(`${where}: an answer ${status} ${way} ends a ${what}`, { timeout: 20_000 }, async () => {
-          const server = createServer((socket) => {
-            let timer: NodeJS.Timeout | undefined;
-            const go = (): void => {
-              if (every) collect();
-              socket.write(`${piece.length.toString(16)}\r\n${piece}\r\n`);
-              timer = setTimeout(go, every);
-            };
-            socket.on("error", () => {}).on("close", () => clearTimeout(timer));
-            socket.once("data", () => {
-              socket.write(HEAD.replace("STATUS", String(status)));
-              go();
-            });
-          }).listen(0, "127.0.0.1");
-          await once(server, "listening");
-          // On a machine that does much else, what has no end is long in coming.
-          const channel = dial((server.address() as AddressInfo).port, every ? TIMES : LONG);
-          try {
-            await assert.rejects(call(channel), (error) => error instanceof TransportError && why.test(error.message));
-          } finally {
-            channel.close();
-            server.close();
-          }
-        });
+    for (const [status, way, piece, every, why] of WAYS)
+      test(`${where}: an answer ${status} ${way} ends a ${what}`, { timeout: 20_000 }, async () => {
+        const server = createServer((socket) => {
+          let timer: NodeJS.Timeout | undefined;
+          const go = (): void => {
+            if (every) collect();
+            socket.write(`${piece.length.toString(16)}\r\n${piece}\r\n`);
+            timer = setTimeout(go, every);
+          };
+          socket.on("error", () => {}).on("close", () => clearTimeout(timer));
+          socket.once("data", () => {
+            socket.write(HEAD.replace("STATUS", String(status)));
+            go();
+          });
+        }).listen(0, "127.0.0.1");
+        await once(server, "listening");
+        // On a machine that does much else, what has no end is long in coming.
+        const channel = dial((server.address() as AddressInfo).port, every ? TIMES : LONG);
+        try {
+          await assert.rejects(call(channel), (error) => error instanceof TransportError && why.test(error.message));
+        } finally {
+          channel.close();
+          server.close();
+        }
+      });
 
 test("an answer to an upload that was not read does not hold the next call up", { timeout: 20_000 }, async () => {
   const sockets: Socket[] = [];

@@ -3,19 +3,14 @@
 import asyncio
 import hashlib
 import json
-import socket
-import threading
 import time
-from contextlib import suppress
 
 import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.cli import main
 from fedlm.fedlm_client.client import Client
 from fedlm.fedlm_client.errors import ClientError, PlanError, TransportError, UnknownArtifactError
 from fedlm.fedlm_client.limits import Limits
-from fedlm.fedlm_client.link.artifacts import ArtifactAssembly
 from fedlm.fedlm_client.link.http_channel import HttpChannel
 from fedlm.fedlm_client.own_participation import OwnParticipation
 from fedlm.fedlm_client.plans import plan_trainer
@@ -24,10 +19,21 @@ from fedlm.fedlm_client.plans.manifest import Batches
 from fedlm.fedlm_client.plans.plan_trainer import Plan, PlanTrainer
 from fedlm.fedlm_client.text.example_store import ExampleStore
 from fedlm.fedlm_client.text.tokenizer import WordPiece
-from fedlm.fl_core.deployment.security.plan_keys import create_plan_key
+from tests.support.serving import one_answer
+from tests.support.uploads import pieces_of
 
 BATCHES = Batches(5, 4, 1, 5, None, "shuffle_then_cap", False, 0, 1, 2, 3)
-RULES = {"lowercase": True, "strip_accents": None, "clean_text": True, "handle_chinese_chars": True}
+
+
+def tokenizer_of(**changes):
+    rules = {"lowercase": True, "strip_accents": None, "clean_text": True, "handle_chinese_chars": True}
+    model = {"type": "WordPiece", "vocab": {"[UNK]": 3}, "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
+    model |= {"max_input_chars_per_word": 100}
+    parts = {"normalizer": {"type": "BertNormalizer", **rules}, "pre_tokenizer": {"type": "BertPreTokenizer"}}
+    return json.dumps(parts | {"model": model | changes}).encode()
+
+
+TOKENIZER = tokenizer_of()
 
 
 @pytest.mark.parametrize("line", [b"my secret", b"[" * 100_000, b"1" * 5000])
@@ -49,12 +55,9 @@ def test_a_line_that_is_no_text_is_not_shown(tmp_path, line):
     ],
 )
 def test_numbers_of_a_tokenizer_are_checked(change):
-    model = {"type": "WordPiece", "vocab": {"[UNK]": 3}, "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
-    model |= {"max_input_chars_per_word": 100}
-    parts = {"normalizer": {"type": "BertNormalizer", **RULES}, "pre_tokenizer": {"type": "BertPreTokenizer"}}
-    assert WordPiece(json.dumps(parts | {"model": model}).encode()).encode("a") == [3]
+    assert WordPiece(TOKENIZER).encode("a") == [3]
     with pytest.raises(PlanError, match="cannot be read"):
-        WordPiece(json.dumps(parts | {"model": model | change}).encode())
+        WordPiece(tokenizer_of(**change))
 
 
 def test_more_rows_than_fit_are_not_made():
@@ -69,65 +72,54 @@ def test_a_name_that_http_cannot_carry_is_refused(name):
         HttpChannel("127.0.0.1:1", name)
 
 
-async def called(server, call):
-    """Make a call to what listens on a socket."""
-    channel = HttpChannel(f"127.0.0.1:{server.getsockname()[1]}", "ann")
-    try:
-        async with asyncio.timeout(30):
-            return await call(channel)
-    finally:
-        await channel.close()
+def called(act, call):
+    """Make a call to what does as it likes on a socket."""
+
+    async def go(address):
+        channel = HttpChannel(address, "ann")
+        try:
+            async with asyncio.timeout(30):
+                return await call(channel)
+        finally:
+            await channel.close()
+
+    with one_answer(act) as address:
+        asyncio.run(go(address))
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("begins", "goes_on"),
     [
         (b"", b"HTTP/1.1 102 Processing\r\n\r\n"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
     ],
 )
-def test_an_answer_that_never_ends_is_not_waited_for(monkeypatch, answer):
-    monkeypatch.setattr("fedlm.fedlm_client.link.http_channel._ANSWER_SECONDS", 0.5)
-    begins, goes_on = answer
-    with socket.create_server(("127.0.0.1", 0)) as server:
+def test_an_answer_that_never_ends_is_not_waited_for(monkeypatch, begins, goes_on):
+    monkeypatch.setattr("fedlm.fedlm_client.link.http_channel._ANSWER_SECONDS", 0.3)
 
-        def trickle():
-            connection, _ = server.accept()
-            with connection, suppress(OSError):
-                connection.sendall(begins)
-                for _ in range(300):
-                    connection.sendall(goes_on)
-                    time.sleep(0.02)
+    def trickle(connection):
+        connection.sendall(begins)
+        while True:
+            connection.sendall(goes_on)
+            time.sleep(0.02)
 
-        thread = threading.Thread(target=trickle)
-        thread.start()
-        with pytest.raises(TransportError, match="took too long to answer"):
-            asyncio.run(called(server, lambda channel: channel.check_in(messages.CheckInRequest())))
-        thread.join()
+    with pytest.raises(TransportError, match="took too long to answer"):
+        called(trickle, lambda channel: channel.check_in(messages.CheckInRequest()))
 
 
 def test_an_upload_that_is_read_ever_so_slowly_is_given_up(monkeypatch):
-    monkeypatch.setattr("fedlm.fedlm_client.link.http_channel._TRANSFER_SECONDS", 0.5)
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    monkeypatch.setattr("fedlm.fedlm_client.link.http_channel._TRANSFER_SECONDS", 0.3)
 
-        def read_slowly():
-            connection, _ = server.accept()
-            with connection, suppress(OSError):
-                connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-                while connection.recv(1 << 18):
-                    time.sleep(0.01)
+    def read_slowly(connection):
+        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        while connection.recv(1 << 18):
+            time.sleep(0.01)
 
-        thread = threading.Thread(target=read_slowly)
-        thread.start()
-
-        async def pieces():
-            for _ in range(64):
-                yield bytes(1 << 20)
-
-        header = messages.UploadHeader(size=1 << 26)
-        with pytest.raises(TransportError, match="took too long to read"):
-            asyncio.run(called(server, lambda channel: channel.upload(header, pieces())))
-        thread.join()
+    with pytest.raises(TransportError, match="took too long to read"):
+        called(
+            read_slowly,
+            lambda channel: channel.upload(messages.UploadHeader(size=1 << 26), pieces_of(bytes(1 << 26), 1 << 20)),
+        )
 
 
 @pytest.mark.parametrize(
@@ -139,13 +131,6 @@ def test_a_record_that_was_changed_is_refused(tmp_path, content):
     asked = messages.RoundConfiguration(population="people", participation={"rounds": 8, "min_separation": 1})
     with pytest.raises(ClientError, match="not a record"):
         OwnParticipation(tmp_path / "record").may(asked, "1")
-
-
-def test_missing_text_is_said_before_a_server_is_asked(tmp_path, capsys):
-    words = ["--server", "127.0.0.1:1", "--insecure", "--name", "ann"]
-    words += ["--data", str(tmp_path / "none.jsonl"), "--plan-key", str(create_plan_key(tmp_path / "made"))]
-    assert main(["run", *words]) == 2
-    assert "none.jsonl: cannot be read" in capsys.readouterr().err
 
 
 class Asking:
@@ -188,18 +173,6 @@ class Ending:
 
     def close(self):
         pass
-
-
-TOKENIZER = json.dumps(
-    {
-        "normalizer": {"type": "BertNormalizer", **RULES},
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "model": {
-            **{"type": "WordPiece", "vocab": {"[UNK]": 3}, "unk_token": "[UNK]", "continuing_subword_prefix": "##"},
-            "max_input_chars_per_word": 100,
-        },
-    }
-).encode()
 
 
 def manifest_of(**changes):
@@ -270,43 +243,37 @@ def fetching(contents, asked):
     return fetch
 
 
-def test_a_tokenizer_of_an_earlier_plan_is_not_taken_for_that_of_the_next():
+async def test_a_tokenizer_of_an_earlier_plan_is_not_taken_for_that_of_the_next():
     trainer, fetch = PlanTrainer(None, []), fetching({b"t": TOKENIZER}, [])
     described = messages.Artifact(digest=b"t", size=len(TOKENIZER))
-    found = asyncio.run(trainer._fetch_tokenizer(described, manifest_of(), fetch))
+    found = await trainer._fetch_tokenizer(described, manifest_of(), fetch)
     assert found.encode("a") == [3]
     another = manifest_of(tokenizer=hashlib.sha256(b"another").hexdigest())
     with pytest.raises(PlanError, match="is not the one that the plan names"):
-        asyncio.run(trainer._fetch_tokenizer(described, another, fetch))
+        await trainer._fetch_tokenizer(described, another, fetch)
 
 
-def test_a_tokenizer_or_a_model_of_another_size_is_not_even_downloaded(monkeypatch):
+async def test_a_tokenizer_or_a_model_of_another_size_is_not_even_downloaded():
     trainer, asked = PlanTrainer(None, []), []
     for size in (len(TOKENIZER) - 1, len(TOKENIZER) + 1, 1 << 30):
         described = messages.Artifact(size=size, encoding="float32", chunk_bytes=1 << 20)
         with pytest.raises(PlanError, match="is not the one that the plan names"):
-            asyncio.run(trainer._fetch_tokenizer(described, manifest_of(), fetching({}, asked)))
+            await trainer._fetch_tokenizer(described, manifest_of(), fetching({}, asked))
         trainer._plan = Plan(b"", manifest_of(), b"", b"")
         trainer._tokenizer = manifest_of().tokenizer, WordPiece(TOKENIZER)
         of_round = messages.RoundConfiguration(parameters=described, plan=messages.Plan())
         with pytest.raises(PlanError, match=f"the download has {size} bytes of 'float32', but the plan has 1 values"):
-            asyncio.run(trainer.fetch(of_round, fetching({}, asked)))
+            await trainer.fetch(of_round, fetching({}, asked))
         trainer._tokenizer = None
     assert asked == []
 
 
-def test_a_plan_whose_model_has_another_size_is_refused_before_its_download(monkeypatch):
+async def test_a_plan_whose_model_has_another_size_is_refused_before_its_download(monkeypatch):
     manifest, asked = manifest_of(model_bytes=3, model=""), []
     monkeypatch.setattr(plan_trainer, "check_signature", lambda *given: None)
     monkeypatch.setattr(plan_trainer, "check_limits", lambda *given: None)
     monkeypatch.setattr(plan_trainer, "read_manifest", lambda content: manifest)
     offered = messages.Plan(manifest=messages.Artifact(digest=b"m"), model=messages.Artifact(digest=b"x", size=4))
     with pytest.raises(PlanError, match="the plan's model is not the one that its manifest names"):
-        asyncio.run(PlanTrainer(None, [])._fetch_plan(offered, fetching({b"m": b"{}"}, asked)))
+        await PlanTrainer(None, [])._fetch_plan(offered, fetching({b"m": b"{}"}, asked))
     assert asked == [offered.manifest]
-
-
-def test_a_download_that_is_too_large_is_refused_for_good():
-    described = messages.Artifact(size=1001, chunk_bytes=1000)
-    with pytest.raises(ClientError, match=r"1,001 bytes, but this client takes 1,000 at most.*--plan-bytes"):
-        ArtifactAssembly(described, 1000, "plan_bytes")

@@ -179,18 +179,9 @@ def test_with_layers_of_its_own_too_an_attempt_that_is_made_again_gets_the_same_
     assert first != second
 
 
-class Late(Hostile):
-    """Wants no update: it reads what training came to, which precedes it."""
-
-    async def upload(self, peer, upload):
-        header = await upload.header()
-        self.outcomes.append(Outcome.Name(header.outcome))
-        return messages.UploadReply(status="LATE")
-
-
 def test_what_no_server_wanted_is_not_counted(tmp_path):
     record = tmp_path / "record.json"
-    meet(Late(asked(0)), tmp_path)
+    meet(Hostile(asked(0), status="LATE", want_bytes=False), tmp_path)
     assert json.loads(record.read_text())["populations"]["people"]["taken"] == {}
     meet(Hostile(asked(1)), tmp_path)
     assert [*json.loads(record.read_text())["populations"]["people"]["taken"]] == ["1"]
@@ -200,7 +191,9 @@ def test_what_no_server_wanted_is_not_counted(tmp_path):
 def test_a_server_that_wants_no_update_is_not_told_for_ever_what_training_came_to(tmp_path):
     """A loss of a model that a server makes up says what the text is."""
     shown = plan(max_participations=2)
-    curious = Late(*(asked(0, shown, seed=seed) for seed in (1, 2, 2, 3, 4, 5)))
+    asks = (asked(0, shown, seed=seed) for seed in (1, 2, 2, 3, 4, 5))
+    # It wants no update: it reads what training came to, which precedes it.
+    curious = Hostile(*asks, status="LATE", want_bytes=False)
     heard = meet(curious, tmp_path)
     assert curious.outcomes == ["TRAINED"] * 5 + ["NOT_ALLOWED"]
     assert any("whose updates no server took" in words for words in heard)
@@ -237,7 +230,8 @@ def test_the_owner_agrees_once(tmp_path):
     assert OwnParticipation(record).may(asked(51, False), text) == ""
 
 
-def test_a_plan_may_be_required(tmp_path):
+def test_a_plan_may_be_required_and_without_privacy_there_is_none():
+    assert participation_plan(small.deployment()) is None
     assert OwnParticipation().may(asked(0, False), (0, 0)) == ""
     with pytest.raises(ClientError, match="leave out --require-plan"):
         OwnParticipation(require_plan=True).may(asked(0, False), (0, 0))
@@ -294,21 +288,17 @@ def test_whatever_a_server_asks_no_device_takes_part_more_often_than_the_first_p
 
 
 @pytest.mark.long
-def test_a_device_is_shown_the_plan_of_a_deployment_and_counts_as_its_server_does(tmp_path):
+async def test_a_device_is_shown_the_plan_of_a_deployment_and_counts_as_its_server_does(tmp_path):
     settings = small.deployment(
         **small.PRIVACY | {"cohort_size": 1, "minimum_reports": 1, "over_selection": 1.0, "min_separation": 1},
         max_participations=5,
         population="people of the test",
     )
-
-    async def go():
-        server = small.Server(small.task(settings), tmp_path / "run")
-        async with asyncio.timeout(60), server:
-            record = OwnParticipation(tmp_path / "record.json", require_plan=True)
-            client = small.make_client(server.port, tmp_path, 3, participation=record)
-            assert await client.run_async()
-
-    asyncio.run(go())
+    server = small.Server(small.task(settings), tmp_path / "run")
+    async with asyncio.timeout(60), server:
+        record = OwnParticipation(tmp_path / "record.json", require_plan=True)
+        client = small.make_client(server.port, tmp_path, 3, participation=record)
+        assert await client.run_async()
     kept = json.loads((tmp_path / "record.json").read_text())["populations"]["people of the test"]
     assert kept["plan"] == [3, 5, 1]
     assert [*kept["taken"]] == ["0", "1", "2"]
@@ -317,7 +307,3 @@ def test_a_device_is_shown_the_plan_of_a_deployment_and_counts_as_its_server_doe
         "planned": {"max_participations": 3, "min_separation": 1},
         "realised": {"clients": 1, "max_participations": 3, "min_separation": 1},
     }
-
-
-def test_without_privacy_nothing_is_promised():
-    assert participation_plan(small.deployment()) is None

@@ -49,7 +49,8 @@ def test_a_plan_trains_as_local_sgd(settings):
     assert np.linalg.norm(ours - theirs) < 1e-5 * np.linalg.norm(theirs)
 
 
-@pytest.mark.parametrize("bits", [8, pytest.param(16, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("bits", [8, 16])
 def test_codes_are_drawn_with_the_same_words(bits):
     ours, theirs = trained({"upload_bits": bits})
     ours, theirs = (np.frombuffer(one[8:-4], np.uint8).astype(int) for one in (ours, theirs))

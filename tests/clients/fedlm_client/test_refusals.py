@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedlm.fedlm_client.errors import ClientError, PlanError
 from fedlm.fedlm_client.limits import PlanLimits
@@ -55,12 +54,6 @@ def test_a_plan_must_be_signed_by_a_key_that_its_owner_was_given(made, tmp_path)
         read_public_keys(tmp_path / "keys" / PLAN_KEY_FILE)
 
 
-def test_a_signature_of_something_else_is_none_of_a_plan(made):
-    key = Ed25519PrivateKey.generate()
-    with pytest.raises(PlanError, match="not by a key"):
-        check_signature(made[0].manifest, key.sign(made[0].manifest), [key.public_key()])
-
-
 def test_another_model_than_the_manifest_names_is_refused(made):
     plan, manifest = made
     check_model(manifest, plan.model)
@@ -72,28 +65,11 @@ def test_another_model_than_the_manifest_names_is_refused(made):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda found: found.update(version=2), "of version 2"),
-        (lambda found: found["shuffle"].update(version=2), "shuffles by"),
-        (lambda found: found["batches"].update(batch_size=5), "train takes tokens 0"),
-        (lambda found: found["state"][0].update(shape=[1]), "train takes state 0"),
-        (lambda found: found["state"][0].update(begins=1), "begins as a tensor"),
-        (lambda found: found["signatures"]["train"]["outputs"].pop(), "train gives the wrong tensors"),
-        (
-            lambda found: found["signatures"]["train"]["inputs"][0].update(role="files"),
-            "which this client does not have",
-        ),
-        (lambda found: found["signatures"]["finish"]["outputs"][1].update(shape=[9]), "not as long as"),
-        (lambda found: found["upload"].update(header="00" * 8), "header of an upload"),
-        (lambda found: found["signatures"]["train"]["inputs"][0].update(shape=[-1]), "where a count"),
-        (lambda found: found["signatures"]["train"]["inputs"][0].update(dtype="object"), "'object'"),
+        *hostile_models.MANIFESTS,
         (lambda found: found["signatures"]["train"]["inputs"][0].update(name="tokens"), "two of one name"),
-        (lambda found: found.pop("limits"), "cannot be read"),
         (lambda found: found["limits"].update(call_seconds=10**400), "cannot be read"),
         (lambda found: found["limits"].update(call_seconds=float("nan")), "is not a number in JSON"),
         (lambda found: found["limits"].update(call_seconds="1"), "where a number"),
-        (lambda found: found["batches"].update(pad=1 << 31), "where a count"),
-        (lambda found: found["batches"].update(batch_size=1 << 40), "batches of at most"),
-        (lambda found: found["state"][0].update(shape=[1] * 65), "65 dimensions"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(made, change, why):
@@ -125,9 +101,12 @@ def test_a_plan_that_asks_for_more_than_the_owner_allows_is_refused(made, name):
     ("settings", "why"),
     [
         ({"upload_bits": 2}, "uploads by uniform2 cannot be part of a plan"),
-        ({"upload_bits": 4}, "uploads by uniform4 cannot"),
         ({"upload_rotation": True}, "uploads by uniform8 with upload_rotation cannot"),
         ({"compression": "powersgd1", "model": "cifg_tiny"}, "powersgd.* choose another compression"),
+        (
+            {"model": "cifg_tiny", "personal_layers": ("output_bias",)},
+            "PersonalLayers keeps something on the device from round to round, which clients of plans cannot",
+        ),
         ({"precision": "bfloat16"}, "a local step of .* cannot be part of a plan: .* bf16"),
     ],
     ids=str,
@@ -141,13 +120,18 @@ def test_a_server_makes_no_plan_of_what_litert_cannot_do(settings, why):
     ("change", "why"),
     [
         (b"TFL3" * 1000, "does not run"),
-        (hostile_models.without_a_signature, "lacks the signature train"),
         (hostile_models.without_a_tensor, "train gives other tensors than its manifest says"),
-        (hostile_models.of_another_shape, "train takes other tensors than its manifest says"),
         (hostile_models.calling, "the operation CUSTOM, which this client does not run"),
-        (hostile_models.keeping, "the operation VAR_HANDLE"),
-        (hostile_models.without_end, "the operation WHILE"),
         (hostile_models.reading_files, "asks for other files"),
+        *(
+            pytest.param(*one, marks=pytest.mark.long)
+            for one in (
+                (hostile_models.without_a_signature, "lacks the signature train"),
+                (hostile_models.of_another_shape, "train takes other tensors than its manifest says"),
+                (hostile_models.keeping, "the operation VAR_HANDLE"),
+                (hostile_models.without_end, "the operation WHILE"),
+            )
+        ),
     ],
     ids=lambda one: getattr(one, "__name__", None),
 )

@@ -19,7 +19,7 @@ from fedlm.fl_core.deployment.addresses import check_address
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.errors import ConfigurationError
 from tests.clients.rules import RULES, named
-from tests.support.serving import Handlers, serving
+from tests.support.serving import Handlers, one_answer, serving
 
 
 @pytest.fixture(scope="module")
@@ -57,78 +57,47 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_client_over_http_knows_a_server_that_is_not_its_own(keys, case):
+async def test_a_client_knows_a_server_that_is_not_its_own(keys, case):
     theirs, ours, host, words = WRONG[case]
     server_keys = None if theirs is None else keys[theirs]
     credentials = None if ours is None else keys[ours] / "clients" / "ann"
+    async with listening(server_keys, host) as server:
+        with pytest.raises(WrongServerError, match=words):
+            await check_in(server, credentials)
 
-    async def go():
-        async with listening(server_keys, host) as server:
-            with pytest.raises(WrongServerError, match=words):
-                await check_in(server, credentials)
 
-    asyncio.run(asyncio.wait_for(go(), 30))
+def said_by(answer):
+    """What listens on a socket, and answers a call with some bytes."""
+    return one_answer(lambda connection: connection.recv(1 << 14) and connection.sendall(answer))
 
 
 @pytest.mark.parametrize("size", ["0", "x", "9" * 5000])
 def test_chunks_of_a_size_that_is_none_are_refused(size):
-    head = f"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n{CHUNK_BYTES}: {size}\r\n\r\n?".encode()
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    async def go(address):
+        channel = HttpChannel(address, "ann")
+        with pytest.raises(TransportError, match="chunks have no size"):
+            async for _ in channel.download(DownloadRequest(digest=b"?")):
+                pass
+        await channel.close()
 
-        def answer():
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(1 << 14)
-                connection.sendall(head)
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-
-        async def go():
-            channel = HttpChannel(f"127.0.0.1:{server.getsockname()[1]}", "ann")
-            with pytest.raises(TransportError, match="chunks have no size"):
-                async for _ in channel.download(DownloadRequest(digest=b"?")):
-                    pass
-            await channel.close()
-
-        asyncio.run(asyncio.wait_for(go(), 30))
-        thread.join()
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n{CHUNK_BYTES}: {size}\r\n\r\n?"
+    with said_by(head.encode()) as address:
+        asyncio.run(asyncio.wait_for(go(address), 30))
 
 
 def test_a_client_in_plain_text_knows_an_alert_of_tls():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def alert():
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(1 << 14)
-                connection.sendall(b"\x15\x03\x01\x00\x02\x02\x46")
-
-        thread = threading.Thread(target=alert)
-        thread.start()
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-
-        async def go():
-            with pytest.raises(WrongServerError, match="speaks TLS"):
-                await check_in(address)
-
-        asyncio.run(asyncio.wait_for(go(), 30))
-        thread.join()
-
-
-def test_a_server_that_is_not_there_is_worth_another_try():
-    async def go():
-        with pytest.raises(TransportError):
-            await check_in("127.0.0.1:1")
-
-    asyncio.run(asyncio.wait_for(go(), 60))
+    with (
+        said_by(b"\x15\x03\x01\x00\x02\x02\x46") as address,
+        pytest.raises(WrongServerError, match="speaks TLS"),
+    ):
+        asyncio.run(asyncio.wait_for(check_in(address), 30))
 
 
 class Proxy:
-    """Carries bytes to where it is asked to, or refuses; `heads` has what it was asked, and `heard` what it carried."""
+    """Carries bytes to where it is asked to; `heads` has what it was asked, and `heard` what it carried."""
 
-    def __init__(self, answer=b"HTTP/1.1 200 Connection established\r\n\r\n"):
-        self.heads, self.heard, self._answer = [], b"", answer
+    def __init__(self):
+        self.heads, self.heard = [], b""
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -142,9 +111,7 @@ class Proxy:
         with client, contextlib.suppress(OSError):
             head = client.recv(1 << 14)
             self.heads.append(head)
-            client.sendall(self._answer)
-            if b" 200 " not in self._answer:
-                return
+            client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             host, port = head.split()[1].decode().split(":")
             with socket.create_connection((host, int(port))) as server:
                 threading.Thread(target=self._copy, args=(server, client), daemon=True).start()
@@ -167,27 +134,20 @@ def proxy():
     made.close()
 
 
-def test_a_proxy_that_is_named_carries_what_is_encrypted(keys, proxy):
-    async def go():
-        async with listening(keys[0]) as server:
-            ann = keys[0] / "clients" / "ann"
-            assert (await check_in(server, ann, proxy.address)).come_back.reason == "ann"
-            assert [head.split(b"\r\n")[0] for head in proxy.heads] == [f"CONNECT {server} HTTP/1.1".encode()]
-            assert b"check-in" not in proxy.heard
-
-    asyncio.run(asyncio.wait_for(go(), 30))
+async def test_a_proxy_that_is_named_carries_what_is_encrypted(keys, proxy):
+    async with listening(keys[0]) as server:
+        ann = keys[0] / "clients" / "ann"
+        assert (await check_in(server, ann, proxy.address)).come_back.reason == "ann"
+        assert [head.split(b"\r\n")[0] for head in proxy.heads] == [f"CONNECT {server} HTTP/1.1".encode()]
+        assert b"check-in" not in proxy.heard
 
 
 def test_a_proxy_that_refuses_is_named(keys):
-    refusing = Proxy(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
-
-    async def go():
-        ann = keys[0] / "clients" / "ann"
-        with pytest.raises(TransportError, match="407"):
-            await check_in("127.0.0.1:1", ann, refusing.address)
-
-    asyncio.run(asyncio.wait_for(go(), 30))
-    refusing.close()
+    with (
+        said_by(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n") as refusing,
+        pytest.raises(TransportError, match="407"),
+    ):
+        asyncio.run(asyncio.wait_for(check_in("127.0.0.1:1", keys[0] / "clients" / "ann", refusing), 30))
 
 
 def test_plain_text_goes_through_no_proxy_and_to_no_other_machine():
@@ -198,36 +158,16 @@ def test_plain_text_goes_through_no_proxy_and_to_no_other_machine():
             HttpChannel(server, name)
 
 
-def test_no_variable_of_the_environment_names_a_proxy(monkeypatch, proxy):
+async def test_no_variable_of_the_environment_names_a_proxy(monkeypatch, proxy):
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         for one in (name, name.upper()):
             monkeypatch.setenv(one, f"http://{proxy.address}")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-
-    async def go():
-        async with listening() as server:
-            assert (await check_in(server)).come_back.reason == "ann"
-
-    asyncio.run(asyncio.wait_for(go(), 30))
-    assert proxy.heads == []
-
-
-def test_the_status_of_a_server_is_asked_through_no_proxy_either(monkeypatch, proxy):
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, f"http://{proxy.address}")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer():
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(1 << 14)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        assert _fetch(StatusCommand(server=f"127.0.0.1:{server.getsockname()[1]}"))() == {}
-        thread.join()
+    async with listening() as server:
+        assert (await check_in(server)).come_back.reason == "ann"
+    with said_by(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}") as address:
+        assert _fetch(StatusCommand(server=address))() == {}
     assert proxy.heads == []
 
 

@@ -10,6 +10,7 @@ from fedlm.clients.fleet.virtual_device import Tally, VirtualDevice, VirtualLink
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import TransportError
 from fedlm.fedlm_client.link.calls import Chunk, DownloadRequest
+from tests.support.uploads import pieces_of
 
 SIZE, CHUNK = 1000, 100
 PERFECT = Population(dropout=0.0, availability=1.0, diurnal=0.0, link_bytes=float("inf"), speeds=(1e9,) * 3)
@@ -40,9 +41,8 @@ class Perfect:
 HEADER = messages.UploadHeader(size=SIZE, num_examples=10)
 
 
-async def pieces():
-    for _ in range(SIZE // CHUNK):
-        yield bytes(CHUNK)
+def upload(link):
+    return link.upload(HEADER, pieces_of(bytes(SIZE), CHUNK))
 
 
 def make(population=PERFECT):
@@ -69,70 +69,46 @@ async def check_in(link, device, dropout=None):
     device.dropout = dropout
 
 
-def test_a_perfect_device():
-    async def run():
-        _, device, link, _ = make()
-        await check_in(link, device)
-        assert await fetch(link) == list(range(10))
-        assert (await link.upload(HEADER, pieces())).status == messages.UploadReply.ACCEPTED
-        return device.tally
-
-    tally = asyncio.run(run())
+async def test_a_perfect_device():
+    _, device, link, _ = make()
+    await check_in(link, device)
+    assert await fetch(link) == list(range(10))
+    assert (await upload(link)).status == messages.UploadReply.ACCEPTED
+    tally = device.tally
     assert (tally.check_ins, tally.selected, tally.dropped) == (1, 1, 0)
     assert (tally.bytes_down, tally.bytes_up, tally.answers) == (SIZE, SIZE, {"accepted": 1})
 
 
-def test_a_device_that_goes_away_during_the_download():
-    async def run():
-        now, device, link, _ = make()
-        await check_in(link, device, Dropout("download", 0.35, 60.0))
-        with pytest.raises(TransportError):
-            await fetch(link)
-        # The fourth chunk is what makes it more than the share.
-        assert device.tally.bytes_down == 4 * CHUNK
-        assert not device.available()
-        now[0] = 59.0
-        for call in (link.check_in(messages.CheckInRequest()), fetch(link, 3), link.upload(HEADER, pieces())):
-            with pytest.raises(TransportError, match="away"):
-                await call
-        now[0] = 60.0
-        assert device.available()
-        # The same attempt again is the same participation, and it goes on.
-        await link.check_in(messages.CheckInRequest())
-        assert await fetch(link, 3) == list(range(3, 10))
-        assert (device.tally.selected, device.tally.dropped) == (1, 1)
-
-    asyncio.run(run())
-
-
-def test_a_device_that_goes_away_during_the_upload():
-    async def run():
-        _, device, link, inner = make()
-        await check_in(link, device, Dropout("upload", 0.55, 60.0))
-        assert len(await fetch(link)) == 10
-        with pytest.raises(TransportError):
-            await link.upload(HEADER, pieces())
-        assert inner.received == 500
-        assert device.tally.dropped == 1
-        assert not device.tally.answers
-
-    asyncio.run(run())
-
-
-def test_bytes_and_training_take_their_time():
-    population = Population(dropout=0.0, link_bytes=5000.0, link_spread=0.0, speeds=(50.0,) * 3)
-
-    async def run():
-        _, device, link, inner = make(population)
-        await check_in(link, device)
-        begun = asyncio.get_running_loop().time()
+async def test_a_device_that_goes_away_during_the_download():
+    now, device, link, _ = make()
+    await check_in(link, device, Dropout("download", 0.35, 60.0))
+    with pytest.raises(TransportError):
         await fetch(link)
-        fetched = asyncio.get_running_loop().time()
-        await link.upload(HEADER, pieces())
-        return fetched - begun, inner.called - fetched, asyncio.get_running_loop().time() - inner.called
+    # The fourth chunk is what makes it more than the share.
+    assert device.tally.bytes_down == 4 * CHUNK
+    assert not device.available()
+    now[0] = 59.0
+    for call in (
+        link.check_in(messages.CheckInRequest()),
+        fetch(link, 3),
+        upload(link),
+    ):
+        with pytest.raises(TransportError, match="away"):
+            await call
+    now[0] = 60.0
+    assert device.available()
+    # The same attempt again is the same participation, and it goes on.
+    await link.check_in(messages.CheckInRequest())
+    assert await fetch(link, 3) == list(range(3, 10))
+    assert (device.tally.selected, device.tally.dropped) == (1, 1)
 
-    down, training, up = asyncio.run(run())
-    # The server is not called before the device has trained.
-    assert 0.2 <= down < 2.0
-    assert 0.2 <= training < 2.0
-    assert 0.2 <= up < 2.0
+
+async def test_a_device_that_goes_away_during_the_upload():
+    _, device, link, inner = make()
+    await check_in(link, device, Dropout("upload", 0.55, 60.0))
+    assert len(await fetch(link)) == 10
+    with pytest.raises(TransportError):
+        await upload(link)
+    assert inner.received == 500
+    assert device.tally.dropped == 1
+    assert not device.tally.answers

@@ -14,12 +14,19 @@ from fedlm.fl_core.errors import ConfigurationError
 
 
 class Kept(logging.Handler):
+    """Keeps messages, with how many were held back, and the fields of warnings and the last counts of clients."""
+
     def __init__(self):
         super().__init__()
-        self.kept = []
+        self.kept, self.fields, self.counts = [], [], {}
 
     def emit(self, record):
-        self.kept.append((record.getMessage(), getattr(record, "fields", {}).get("held_back")))
+        fields = getattr(record, "fields", {})
+        self.kept.append((record.getMessage(), fields.get("held_back")))
+        if record.getMessage() == "warnings_of_clients":
+            self.counts = fields["counts"]
+        else:
+            self.fields.append(fields)
 
 
 def record_of(name, level=logging.WARNING, logger="fedlm.serving"):
@@ -119,18 +126,6 @@ def refusals_of(kept):
     return found
 
 
-class KeptFields(logging.Handler):
-    def __init__(self):
-        super().__init__()
-        self.fields, self.counts = [], {}
-
-    def emit(self, record):
-        if record.getMessage() == "warnings_of_clients":
-            self.counts = record.fields["counts"]
-        else:
-            self.fields.append(record.fields)
-
-
 def refused(client):
     record = record_of("call_refused")
     record.fields = {"client": client, "why": "the message is malformed"}
@@ -138,7 +133,7 @@ def refused(client):
 
 
 def test_many_refusals_of_some_clients_hide_none_of_another():
-    now, kept = [0.0], KeptFields()
+    now, kept = [0.0], Kept()
     held = HoldingBack(kept, lambda: now[0])
     for call in range(120):
         now[0] = call / 10
@@ -154,7 +149,7 @@ def test_many_refusals_of_some_clients_hide_none_of_another():
 
 def test_a_crowd_of_clients_leaves_nothing_in_memory_but_their_counts(monkeypatch):
     monkeypatch.setattr(event_log, "_CLIENTS_COUNTED", 100)
-    now, kept = [0.0], KeptFields()
+    now, kept = [0.0], Kept()
     held = HoldingBack(kept, lambda: now[0])
     for number in range(500):
         now[0] = number / 10

@@ -29,15 +29,6 @@ def test_content_arrives_as_it_was(size):
     assert assembly.content == CONTENT[:size]
 
 
-def test_the_digest_is_of_content_and_encoding_alone():
-    assert ServedArtifact([CONTENT[:700], CONTENT[700:]], "test", 1000).description == SERVED.description
-    others = [
-        ServedArtifact([CONTENT[:700], CONTENT[700:]], "other", 1000),
-        ServedArtifact([CONTENT[:-1]], "test", 1000),
-    ]
-    assert all(other.description.digest != SERVED.description.digest for other in others)
-
-
 def test_a_changed_or_misplaced_chunk_is_found_and_can_be_fetched_again():
     assembly = ArtifactAssembly(SERVED.description, 10_000)
     changed = chunk(0)

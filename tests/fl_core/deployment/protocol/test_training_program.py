@@ -18,9 +18,9 @@ from fedlm.fl_core.deployment.protocol.training_program import (
 )
 from fedlm.fl_core.deployment.roles import agreement
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.updates.compressors import Scheme, shapes_of
+from fedlm.fl_core.updates.compressors import shapes_of
 from fedlm.fl_core.updates.registry import COMPRESSIONS, ROTATED
-from fedlm.fl_core.updates.update_bytes import WireError, plan_digest
+from fedlm.fl_core.updates.update_bytes import WireError
 from fedlm.models.base import Batch
 from fedlm.models.registry import create_model
 from tests.deployment import small_deployment as small
@@ -142,25 +142,6 @@ def test_a_model_of_other_tensors_is_refused():
         change(program.upload.tensors)
         with pytest.raises(WireError, match="has other tensors than this software's"):
             read_compressor(program, MODEL, PLAIN_SGD)
-
-
-def test_all_of_a_plan_is_in_its_digest():
-    scheme = Scheme(2, 1, {"bits": 8, "rotation": 0})
-    shapes = [(3, 4), (), (5,)]
-    others = [
-        (scheme._replace(number=3), shapes),
-        (scheme._replace(version=2), shapes),
-        (scheme._replace(settings={"bits": 4, "rotation": 0}), shapes),
-        (scheme._replace(settings={"bits": 8}), shapes),
-        (scheme, [(4, 3), (), (5,)]),
-        (scheme, [(3, 4), (5,), ()]),
-        (scheme, [(12,), (), (5,)]),
-        (scheme, [(3, 4), (), (5,), ()]),
-    ]
-    digests = {plan_digest(*plan) for plan in [(scheme, shapes), *others]}
-    assert len(digests) == 1 + len(others)
-    reordered = scheme._replace(settings={"rotation": 0, "bits": 8})
-    assert plan_digest(reordered, shapes) == plan_digest(scheme, shapes)
 
 
 def test_the_order_of_tensors_is_that_of_their_sorted_names():

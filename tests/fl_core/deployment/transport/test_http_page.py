@@ -103,15 +103,12 @@ def test_a_page_whose_name_was_made_to_lead_here_is_not_heard_in_plain_text(page
         assert asked(page, own.replace(b"Host: 127.0.0.1", f"Host: {name}".encode(), 1))[0][0] == 200
 
 
-def test_a_page_is_for_those_with_a_certificate(page, tmp_path):
+async def test_a_page_is_for_those_with_a_certificate(page, tmp_path):
     authority = Authority.create(tmp_path / "keys")
     authority.make_server(("127.0.0.1",), 1)
-
-    async def run():
-        async with serving(Handlers(), tmp_path / "keys", page=page) as server:
-            return await answer(server.port, request("GET /", name=None))
-
-    assert asyncio.run(run()) is None
+    async with serving(Handlers(), tmp_path / "keys", page=page) as server:
+        found = await answer(server.port, request("GET /", name=None))
+    assert found is None
 
 
 def test_a_folder_that_is_no_page_is_refused(page, tmp_path):

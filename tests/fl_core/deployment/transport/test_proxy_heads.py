@@ -10,7 +10,6 @@ import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.link.credentials import client_tls
-from fedlm.fedlm_client.link.http_channel import HttpChannel
 from fedlm.fedlm_client.link.protocol import CHECK_IN, CLIENT_NAME
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import http_listener
@@ -78,15 +77,12 @@ def read(content):
     return asyncio.run(read_proxy_head(receive)), left[0]
 
 
-@pytest.mark.parametrize("content", HEADS)
-def test_a_head_is_read_and_nothing_beyond_it(content):
-    assert read(content + b"\x16\x03") == (HEADS[content], b"\x16\x03")
-
-
-@pytest.mark.parametrize("content", HOSTILE)
-def test_what_is_no_head_is_refused(content):
-    with pytest.raises(ProxyHeadError):
-        read(content)
+def test_a_head_is_read_and_nothing_beyond_it_and_what_is_none_is_refused():
+    for content, address in HEADS.items():
+        assert read(content + b"\x16\x03") == (address, b"\x16\x03")
+    for content in HOSTILE:
+        with pytest.raises(ProxyHeadError):
+            read(content)
 
 
 class Addresses(HttpServer):
@@ -101,12 +97,11 @@ class Addresses(HttpServer):
 
 def dialled(keys, balancers, begins):
     """The addresses of the calls of a client whose connection begins with some bytes."""
-    ann = Authority(keys).make_client("ann")
 
     def call(port):
         with socket.create_connection(("127.0.0.1", port), 20) as plain:
             plain.sendall(begins)
-            with client_tls(ann).wrap_socket(plain, server_hostname="127.0.0.1") as encrypted:
+            with client_tls(keys / "clients/ann").wrap_socket(plain, server_hostname="127.0.0.1") as encrypted:
                 body = messages.CheckInRequest(protocol=2).SerializeToString()
                 fields = f"Host: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
                 encrypted.sendall(f"POST {CHECK_IN} HTTP/1.1\r\n{fields}".encode() + body)
@@ -125,7 +120,9 @@ def dialled(keys, balancers, begins):
 
 @pytest.fixture
 def keys(tmp_path):
-    Authority.create(tmp_path / "keys").make_server(["127.0.0.1"])
+    authority = Authority.create(tmp_path / "keys")
+    authority.make_server(["127.0.0.1"])
+    authority.make_client("ann")
     return tmp_path / "keys"
 
 
@@ -136,13 +133,12 @@ def test_who_is_passed_on_by_a_balancer_counts_by_its_own_address(keys, balancer
     assert seen == ("192.0.2.7:5000",)
 
 
-@pytest.mark.parametrize("balancers", [(), ("10.0.0.5",)])
-def test_a_head_of_anybody_else_is_refused(keys, balancers):
-    with pytest.raises((ssl.SSLError, OSError)):
-        dialled(keys, balancers, b"PROXY TCP4 192.0.2.7 10.0.0.1 5000 8470\r\n")
-
-
-def test_a_balancer_that_says_nothing_of_whom_it_passes_on_is_refused(keys, caplog):
+def test_a_head_of_anybody_else_is_refused_and_so_is_a_balancer_without_one(keys, caplog):
+    for balancers in ((), ("10.0.0.5",)):
+        with pytest.raises((ssl.SSLError, OSError)):
+            dialled(keys, balancers, b"PROXY TCP4 192.0.2.7 10.0.0.1 5000 8470\r\n")
+    answer, _ = dialled(keys, ("10.0.0.5",), b"")
+    assert answer.startswith(b"HTTP/1.1 200"), "nothing changes for others"
     with pytest.raises((ssl.SSLError, OSError)):
         dialled(keys, ("127.0.0.1",), b"")
     assert [record.fields["address"] for record in caplog.records if record.message == "proxy_head_refused"] == [
@@ -150,28 +146,16 @@ def test_a_balancer_that_says_nothing_of_whom_it_passes_on_is_refused(keys, capl
     ]
 
 
-def test_a_balancer_that_says_nothing_at_all_is_shut(keys, caplog, monkeypatch):
+async def test_a_balancer_that_says_nothing_at_all_is_shut(keys, caplog, monkeypatch):
     monkeypatch.setattr(http_listener, "_HANDSHAKE_SECONDS", 0.3)
-
-    async def go():
-        async with serving(Handlers(), keys, balancers=("127.0.0.1",)) as server:
-            with socket.create_connection(("127.0.0.1", server.port), 20) as silent:
-                return await asyncio.to_thread(silent.recv, 1)
-
-    assert asyncio.run(go()) == b""
+    async with serving(Handlers(), keys, balancers=("127.0.0.1",)) as server:
+        with socket.create_connection(("127.0.0.1", server.port), 20) as silent:
+            assert await asyncio.to_thread(silent.recv, 1) == b""
     (refused,) = [record.fields for record in caplog.records if record.message == "proxy_head_refused"]
     assert "too slowly" in refused["why"]
 
 
-def test_limits_are_those_of_the_addresses_that_a_balancer_names(caplog):
-    async def go():
-        limits = ConnectionLimits(in_all=10, of_address=1)
-        async with serving(Handlers(), limits=limits, balancers=("127.0.0.1",)) as server:
-            found = [await call(server.port, address) for address in ("192.0.2.7", "192.0.2.8", "192.0.2.7")]
-            for _, writer in found:
-                writer.close()
-            return [begins for begins, _ in found]
-
+async def test_limits_are_those_of_the_addresses_that_a_balancer_names(caplog):
     async def call(port, address):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         body = messages.CheckInRequest(protocol=2).SerializeToString()
@@ -181,20 +165,15 @@ def test_limits_are_those_of_the_addresses_that_a_balancer_names(caplog):
             return await reader.read(12), writer
         return b"", writer
 
-    assert asyncio.run(go()) == [b"HTTP/1.1 200", b"HTTP/1.1 200", b""]
+    limits = ConnectionLimits(in_all=10, of_address=1)
+    async with serving(Handlers(), limits=limits, balancers=("127.0.0.1",)) as server:
+        found = [await call(server.port, address) for address in ("192.0.2.7", "192.0.2.8", "192.0.2.7")]
+        for _, writer in found:
+            writer.close()
+        came = [begins for begins, _ in found]
+    assert came == [b"HTTP/1.1 200", b"HTTP/1.1 200", b""]
     (shut,) = [record.fields for record in caplog.records if record.message == "connection_shut"]
     assert shut["address"] == "192.0.2.7"
-
-
-def test_without_balancers_nothing_changes():
-    async def go():
-        async with serving(Handlers(), balancers=("10.0.0.5",)) as server:
-            channel = HttpChannel(f"127.0.0.1:{server.port}", "ann")
-            reply = await channel.check_in(messages.CheckInRequest(protocol=2))
-            await channel.close()
-            return reply
-
-    assert asyncio.run(go()).come_back.reason == "ann"
 
 
 def test_a_balancer_that_is_no_address_is_a_mistake():

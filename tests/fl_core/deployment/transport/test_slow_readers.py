@@ -14,8 +14,8 @@ from fedlm.fl_core.deployment.transport import http_connections
 from tests.support.serving import Handlers, serving
 
 SIZE, STALLED_SECONDS = 12 << 20, 1.0
-AT_ONCE, BYTES_A_SECOND = 1 << 16, 4e6
-SLOWER, SLOWLY = 0.4e6, 1 << 21  # over TLS, of so many bytes, since a test should take no minute
+AT_ONCE, BYTES_A_SECOND = 1 << 16, 6e6
+SLOWER, SLOWLY = 0.4e6, 1 << 20  # over TLS, of so many bytes, since a test should take no minute
 
 
 class Model(Handlers):
@@ -100,7 +100,7 @@ def test_a_reader_that_stops_is_shut_out(keys):
     def act(port, artifact):
         with contextlib.closing(begun(port, ann, "/artifacts/00")) as asking:
             first = read(asking, AT_ONCE)
-            time.sleep(5 * STALLED_SECONDS)
+            time.sleep(3 * STALLED_SECONDS)
             return first + read(asking, seconds=0)
 
     assert served(keys, act) < SIZE

@@ -15,7 +15,7 @@ from fedlm.fl_core.updates.rotation import rotated_size
 from fedlm.fl_core.updates.update_bytes import pack_update
 
 CLIP_NORM = 0.5
-SHAPES = [(4096,), (256, 64), (768,), (64, 300), (50, 3), ()]
+SHAPES = [(4096,), (64, 300), (50, 3), ()]
 NOTHING, STEP = np.float32(0.0), np.float32(1.2345e12)
 
 

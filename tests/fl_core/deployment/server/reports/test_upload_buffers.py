@@ -90,40 +90,37 @@ def disk(tmp_path, monkeypatch):
     return found
 
 
-def test_uploads_that_stand_still_leave_the_database_and_the_next_checkpoint_their_room(tmp_path, disk):
-    async def go():
-        buffers = UploadBuffers(0, DiskRoom(tmp_path, KEPT))
-        with contextlib.ExitStack() as opened:
-            begun = []
-            for _ in range(44):
-                with contextlib.suppress(OSError):
-                    begun.append(opened.enter_context(buffers.open(SIZE)))
-            assert len(begun) == 8
-            # What is promised to uploads under way is given to nobody else, whether it has come or not.
-            assert await put(begun[0], bytes(SIZE))
-            for stalled in begun[1:]:
-                assert await put(stalled, bytes(SIZE // 2))
+async def test_uploads_that_stand_still_leave_the_database_and_the_next_checkpoint_their_room(tmp_path, disk):
+    buffers = UploadBuffers(0, DiskRoom(tmp_path, KEPT))
+    with contextlib.ExitStack() as opened:
+        begun = []
+        for _ in range(44):
+            with contextlib.suppress(OSError):
+                begun.append(opened.enter_context(buffers.open(SIZE)))
+        assert len(begun) == 8
+        # What is promised to uploads under way is given to nobody else, whether it has come or not.
+        assert await put(begun[0], bytes(SIZE))
+        for stalled in begun[1:]:
+            assert await put(stalled, bytes(SIZE // 2))
+        with pytest.raises(OSError, match="No space left"):
+            buffers.open(SIZE)
+        assert disk.disk_usage(tmp_path).free >= KEPT
+
+        disk.now = 11.0
+        with buffers.open(SIZE) as honest:
+            assert await put(honest, bytes(SIZE // 2))
+            with pytest.raises(OSError, match="No space left"):
+                await put(begun[1], bytes(SIZE // 2))
+            # Who goes on has its room, and so has what is whole.
+            for going_on in begun[2:]:
+                assert await put(going_on, bytes(SIZE // 2))
+            assert await put(honest, bytes(SIZE // 2))
+            assert all(one.complete for one in (begun[0], *begun[2:], honest))
+            assert len(begun[0].content()) == SIZE
+            disk.now = 99.0
             with pytest.raises(OSError, match="No space left"):
                 buffers.open(SIZE)
-            assert disk.disk_usage(tmp_path).free >= KEPT
-
-            disk.now = 11.0
-            with buffers.open(SIZE) as honest:
-                assert await put(honest, bytes(SIZE // 2))
-                with pytest.raises(OSError, match="No space left"):
-                    await put(begun[1], bytes(SIZE // 2))
-                # Who goes on has its room, and so has what is whole.
-                for going_on in begun[2:]:
-                    assert await put(going_on, bytes(SIZE // 2))
-                assert await put(honest, bytes(SIZE // 2))
-                assert all(one.complete for one in (begun[0], *begun[2:], honest))
-                assert len(begun[0].content()) == SIZE
-                disk.now = 99.0
-                with pytest.raises(OSError, match="No space left"):
-                    buffers.open(SIZE)
-                assert disk.disk_usage(tmp_path).free == KEPT
-        assert disk.used() == 0
-        with contextlib.ExitStack() as opened:
-            assert len([opened.enter_context(buffers.open(SIZE)) for _ in range(8)]) == 8, "room that did not come back"
-
-    asyncio.run(go())
+            assert disk.disk_usage(tmp_path).free == KEPT
+    assert disk.used() == 0
+    with contextlib.ExitStack() as opened:
+        assert len([opened.enter_context(buffers.open(SIZE)) for _ in range(8)]) == 8, "room that did not come back"
