@@ -61,7 +61,9 @@ def test_what_is_listed_is_public():
     assert dir(fedlm) == NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name == "simulate" else name for name in NAMES]
+)
 def test_a_name_has_a_docstring_with_an_example_that_holds(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     home, document = document_of(name)

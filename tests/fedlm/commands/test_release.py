@@ -27,13 +27,14 @@ from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.evaluation.trained_models import open_model
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
+from tests.support.plain_runs import MODEL
 
 
 @pytest.fixture(scope="module")
-def runs(small_store, tmp_path_factory, quick_compilation):
+def runs(small_store, tmp_path_factory, plain_cohorts):
     """A private run, one that begins with its parameters, and one that is not private."""
     folder = tmp_path_factory.mktemp("runs")
-    small = {"model": "cifg_tiny", "data": small_store, "length": 8, "lanes_per_device": 1}
+    small = {"model": MODEL, "data": small_store, "length": 8}
     small |= {"rounds": 1, "cohort_size": 6, "client_max_batches": 2, "heldout_examples": 20, "test_examples": 20}
     noise = {"privacy": "gaussian", "noise_multiplier": 4.0, "update_clip_norm": 0.1, "delta": 1e-5}
     private = small | noise | {"cohort_sampler": "min_separation"}
@@ -69,7 +70,7 @@ def test_model_settings_and_statement_are_published(runs, fedlm_here, tmp_path, 
     assert record["guarantee_of_this_run_alone"]["epsilon"] < record["privacy_guarantee"]["epsilon"]
     assert record["ancestry"][0]["folder"] == "run 1 of its history"
     assert not record["vocabulary"]["covered"]
-    model = create_model("cifg_tiny", TokenStore.open(small_store).vocabulary_size)
+    model = create_model(MODEL, TokenStore.open(small_store).vocabulary_size)
     params = load_published(tmp_path / "out", jax.eval_shape(model.init, jax.random.key(0)))
     assert parameters_digest(params) == summary["parameters_sha256"] == record["parameters_sha256"]
     page = (tmp_path / "out" / PAGE_FILE).read_text()
