@@ -31,10 +31,10 @@ def page(name):
     return [block.partition("```")[0] for block in (ROOT / "docs" / name).read_text().split("```python\n")[1:]]
 
 
-@pytest.fixture(scope="module")
-def crowded(tmp_path_factory):
+@pytest.fixture
+def crowded(tmp_path):
     """A folder with files and folders of many names, none of which may be imported, a model, and text."""
-    folder = tmp_path_factory.mktemp("crowded")
+    folder = tmp_path
     for name in TAKEN:
         (folder / f"{name}.py").write_text(f"raise ImportError('{name}.py is the user\\'s own')\n")
     for name in ("benchmarks", "runs", "data"):
@@ -49,26 +49,23 @@ def crowded(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def type_words(crowded):
-    environment = os.environ | {"PYTHONPATH": str(crowded)}
-
-    def type_words(*words):
-        done = subprocess.run(words, cwd=crowded, env=environment, capture_output=True, text=True, timeout=100)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return type_words
+def run_in(folder, *words, **environment):
+    """Run a program in a folder, which no variable names as ours; returns what it prints."""
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | environment
+    done = subprocess.run(words, cwd=folder, env=ours, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.long
-def test_a_folder_full_of_such_names_is_in_nobodys_way(crowded, type_words):
-    installed = Path(sys.executable).with_name("fedlm")
-    as_module = (sys.executable, "-m", "fedlm")
-    type_words(installed, "data", "import", "jsonl", "text.jsonl", "--out", "store", "--vocabulary-size", "60")
-    mine = ("--model", "my_models:TRIGRAM", "--data", "store", "--length", "8", "--devices", "1")
-    rounds = ("--rounds", "1", "--cohort-size", "2", "--client-learning-rate", "0.1")
-    type_words(*as_module, "simulate", *mine, *rounds, "--out", "runs/simulated")
+def test_a_folder_full_of_such_names_is_in_nobodys_way(crowded):
+    installed, as_module = (Path(sys.executable).with_name("fedlm"),), (sys.executable, "-m", "fedlm")
+    mine = "--model my_models:TRIGRAM --data store --length 8 --devices 1 --rounds 1 --cohort-size 2"
+    for program, line in (
+        (installed, "data import jsonl text.jsonl --out store --vocabulary-size 60"),
+        (as_module, f"simulate {mine} --client-learning-rate 0.1 --out runs/simulated"),
+    ):
+        run_in(crowded, *program, *line.split(), PYTHONPATH=str(crowded))
     assert (crowded / "runs" / "simulated" / "summary.json").exists()
 
 
@@ -91,12 +88,8 @@ print(*(sys.modules["fedlm." + name].__file__ for name in ("models", "fl_core", 
 
 @pytest.mark.long
 def test_a_plain_checkout_is_imported_from_its_root(tmp_path):
-    code = NO_INSTALLATION.format(root=str(ROOT))
-    words = [sys.executable, "-c", code]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    files = [Path(file) for file in done.stdout.split()]
+    printed = run_in(tmp_path, sys.executable, "-c", NO_INSTALLATION.format(root=str(ROOT)))
+    files = [Path(file) for file in printed.split()]
     assert [file.parent for file in files] == [ROOT / "fedlm" / name for name in HOUSES[1:]], "found through the links"
     assert [file.resolve().parent for file in files] == [ROOT / name for name in HOUSES[1:]]
 
@@ -162,14 +155,9 @@ def test_a_wheel_works_in_an_environment_of_its_own_from_another_folder(wheel, t
     (packages / "needed.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")) + "\n")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", python]
     subprocess.run([*pip, "install", "--no-deps", "--ignore-installed", wheel], check=True, timeout=100)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    for words, expected in (
-        ([python, "-c", OF_ANOTHER_FOLDER], (str(packages), "finished")),
-        ([python.with_name("fedlm"), "models"], ("cifg_tiny",)),
-        ([python.with_name("fedlm"), "--version"], ("fedlm 0.1.0",)),
-    ):
-        done = subprocess.run(words, cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=100)
-        assert done.returncode == 0, done.stderr
-        assert all(text in done.stdout for text in expected), done.stdout
+    printed = run_in(elsewhere, python, "-c", OF_ANOTHER_FOLDER)
+    assert str(packages) in printed
+    assert "finished" in printed
+    assert "fedlm 0.1.0" in run_in(elsewhere, python.with_name("fedlm"), "--version")

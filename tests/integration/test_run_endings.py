@@ -11,15 +11,16 @@ from fedlm.command_line.run_endings import NO_GOOD, exit_status, exit_status_in
 from fedlm.fl_core.runs.endings import DIVERGED, FINISHED, UNANSWERED
 from fedlm.fl_core.runs.round_rows import find_worse_than_guess, was_answered
 from tests.deployment import small_deployment as small
+from tests.support.plain_runs import MODEL
 
 
 def simulated(fedlm_here, store, out, **changes):
-    settings = {"model": "cifg_tiny", "rounds": 1, "cohort-size": 2, "length": 8, "data": store, "out": out} | changes
+    settings = {"model": MODEL, "rounds": 1, "cohort-size": 2, "length": 8, "data": store, "out": out} | changes
     done = fedlm_here("simulate", *(f"--{name}={value}" for name, value in settings.items()), "--devices=1")
     return done, json.loads((out / "summary.json").read_text())
 
 
-@pytest.mark.long
+@pytest.mark.usefixtures("plain_cohorts")
 def test_a_simulation_without_an_answer_has_its_own_status_and_a_summary(small_store, tmp_path, fedlm_here):
     # About one of 96 clients a round: none in a third of all runs of one round.
     poisson = {"cohort-sampler": "poisson", "cohort-size": 1}
@@ -32,6 +33,16 @@ def test_a_simulation_without_an_answer_has_its_own_status_and_a_summary(small_s
     assert endings[FINISHED].returncode == 0
     assert endings[UNANSWERED].returncode == 3
     assert "no client answered in 1 rounds" in " ".join(endings[UNANSWERED].stdout.split())
+
+
+@pytest.mark.usefixtures("plain_cohorts")
+def test_a_diverging_run_ends_early_and_says_so(small_store, tmp_path, fedlm_here):
+    changes = {"client-learning-rate": 1e30, "rounds": 50, "evaluate-every": 2}
+    done, summary = simulated(fedlm_here, small_store, tmp_path / "run", **changes)
+    assert done.returncode == 3, done.stderr
+    assert (summary["status"], summary["rounds"] < 50, summary["clients_dropped"] > 0) == (DIVERGED, True, True)
+    assert "diverged" in done.stdout
+    assert summary["test_perplexity"] is None or summary["test_perplexity"] > 1
 
 
 @pytest.mark.long

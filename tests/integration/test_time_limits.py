@@ -25,16 +25,6 @@ async def wait_for_ever():
 def test_that_awaits():
     asyncio.run(wait_for_ever())
 
-def test_that_ends():
-    pass
-
-@pytest.mark.timeout(100)
-def test_that_may_take_longer():
-    time.sleep(1.5)
-"""
-NOT_TO_BE_INTERRUPTED = """
-import signal, time
-
 def sleep_on():
     time.sleep(60)
 
@@ -44,36 +34,28 @@ def test_that_hears_no_signal():
 
 def test_that_ends():
     pass
+
+@pytest.mark.timeout(100)
+def test_that_may_take_longer():
+    time.sleep(1.5)
 """
 
 
-@pytest.fixture
-def run_tests(pytester, monkeypatch):
-    def run_tests(code):
-        monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        pytester.makeconftest(
-            "from tests.support import time_limits\n"
-            "time_limits.GRACE_SECONDS = 1.0\n"
-            "pytest_plugins = ['tests.support.time_limits']\n"
-        )
-        pytester.makepyfile(code)
-        return pytester.runpytest_subprocess("-n", "1", "--timeout", "1", "-p", "no:cacheprovider")
-
-    return run_tests
-
-
-def test_a_test_that_hangs_fails_with_its_stacks_and_the_others_run(run_tests):
-    result = run_tests(HANGING)
-    result.assert_outcomes(passed=2, failed=2)
+def test_a_test_that_hangs_fails_with_its_stacks_and_the_others_run(pytester, monkeypatch):
+    """Also one that cannot be interrupted, which ends its process."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    pytester.makeconftest(
+        "from tests.support import time_limits\n"
+        "time_limits.GRACE_SECONDS = 1.0\n"
+        "pytest_plugins = ['tests.support.time_limits']\n"
+    )
+    pytester.makepyfile(HANGING)
+    result = pytester.runpytest_subprocess("-n", "1", "--timeout", "1", "-p", "no:cacheprovider", "-p", "no:randomly")
+    result.assert_outcomes(passed=2, failed=3)
     printed = result.stdout.str()
     assert "Failed: Timeout (>1.0s)" in printed
     assert "threading.Event().wait()" in printed, "where the test waits"
     assert "Stack of beside" in printed
     assert "in wait_beside" in printed, "where the other thread waits"
-
-
-def test_a_test_that_cannot_be_interrupted_ends_its_process_and_the_others_run(run_tests):
-    result = run_tests(NOT_TO_BE_INTERRUPTED)
-    result.assert_outcomes(passed=1, failed=1)
-    assert "crashed while running" in result.stdout.str()
+    assert "crashed while running" in printed
     assert "in sleep_on" in result.stderr.str()
