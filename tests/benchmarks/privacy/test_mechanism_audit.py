@@ -56,15 +56,15 @@ def test_noise_that_begins_anew(case):
 
 
 # Half of a fault is found by four times the trials.
-FAULTS = [(1, 0.94), (4, 0.97)]
+FAULTS = [(1, 0.94), pytest.param(4, 0.97, marks=pytest.mark.thorough)]
 
 
 @pytest.mark.parametrize(
     ("name", "times", "scale"),
     [
         ("gaussian", 1, 0.94),
-        pytest.param("gaussian", 4, 0.97, marks=pytest.mark.long),
-        *(pytest.param(name, 1, 0.94, marks=pytest.mark.long) for name in MECHANISMS if name != "gaussian"),
+        pytest.param("gaussian", 4, 0.97, marks=pytest.mark.thorough),
+        *(pytest.param(name, 1, 0.94, marks=pytest.mark.long) for name in ("tree", "blt")),
     ],
 )
 def test_too_little_noise_is_found(name, times, scale):
@@ -88,7 +88,7 @@ def test_sampled_rounds_have_the_accounted_profile(times, scale):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("times", "scale"), [(1, 0.9), (4, 0.95)])
+@pytest.mark.parametrize(("times", "scale"), [(1, 0.9), pytest.param(4, 0.95, marks=pytest.mark.thorough)])
 def test_units_that_take_turns_have_the_accounted_profile(times, scale):
     result = judged(audit_turns(times * TRIALS), ERRORS)
     assert not result["found_wrong"], result
