@@ -9,8 +9,8 @@ from fedlm.simulations.evaluation.trained_models import TrainedModel
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-@pytest.fixture(scope="module")
-def objects(small_store, tmp_path_factory):
+@pytest.fixture
+def objects(small_store):
     """Objects that a program holds, by what they are, with what their lines say."""
     store = fedlm.TokenStore.open(small_store)
     model = fedlm.create_model("cifg_tiny", store.vocabulary_size)
@@ -47,14 +47,11 @@ CELLS = {
 }
 
 
-def test_a_line_is_short_and_says_what_it_is(objects):
+def test_a_line_is_short_and_says_what_it_is_and_a_notebook_shows_a_small_table(objects):
     for shown, said in objects.values():
         assert said in repr(shown)
         assert len(repr(shown)) < 300
         assert len(repr(shown).splitlines()) == 1
-
-
-def test_a_notebook_shows_a_small_table(objects):
     for kind, cells in CELLS.items():
         table = objects[kind][0]._repr_html_()
         assert table.startswith("<table>")
