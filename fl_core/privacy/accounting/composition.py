@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import scipy
-
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting import joint_convexity
 from fedlm.fl_core.privacy.accounting.delta import check_delta
-from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above, gaussian_epsilon_below
+from fedlm.fl_core.privacy.accounting.gaussian_mechanism import (
+    gaussian_delta,
+    gaussian_epsilon_above,
+    gaussian_epsilon_below,
+)
 from fedlm.fl_core.privacy.accounting.joint_convexity import Releases
 from fedlm.fl_core.privacy.accounting.loss_pairs import (
     DIRECTIONS,
@@ -28,7 +30,6 @@ _WITHIN = 0.01
 """How far the two bounds on epsilon may be apart, of the upper, before finer grids are taken."""
 _FINER = (0, 1, 3, 4, 6)  # doublings of the grids' points that are tried
 
-_SMALL_SHIFT = 0.01
 _MOST_STATED = 1e4
 _LEAST_NOISE, _MOST_NOISE = 1e-8, 1e10
 """Beyond these, float64 does not tell one loss from another."""
@@ -210,25 +211,6 @@ def _delta_above(events: tuple[Event, ...], epsilon: float) -> float:
     return max(upper_delta(_losses(events, direction), epsilon) for direction in DIRECTIONS)
 
 
-def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
-    """Compute delta of the Gaussian mechanism, exactly (Balle and Wang 2018)."""
-    shift = 1 / noise_multiplier
-    if shift > _SMALL_SHIFT:
-        high = scipy.special.log_ndtr(shift / 2 - epsilon / shift)
-        low = epsilon + scipy.special.log_ndtr(-shift / 2 - epsilon / shift)
-        return float(math.exp(high) * -math.expm1(min(low - high, 0.0)))
-    # The two agree in too many digits: the integral of their difference, over outcomes above where the loss is epsilon.
-    least = epsilon / shift - shift / 2
-    width = 1 / (1 + least)
-
-    def part(place: float) -> float:
-        outcome = place * width
-        return math.exp(-outcome * (least + outcome / 2)) * -math.expm1(-shift * outcome)
-
-    found, _ = scipy.integrate.quad(part, 0.0, 60.0, epsabs=0.0, epsrel=1e-12)
-    return float(found) * width * math.exp(-(least**2) / 2) / math.sqrt(2 * math.pi)
-
-
 @functools.lru_cache(maxsize=256)
 def _epsilon_above(events: tuple[Event, ...], delta: float) -> float:
     if not events:
@@ -238,12 +220,7 @@ def _epsilon_above(events: tuple[Event, ...], delta: float) -> float:
         return gaussian_epsilon_above(gaussian, delta)
     if _has_little_noise(events):
         return _bounds_of_little_noise(events, delta).upper
-    upper = 0.0
-    for losses in _both_directions(events):
-        # Mostly one direction spends far less than the other.
-        if not upper or chernoff_delta(losses, upper) > delta * 0.999:
-            upper = max(upper, upper_epsilon(losses, delta))
-    return upper
+    return upper_of_directions(_both_directions(events), delta)
 
 
 class AccountingError(Exception):
@@ -273,17 +250,31 @@ def _epsilon_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
         return EpsilonBounds(_epsilon_above(events, delta), gaussian_epsilon_below(gaussian, delta))
     if _has_little_noise(events):
         return not_crossed(_bounds_of_little_noise(events, delta), events, delta)
-    upper = _epsilon_above(events, delta)
+    bounds = bounds_of_directions(_both_directions(events), delta, _epsilon_above(events, delta))
+    return not_crossed(bounds, events, delta)
+
+
+def upper_of_directions(directions: Sequence[Losses], delta: float) -> float:
+    """Bound epsilon from above whichever of the directions counts."""
+    upper = 0.0
+    for losses in directions:
+        # Mostly one direction spends far less than the other.
+        if not upper or chernoff_delta(losses, upper) > delta * 0.999:
+            upper = max(upper, upper_epsilon(losses, delta))
+    return upper
+
+
+def bounds_of_directions(directions: Sequence[Losses], delta: float, upper: float) -> EpsilonBounds:
+    """Bound epsilon from below too, and more closely from above, on finer grids while the bounds are far apart."""
     lower = 0.0
-    directions = _both_directions(events)
     for finer in _FINER:
         if finer:
             upper = min(upper, max(upper_epsilon(losses, delta, finer) for losses in directions))
         for losses in directions:
             lower = max(lower, lower_epsilon(losses, delta, finer, near=upper))
             if lower >= upper * (1 - _WITHIN):
-                return not_crossed(EpsilonBounds(upper, lower), events, delta)
-    return not_crossed(EpsilonBounds(upper, lower), events, delta)
+                return EpsilonBounds(upper, lower)
+    return EpsilonBounds(upper, lower)
 
 
 def not_crossed(bounds: EpsilonBounds, events: object, delta: float) -> EpsilonBounds:

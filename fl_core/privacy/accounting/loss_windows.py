@@ -29,6 +29,7 @@ _LOG_MOST = math.log(1e4)  # of the tilt times the largest loss, where that allo
 FEWEST_POINTS = 1 << 10
 _STEEPEST = 4.0  # rise of the logarithm of tilted masses from the last node but one to the last (statement 20)
 _NO_BOUND = 1e100
+_LAST_PLACES = 1e-15  # of the two terms of an exponent (statement 20)
 _LEAST_LEFT = 1e-6  # of all mass, below a cap
 _LEAST_CAP, _NEXT_CAP = 1e-9, 0.6  # the latter of the cap before
 _IN_A_GAP = 2e-3  # of delta, at most between a cap and the one before
@@ -89,22 +90,8 @@ class Window:
 
 def chernoff_delta(losses: Losses, epsilon: float) -> float:
     """Bound delta at epsilon in little time, where it may be several times too large (Canonne et al. 2020)."""
-    nodes = _nodes_of(losses, _SMALLEST)
-
-    def log_delta(log_tilt: float) -> float:
-        tilt = math.exp(log_tilt)
-        if any(part.rises_to_an_end(tilt) for part in nodes):
-            return _NO_BOUND
-        total = _cumulants(nodes, tilt)[0]
-        error = _error_of_moments(nodes, tilt) + _rounding(total, tilt * epsilon)
-        return total - tilt * epsilon + log_peak(tilt) + error
-
-    found = scipy.optimize.minimize_scalar(log_delta, bounds=_log_tilts(nodes), method="bounded")
-    return (
-        math.exp(min(0.0, float(found.fun))) * (1 + 1e-6)
-        + mass_above(losses, _SMALLEST)[0] * (1 + OF_TAILS)
-        + _SMALLEST
-    )
+    log_delta = _least_over_tilts(losses, lambda tilt, log_moment: log_moment - tilt * epsilon * (1 - _LAST_PLACES))
+    return math.exp(min(0.0, log_delta)) * (1 + 1e-6) + mass_above(losses, _SMALLEST)[0] * (1 + OF_TAILS) + _SMALLEST
 
 
 def chernoff_epsilon(losses: Losses, delta: float) -> float:
@@ -112,27 +99,27 @@ def chernoff_epsilon(losses: Losses, delta: float) -> float:
     left = delta - mass_above(losses, _SMALLEST)[0] * (1 + OF_TAILS) - _SMALLEST
     if left <= 0:
         return math.inf
+    found = _least_over_tilts(losses, lambda tilt, log_moment: (log_moment - math.log(left)) / tilt)
+    return max(0.0, found * (1 + 1e-6)) if found < _NO_BOUND else math.inf
+
+
+def _least_over_tilts(losses: Losses, bound: Callable[[float, float], float]) -> float:
+    """Find the least of bounds that are made of a tilt and of the logarithm of its moment, times the peak."""
     nodes = _nodes_of(losses, _SMALLEST)
 
-    def epsilon(log_tilt: float) -> float:
+    def of_tilt(log_tilt: float) -> float:
         tilt = math.exp(log_tilt)
         if any(part.rises_to_an_end(tilt) for part in nodes):
             return _NO_BOUND
         total = _cumulants(nodes, tilt)[0]
-        error = _error_of_moments(nodes, tilt) + _rounding(total, 0.0)
-        return (total + error - math.log(left) + log_peak(tilt)) / tilt
+        return bound(tilt, total + _error_of_moments(nodes, total, tilt) + log_peak(tilt))
 
-    found = scipy.optimize.minimize_scalar(epsilon, bounds=_log_tilts(nodes), method="bounded")
-    return max(0.0, float(found.fun) * (1 + 1e-6)) if found.fun < _NO_BOUND else math.inf
+    return float(scipy.optimize.minimize_scalar(of_tilt, bounds=_log_tilts(nodes), method="bounded").fun)
 
 
-def _error_of_moments(nodes: Sequence[_Nodes], tilt: float) -> float:
-    """Bound the error of the logarithm of moments, but for the rounding of its parts (statement 20)."""
-    return 1e-13 + sum(part.count * (1e-13 + (1 + tilt) * part.rounding) for part in nodes)
-
-
-def _rounding(total: float, other: float) -> float:
-    return 8 * 2.0**-53 * (abs(total) + abs(other))
+def _error_of_moments(nodes: Sequence[_Nodes], total: float, tilt: float) -> float:
+    """Bound the error of the logarithm of moments (statement 20)."""
+    return 1e-13 + _LAST_PLACES * abs(total) + sum(part.count * (1e-13 + (1 + tilt) * part.rounding) for part in nodes)
 
 
 def log_peak(tilt: float) -> float:

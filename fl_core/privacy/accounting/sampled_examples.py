@@ -14,11 +14,15 @@ import numpy as np
 import scipy
 
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.accounting.composition import EpsilonBounds, not_crossed
+from fedlm.fl_core.privacy.accounting.composition import (
+    EpsilonBounds,
+    bounds_of_directions,
+    not_crossed,
+    upper_of_directions,
+)
 from fedlm.fl_core.privacy.accounting.delta import check_delta
 from fedlm.fl_core.privacy.accounting.loss_grids import MASS_ERROR
 from fedlm.fl_core.privacy.accounting.loss_pairs import DIRECTIONS, Direction, LossPair, MixedLoss
-from fedlm.fl_core.privacy.accounting.loss_sums import lower_epsilon, upper_epsilon
 from fedlm.fl_core.privacy.accounting.loss_windows import total_variation
 
 MOST_EXAMPLES = 256
@@ -28,7 +32,6 @@ _ROUNDING = 2.0**-53
 _MOST_NOISE = 1e10
 _LEAST_TAIL = 1e-60
 _NEWTON_STEPS = 60
-_WITHIN, _FINER = 0.01, (0, 1, 3)
 
 
 @dataclass(frozen=True)
@@ -179,10 +182,5 @@ def sampled_examples_bounds(
     moved = steps * rounding  # which total variations do not count (statement 21)
     if max(map(total_variation, both)) + moved <= delta:
         return EpsilonBounds(0.0, 0.0)
-    upper, lower = math.inf, 0.0
-    for finer in _FINER:
-        upper = min(upper, moved + max(upper_epsilon(losses, delta, finer) for losses in both))
-        lower = max(lower, *(lower_epsilon(losses, delta, finer, near=upper) for losses in both))
-        if lower >= upper * (1 - _WITHIN):
-            break
-    return not_crossed(EpsilonBounds(upper, lower), pairs[0], delta)
+    upper, lower = bounds_of_directions(both, delta, upper_of_directions(both, delta))
+    return not_crossed(EpsilonBounds(upper + moved, lower), pairs[0], delta)
