@@ -35,23 +35,15 @@ def test_weighting_by_examples_and_uniform():
         assert float(total.training.loss) == 40
 
 
-@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -jnp.inf, 3e38])
-def test_an_update_that_is_not_finite_counts_for_nothing_but_is_counted(bad):
-    update = contribution(delta(bad, 3e38), jnp.asarray(5.0), LOSSES, AggregationRules(), clip_norm=1.0)
+@pytest.mark.parametrize(
+    ("bad", "loss"), [(jnp.nan, 20.0), (jnp.inf, 20.0), (-jnp.inf, 20.0), (3e38, 20.0), (1.0, jnp.nan)]
+)
+def test_an_update_that_is_not_finite_counts_for_nothing_but_is_counted(bad, loss):
+    losses = LOSSES._replace(loss=jnp.asarray(loss))
+    update = contribution(delta(bad, bad), jnp.asarray(5.0), losses, AggregationRules(), clip_norm=1.0)
     assert float(update.dropped) == float(update.clients) == 1
     for leaf in jax.tree_util.tree_leaves(update._replace(dropped=jnp.zeros(()), clients=jnp.zeros(()))):
         np.testing.assert_array_equal(leaf, 0.0)
-
-
-def test_a_loss_that_is_not_finite_drops_the_update():
-    update = contribution(
-        delta(1.0),
-        jnp.asarray(1.0),
-        TrainingSums(jnp.asarray(jnp.nan), jnp.asarray(1.0), jnp.asarray(1.0)),
-        AggregationRules(),
-    )
-    assert float(update.dropped) == 1
-    assert float(update.training.loss) == 0
 
 
 @pytest.mark.parametrize("length", [0.0, 0.5, 1.0, 7.0, 1e15])
@@ -77,9 +69,8 @@ def test_impossible_rules_are_refused():
         AggregationRules(weighting="size")
 
 
-@pytest.mark.long
 def test_quantiles_of_norms_are_within_a_quarter_of_an_octave():
-    norms = np.random.default_rng(0).lognormal(0.0, 2.0, 400)
+    norms = np.random.default_rng(0).lognormal(0.0, 2.0, 40)
     rules, total = AggregationRules(weighting="uniform"), empty_aggregate({"a": jnp.zeros(2)})
     for norm in [*norms, np.nan, np.inf]:
         update = {"a": jnp.array([norm, 0.0], jnp.float32)}
@@ -89,13 +80,11 @@ def test_quantiles_of_norms_are_within_a_quarter_of_an_octave():
     expected = np.quantile(norms, [0.1, 0.5, 0.9], method="inverted_cdf")
     np.testing.assert_allclose(np.log2(found), np.log2(expected), atol=0.126)
     assert norm_quantiles(empty_aggregate({}).norm_counts, [0.5]) == [None]
-
-
-@pytest.mark.parametrize("norm", [0.0, 1e-20, 1e15])
-def test_norms_out_of_range_count_in_the_outermost_bins(norm):
-    update = {"a": jnp.array([norm], jnp.float32)}
-    counts = contribution(update, jnp.ones(()), TrainingSums.zero(), AggregationRules()).norm_counts
-    assert float(counts[0 if norm < 1 else -1]) == 1.0
+    # Norms out of range count in the outermost bins.
+    for norm in (0.0, 1e-20, 1e15):
+        update = {"a": jnp.array([norm], jnp.float32)}
+        counts = contribution(update, jnp.ones(()), TrainingSums.zero(), AggregationRules()).norm_counts
+        assert float(counts[0 if norm < 1 else -1]) == 1.0
 
 
 def test_without_privacy_a_server_optimizer_keeps_what_it_remembers():

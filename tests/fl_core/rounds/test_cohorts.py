@@ -35,12 +35,6 @@ def test_every_client_is_drawn_equally_often():
     assert np.sum((counts - 500) ** 2 / 500) < 60
 
 
-@pytest.mark.parametrize("size", [0, 21])
-def test_an_impossible_cohort_size_is_refused(size):
-    with pytest.raises(ConfigurationError, match=f"cohort_size is {size}"):
-        UniformSampler(20, size, 0)
-
-
 def weighted(weights, cohort_size, seed=0):
     with np.errstate(divide="ignore"):
         return WeightedSampler(np.log(np.asarray(weights, float)), cohort_size, seed)
@@ -59,16 +53,7 @@ def test_weighted_cohorts_are_distinct_clients_of_weight_and_a_pure_function(wei
     assert cohort.tolist() == weighted(everyone, size, seed).sample(number).tolist()
 
 
-def test_one_client_is_drawn_in_proportion_to_its_weight():
-    """Chi-squared statistic of 4,000 draws from 5 clients, 4 degrees of freedom: above 31 with probability 3e-6."""
-    weights = np.array([1.0, 2.0, 3.0, 10.0, 0.5])
-    sampler = weighted(weights, 1)
-    counts = np.bincount(np.concatenate([sampler.sample(number) for number in range(4000)]), minlength=5)
-    expected = 4000 * weights / weights.sum()
-    assert np.sum((counts - expected) ** 2 / expected) < 31
-
-
-def test_several_clients_are_drawn_one_after_another():
+def test_clients_are_drawn_one_after_another_in_proportion_to_their_weights():
     """The order of 3 of 4 clients, 24 outcomes of 6,000: above 68 with probability 3e-6 (23 degrees of freedom)."""
     weights = np.array([1.0, 2.0, 4.0, 8.0])
     sampler = weighted(weights, 3)
@@ -83,11 +68,6 @@ def test_several_clients_are_drawn_one_after_another():
     assert statistic < 68
 
 
-def test_a_smaller_cohort_is_the_beginning_of_a_larger_one():
-    weights = np.random.default_rng(0).random(5000)
-    assert weighted(weights, 300).sample(7).tolist() == weighted(weights, 5000).sample(7)[:300].tolist()
-
-
 def test_weights_beyond_any_float_are_no_trouble():
     sampler = WeightedSampler(np.array([5000.0, 4000.0, -np.inf]), 2, 0)
     assert sampler.sample(0).tolist() == [0, 1]
@@ -97,6 +77,8 @@ def test_weights_beyond_any_float_are_no_trouble():
 def test_more_clients_than_have_weight_are_refused(size):
     with pytest.raises(ConfigurationError, match=f"cohort_size is {size}.*above 0, 2"):
         weighted([1, 0, 2], size)
+    with pytest.raises(ConfigurationError, match=f"cohort_size is {size}"):
+        UniformSampler(2, size, 0)
 
 
 def available(intervals, num_clients=6, cycle=24.0):

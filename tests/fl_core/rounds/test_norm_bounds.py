@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.rounds.aggregation import NORM_BINS, WeightedMean, empty_aggregate
+from fedlm.fl_core.rounds.aggregation import WeightedMean, empty_aggregate
 from fedlm.fl_core.rounds.norm_bounds import MEDIANS_IN_BOUND, BoundedMean, recent_medians
 from fedlm.fl_core.rounds.round_loop import FederatedOptimization, RoundPlan, Rounds
 from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig, init_server
@@ -16,21 +16,12 @@ from tests.support.liars import CLIENTS, FIRST, Everyone, PullingClients, score
 ROUNDS = 30
 
 
-def results_of(optimizer, averaging, runner, rounds=range(ROUNDS), state=None):
+def results_of(optimizer, averaging, runner, rounds=range(ROUNDS)):
     config = ServerOptimizerConfig(optimizer)
     rate = 0.5 if optimizer == "fedavg" else 0.1
     optimization = FederatedOptimization(config, rate, 1.0, 0)
-    return list(
-        Rounds(
-            init_server(config, FIRST),
-            rounds,
-            runner,
-            Everyone(),
-            optimization=optimization,
-            averaging=averaging,
-            averaging_state=state,
-        )
-    )
+    first = init_server(config, FIRST)
+    return list(Rounds(first, rounds, runner, Everyone(), optimization=optimization, averaging=averaging))
 
 
 def loss_of(*arguments):
@@ -39,7 +30,7 @@ def loss_of(*arguments):
 
 @pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["fedavg", "fedadam"])
-@pytest.mark.parametrize("lies", [[0], [5], range(ROUNDS)])
+@pytest.mark.parametrize("lies", [[0], range(ROUNDS)])
 def test_one_liar_does_not_ruin_a_run(optimizer, lies):
     assert loss_of(optimizer, BoundedMean(), PullingClients()) < 0.3
     assert loss_of(optimizer, BoundedMean(), PullingClients(lies)) < 1.0
@@ -69,12 +60,8 @@ def test_rows_tell_what_the_bound_remembers():
     results = results_of("fedavg", BoundedMean(), PullingClients([4]), range(12))
     rows = [round_row(result) for result in results]
     assert recent_medians(rows) == results[-1].mean.state
-
-
-def test_nobody_reported_changes_nothing():
-    nobody = empty_aggregate(FIRST)
-    assert nobody.norm_counts.shape == (NORM_BINS,)
-    mean = BoundedMean().next((1.0,), nobody, 0)
+    # Where nobody reports it stays.
+    mean = BoundedMean().next((1.0,), empty_aggregate(FIRST), 0)
     assert (mean.delta, mean.state) == (None, (1.0,))
 
 

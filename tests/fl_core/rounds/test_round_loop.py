@@ -6,7 +6,7 @@ import optax
 import pytest
 
 from fedlm.fl_core.rounds.aggregation import empty_aggregate
-from fedlm.fl_core.rounds.round_loop import CohortResult, FederatedOptimization, Rounds
+from fedlm.fl_core.rounds.round_loop import CohortResult, FederatedOptimization, RoundPlan, Rounds
 from fedlm.fl_core.rounds.server_optimizers import (
     DEFAULT_SERVER_RATE,
     OwnServerOptimizer,
@@ -42,20 +42,18 @@ def steps_of(optimization, rounds):
     return -np.diff([0.0, *found])
 
 
-def test_the_server_rate_grows_in_equal_steps():
-    optimization = FederatedOptimization(CONFIG, 0.8, 1.0, 0, server_warmup_rounds=4)
-    np.testing.assert_allclose(steps_of(optimization, range(6)), [0.2, 0.4, 0.6, 0.8, 0.8, 0.8], rtol=1e-5)
-
-
-@pytest.mark.parametrize("warmup", [0, 1])
-def test_without_warm_up_the_rate_is_full_from_the_first_round(warmup):
+@pytest.mark.parametrize(
+    ("warmup", "rounds", "rates"),
+    [
+        (4, range(6), [0.2, 0.4, 0.6, 0.8, 0.8, 0.8]),
+        (4, range(2, 5), [0.6, 0.8, 0.8]),
+        (1, range(2), [0.8] * 2),
+        (0, range(2), [0.8] * 2),
+    ],
+)
+def test_the_server_rate_grows_in_equal_steps_by_the_number_of_the_round(warmup, rounds, rates):
     optimization = FederatedOptimization(CONFIG, 0.8, 1.0, 0, server_warmup_rounds=warmup)
-    np.testing.assert_allclose(steps_of(optimization, range(2)), [0.8, 0.8], rtol=1e-5)
-
-
-def test_rounds_that_go_on_have_the_rate_of_their_number():
-    optimization = FederatedOptimization(CONFIG, 0.8, 1.0, 0, server_warmup_rounds=4)
-    np.testing.assert_allclose(steps_of(optimization, range(2, 5)), [0.6, 0.8, 0.8], rtol=1e-5)
+    np.testing.assert_allclose(steps_of(optimization, rounds), rates, rtol=1e-5)
 
 
 def test_steps_in_place_come_to_the_same_and_use_up_the_states_before_them():
@@ -71,3 +69,15 @@ def test_steps_in_place_come_to_the_same_and_use_up_the_states_before_them():
         assert [one.params.is_deleted() for one in states] == [in_place] * 3 + [False]
         finals.append(np.asarray(states[-1].params))
     np.testing.assert_array_equal(*finals)
+
+
+def test_what_a_client_drops_follows_from_round_and_client_and_the_secret_where_there_is_one():
+    def drawn(plan, client):
+        return plan.dropout(client).integers(1 << 32, size=4).tolist()
+
+    plans = [RoundPlan(0, np.arange(3), 5, 0.1, secret) for secret in (None, bytes(32), bytes(31) + b"1")]
+    plans.append(RoundPlan(1, np.arange(3), 5, 0.1))
+    streams = [drawn(plan, client) for plan in plans for client in (0, 1)]
+    assert len({tuple(stream) for stream in streams}) == len(streams)
+    assert drawn(plans[0], 1) == drawn(RoundPlan(0, np.arange(2), 5, 0.2), 1)
+    assert drawn(plans[0], 1) != plans[0].shuffling(1).integers(1 << 32, size=4).tolist()

@@ -21,6 +21,8 @@ from fedlm.fl_core.runs.private_releases import planned_training
 
 DELTA = 1e-6
 PLAN = PrivacyPlan("gaussian", 4, 5.0, BoundedParticipation(None, 1))
+TRAINED = Phase("simulate", "1", 4, "", "text", "same", plan=PLAN.as_json(), generations=[[0, 4]])
+THEIRS = TRAINED._replace(training_data_sha256="theirs", ledger={"secret": "of another data set"})
 
 
 class NoCheckpoints:
@@ -100,8 +102,11 @@ def test_a_crash_costs_nothing_and_frees_nothing(data, tmp_path, stopped, monkey
 
 def test_what_first_parameters_went_through_counts_once(data, tmp_path):
     first = begin(data, tmp_path / "1").ledger.records[0]["secret"]
-    there = Phase("simulate", "1", 4, "", "text", "same", plan=PLAN.as_json(), generations=[[0, 4]])
-    begin(data, tmp_path / "2", ancestry=(there._replace(ledger={"secret": first}),))
+    there = TRAINED._replace(ledger={"secret": first})
+    # What speaks against a run that has reserved speaks against those that begin with it.
+    with pytest.raises(BudgetError, match="nobody knows which parameters these were"):
+        begin(data, tmp_path / "2", ancestry=(there._replace(not_private="nobody knows which parameters these were"),))
+    begin(data, tmp_path / "2", ancestry=(there,))
     assert DataBudget(data).reserved().epsilon == pytest.approx(epsilon_of(2), rel=1e-3)
     elsewhere = there._replace(ledger={"secret": "of another data set"})
     with pytest.raises(BudgetError, match="epsilon would be"):
@@ -116,14 +121,12 @@ def test_what_first_parameters_went_through_counts_once(data, tmp_path):
 @pytest.mark.parametrize("said", ["disjoint", "public"])
 def test_what_one_run_says_of_others_text_another_may_contradict(data, tmp_path, said):
     """Text of others, of which one run's first parameters were made without privacy, is another's people's."""
-    private = Phase("simulate", "a", 4, "", "theirs", "same", plan=PLAN.as_json(), generations=[[0, 4]])
-    private = private._replace(ledger={"secret": "of another data set"})
     lost = Phase("simulate", "b", 4, "", "theirs", said, not_private="it was trained without privacy")
     begin(data, tmp_path / "1", ancestry=(lost,))
     with pytest.raises(BudgetError, match="nothing can be promised"):
-        begin(data, tmp_path / "2", ancestry=(private,))
+        begin(data, tmp_path / "2", ancestry=(THEIRS,))
     # Nor the other way round, and nobody counts less for having been called others first.
-    other = private._replace(ledger={"secret": "of a third"}, people=said, training_data_sha256=None)
+    other = THEIRS._replace(ledger={"secret": "of a third"}, people=said, training_data_sha256=None)
     begin(data, tmp_path / "3", ancestry=(other,))
     assert DataBudget(data).reserved().epsilon == pytest.approx(epsilon_of(2), rel=1e-3)
     with pytest.raises(BudgetError, match="epsilon would be"):
@@ -132,27 +135,17 @@ def test_what_one_run_says_of_others_text_another_may_contradict(data, tmp_path,
         begin(data, tmp_path / "4", ancestry=(lost._replace(training_data_sha256="text"),))
 
 
-def test_what_speaks_against_a_run_that_has_reserved_speaks_against_those_that_begin_with_it(data, tmp_path):
-    first = begin(data, tmp_path / "1").ledger.records[0]["secret"]
-    there = Phase("simulate", "1", 4, "", "text", "same", plan=PLAN.as_json(), generations=[[0, 4]])
-    doubtful = there._replace(ledger={"secret": first}, not_private="nobody knows which parameters these were")
-    with pytest.raises(BudgetError, match="nobody knows which parameters these were"):
-        begin(data, tmp_path / "2", ancestry=(doubtful,))
-
-
 def test_public_relevances_of_people_who_count_do_not_fit(data, tmp_path):
-    theirs = Phase("simulate", "a", 4, "", "theirs", "same", plan=PLAN.as_json(), generations=[[0, 4]])
     relevance = RelevanceOrigin("public", "count", text="theirs")
     with pytest.raises(BudgetError, match="counted without privacy in data of the same people"):
-        reserving(data, tmp_path / "1", origins=Origins((theirs,), relevance=relevance)).reserve("secret")
-    reserving(data, tmp_path / "1", origins=Origins((theirs,))).reserve("secret")
+        reserving(data, tmp_path / "1", origins=Origins((THEIRS,), relevance=relevance)).reserve("secret")
+    reserving(data, tmp_path / "1", origins=Origins((THEIRS,))).reserve("secret")
     with pytest.raises(BudgetError, match="counted without privacy in data of the same people"):
         reserving(data, tmp_path / "2", origins=Origins(relevance=relevance)).reserve("another")
 
 
 def test_what_first_parameters_went_through_since_counts_too(data, tmp_path):
-    whole = Phase("simulate", "1", 4, "", "text", "same", plan=PLAN.as_json(), generations=[[0, 4]])
-    elsewhere = whole._replace(ledger={"secret": "of another data set"})
+    elsewhere = TRAINED._replace(ledger={"secret": "of another data set"})
     begin(data, tmp_path / "1", ancestry=(elsewhere._replace(steps=1, generations=[[0, 1]]),))
     assert DataBudget(data).reserved().epsilon == pytest.approx(epsilon_of(5 / 4), rel=1e-3)
     begin(data, tmp_path / "2", ancestry=(elsewhere,))
@@ -243,8 +236,7 @@ def test_a_vocabulary_of_another_import_that_first_parameters_were_trained_with_
         data.mkdir()
         DataBudget.set(data, 100.0, DELTA)
         (data / "store.json").write_text(json.dumps({"vocabulary_origin": own}))
-        parent = Phase("simulate", "p", 4, "", "text", "same", plan=PLAN.as_json(), generations=[[0, 4]])
-        parent = parent._replace(ledger={"secret": "p"}, vocabulary=vocabulary)
+        parent = TRAINED._replace(ledger={"secret": "p"}, vocabulary=vocabulary)
         begin(data, tmp_path / f"run {releases}", ancestry=(parent,))
         left = DELTA - releases * private.threshold_delta
         exact = gaussian_epsilon(1.0, math.sqrt(8 / 25 + releases / private.noise_multiplier**2), left)

@@ -80,10 +80,8 @@ def test_a_run_is_read_with_how_it_stands(tmp_path):
     with run_lock(tmp_path / "stopped"):
         assert read_run(tmp_path / "stopped").state == "running"
     assert read_run(tmp_path / "stopped").state == "interrupted"
-
-
-def test_a_run_that_goes_on_past_its_summary_is_not_finished(tmp_path):
-    run = make_run(tmp_path / "run")
+    # A run that goes on past its summary is not finished.
+    run = tmp_path / "over"
     (run / "checkpoints" / "4" / "about" / "metadata").write_text(json.dumps({"experiment": SETTINGS | {"rounds": 9}}))
     with (run / "metrics.jsonl").open("a") as rows:
         rows.write('{"round": 4, "heldout_perplexity": 3.0}\n')
@@ -106,21 +104,14 @@ def test_kinds_of_runs(tmp_path):
     assert len(find_runs(tmp_path)) == 4
 
 
-@pytest.mark.parametrize(
-    ("unit", "short"),
-    [
-        ("client: all examples of one client, in all rounds", "client"),
+def test_privacy_is_stated_whole_or_not_at_all(tmp_path):
+    for unit, short in (
         (DOCUMENT_CLIENT, "document"),
         ("example: one packed sequence of 8 tokens, in all steps", "packed sequence"),
         ("example: one example (training reads at most 8 tokens), in all steps", "example"),
-    ],
-)
-def test_a_unit_is_named_in_short(tmp_path, unit, short):
-    run = make_run(tmp_path / "run", private=True, plan=dataclasses.replace(PLAN, unit=unit))
-    assert f"; unit: {short}; adjacency: " in read_run(run).privacy
-
-
-def test_privacy_is_stated_whole_or_not_at_all(tmp_path):
+    ):
+        run = make_run(tmp_path / short, private=True, plan=dataclasses.replace(PLAN, unit=unit))
+        assert f"; unit: {short}; adjacency: " in read_run(run).privacy
     assert read_run(make_run(tmp_path / "plain")).privacy == "NOT PRIVATE"
     private = read_run(make_run(tmp_path / "private", private=True))
     assert private.privacy == f"{TERMS}; VOCABULARY NOT COVERED"
@@ -154,9 +145,8 @@ def test_what_is_no_run_is_refused(tmp_path):
         find_runs(tmp_path)
 
 
-@pytest.mark.parametrize("private", [False, True])
-def test_cleaning_leaves_what_going_on_needs(private, tmp_path):
-    folder = make_run(tmp_path / "run", rounds=6, status=None, private=private)
+def test_cleaning_leaves_what_going_on_needs(tmp_path):
+    folder = make_run(tmp_path / "run", rounds=6, status=None, private=True)
     before = paths_in(folder)
     (folder / "summary.json.partial").write_text("half")
     (folder / "checkpoints" / "8.orbax-checkpoint-tmp").mkdir()

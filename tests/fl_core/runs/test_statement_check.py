@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import json
-import math
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -139,7 +138,7 @@ def changed(record, place, value):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["tree", "sampled", "composed", "claimed", "compared"])
+@pytest.mark.parametrize("name", ["sampled", "composed", pytest.param("claimed", marks=pytest.mark.thorough)])
 def test_whoever_changes_any_field_is_found_out(name, check):
     plan, about = PLANS[name]
     record = statement(plan, **about)
@@ -160,7 +159,7 @@ def test_whoever_changes_any_field_is_found_out(name, check):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["bounded", "composed"])
+@pytest.mark.parametrize("name", ["bounded", pytest.param("composed", marks=pytest.mark.thorough)])
 def test_whoever_takes_a_field_or_a_line_away_is_found_out(name, check):
     plan, about = PLANS[name]
     record = statement(plan, **about)
@@ -238,68 +237,52 @@ TRUNCATED = central_plan(1000, 20, 30, 1.5, truncated_batch_size=60, adjacency="
 BANDED = PrivacyPlan("banded", 4, 3.0, BoundedParticipation(2, 2), coefficients=(1.0, 0.5))
 
 
-@pytest.mark.parametrize(
-    ("plan", "place", "value", "words"),
-    [
-        (GAUSSIAN, ("mechanism",), "magic", "must be one of"),
-        (GAUSSIAN, ("participation", "kind"), "epochs", "not a plan of a private run"),
-        (GAUSSIAN, ("participation", "max_participations"), 1.5, "is not of type 'integer'"),
-        (GAUSSIAN, ("participation", "max_participations"), 2.0, "must be a whole number or None"),
-        (GAUSSIAN, ("participation", "min_separation"), True, "is not of type 'integer'"),
-        # As if no batch ever lost an example.
-        (TRUNCATED, ("participation", "population"), None, "is not of type 'integer'"),
-        (TRUNCATED, ("participation", "population"), 0, "must be at least 1"),
-        # As if one more example fitted into equal parts.
-        (TRUNCATED, ("participation", "cycle"), 2, "accounted for parts of equal size"),
-        # As if a strategy of nothing gave nothing away.
-        (BANDED, ("coefficients",), [0.0, 0.0], "that of its diagonal above 0"),
-    ],
-)
-def test_a_plan_that_there_cannot_be_is_no_statement(plan, place, value, words, check):
-    record = changed(statement(plan), ("plan", *place), value)
-    if place == ("participation", "cycle"):
-        record["plan"]["adjacency"] = "add_or_remove"
-    status, said = check(record)
-    assert (status, words in said, said.count("\n")) == (2, True, 1), said
+TREE = PrivacyPlan("tree", 9, 3.0, BoundedParticipation())
+APART = PrivacyPlan("tree", 9, 3.0, BoundedParticipation(1, 9))
+BLT = PrivacyPlan("blt", 4, 3.0, BoundedParticipation(2), coefficients=(0.5, 0.1))
 
 
 @pytest.mark.parametrize(
     ("plan", "changes", "words"),
     [
-        (GAUSSIAN, {"rounds": 10**8}, "100,000,000 rounds, but 10,000,000 at most"),
-        (GAUSSIAN, {"rounds": 10**400}, "is too large a number"),
-        (PrivacyPlan("tree", 9, 3.0, BoundedParticipation()), {"rounds": 10**6}, "additions that the sensitivity"),
-        (PrivacyPlan("tree", 9, 3.0, BoundedParticipation(1, 9)), {"rounds": 10**6}, "additions that the sensitivity"),
+        (GAUSSIAN, {"plan.mechanism": "magic"}, "must be one of"),
+        (GAUSSIAN, {"plan.participation.kind": "epochs"}, "not a plan of a private run"),
+        (GAUSSIAN, {"plan.participation.max_participations": 1.5}, "is not of type 'integer'"),
+        (GAUSSIAN, {"plan.participation.max_participations": 2.0}, "must be a whole number or None"),
+        (GAUSSIAN, {"plan.participation.min_separation": True}, "is not of type 'integer'"),
+        # As if no batch ever lost an example.
+        (TRUNCATED, {"plan.participation.population": None}, "is not of type 'integer'"),
+        (TRUNCATED, {"plan.participation.population": 0}, "must be at least 1"),
+        # As if one more example fitted into equal parts.
+        (TRUNCATED, {"plan.participation.cycle": 2, "plan.adjacency": "add_or_remove"}, "for parts of equal size"),
+        # As if a strategy of nothing gave nothing away.
+        (BANDED, {"plan.coefficients": [0.0, 0.0]}, "that of its diagonal above 0"),
+        (BLT, {"plan.coefficients": [0.5]}, ""),
+        (GAUSSIAN, {"plan.unit": ""}, ""),
+        (GAUSSIAN, {"tuning": {"chosen": True}}, ""),
+        # What would take hours.
+        (GAUSSIAN, {"plan.rounds": 10**8}, "100,000,000 rounds, but 10,000,000 at most"),
+        (GAUSSIAN, {"plan.rounds": 10**400}, "is too large a number"),
+        (TREE, {"plan.rounds": 10**6}, "additions that the sensitivity"),
+        (APART, {"plan.rounds": 10**6, "plan.participation.min_separation": 10**5}, "additions that the sensitivity"),
     ],
 )
-def test_a_plan_that_would_take_hours_is_refused(plan, changes, words, check):
+def test_a_plan_that_there_cannot_be_or_that_would_take_hours_is_no_statement(plan, changes, words, check):
     record = statement(plan)
-    record["plan"] |= changes
-    if plan.participation.min_separation > 1:
-        record["plan"]["participation"]["min_separation"] = 10**5
+    for place, value in changes.items():
+        record = changed(record, place.split("."), value)
     status, said = check(record)
     assert (status, words in said, said.count("\n")) == (2, True, 1), said
 
 
-def test_many_trainings_or_words_are_refused(check):
+def test_many_trainings_or_words_and_deep_nests_are_refused(check):
     record = statement(*PLANS["composed"][:1], **PLANS["composed"][1])
     many = changed(record, ("ancestry",), record["ancestry"] * 51)
     assert "51 trainings before this one, but 50 at most" in check(many)[1]
     words = changed(record, ("vocabulary_origin", "guarantee", "words_per_client"), 10**9)
     assert "1,000,000,000 words of one client in a private vocabulary, but 1,000,000 at most" in check(words)[1]
-
-
-def test_what_cannot_be_computed_is_no_statement(check):
-    for plan, place, value in (
-        (PrivacyPlan("blt", 4, 3.0, BoundedParticipation(2), coefficients=(0.5, 0.1)), ("coefficients",), [0.5]),
-        (GAUSSIAN, ("unit",), ""),
-    ):
-        assert check(changed(statement(plan), ("plan", *place), value))[0] == 2
-    assert check(changed(statement(GAUSSIAN), ("tuning",), {"chosen": True}))[0] == 2
-    deep = json.dumps(changed(statement(GAUSSIAN), ("vocabulary", "more"), "here")).replace(
-        '"here"', "[" * 600 + "]" * 600
-    )
-    assert check(deep)[0] in (1, 2)
+    deep = json.dumps(changed(statement(GAUSSIAN), ("vocabulary", "more"), "here"))
+    assert check(deep.replace('"here"', "[" * 600 + "]" * 600))[0] in (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -326,14 +309,6 @@ def test_private_relevances_are_held_to_their_noise(check):
         ), said
 
 
-def test_who_promises_nothing_may_say_so(check):
-    repeatable = statement(GAUSSIAN, experiment={"noise_seed": "experiment"})
-    assert not repeatable["private"]
-    assert check(repeatable)[0] == 0
-    assert check(changed(repeatable, ("private",), True))[0] in (1, 2)
-    assert math.isfinite(statement(GAUSSIAN)["privacy_guarantee"]["epsilon"])
-
-
 def without_ledger(**about):
     stated = state_release(about, None)
     of_model = {"model": "cifg_tiny", "parameters_sha256": "0" * 64}
@@ -347,6 +322,8 @@ def test_who_promises_nothing_claims_nothing_beside_it(about, check):
     status, said = check(plain)
     assert (status, "promises nothing, and says so" in said) == (0, True), said
     repeatable = statement(GAUSSIAN, experiment={"noise_seed": "experiment"})
+    assert (repeatable["private"], check(repeatable)[0]) == (False, 0)
+    assert check(changed(repeatable, ("private",), True))[0] in (1, 2)
     for record in (plain, repeatable):
         for field, value in (
             ("privacy", "NOT PRIVATE in name alone: it has (epsilon = 0.1, delta = 1e-09)-differential privacy"),

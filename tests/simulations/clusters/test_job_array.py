@@ -74,27 +74,19 @@ def test_options_are_directives_and_win_over_our_own(place):
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
 
 
-def test_before_its_time_limit_a_task_ends_its_cells_and_is_queued_again(place):
-    process = waiting_task(place)
-    process.send_signal(signal.SIGUSR1)
+@pytest.mark.parametrize(
+    ("sent", "queued_before", "status", "queued_again"),
+    [(signal.SIGUSR1, 0, 0, True), (signal.SIGUSR1, 100, 1, False), (signal.SIGTERM, 0, 143, False)],
+)
+def test_a_task_ends_its_cells_and_is_queued_again_before_its_time_limit(
+    place, sent, queued_before, status, queued_again
+):
+    process = waiting_task(place, SLURM_RESTART_COUNT=str(queued_before))
+    process.send_signal(sent)
     assert process.communicate(timeout=30)[0].startswith("ended")
-    assert process.returncode == 0
-    assert (place.parent / "scontrol").read_text() == "requeue 5_3\n"
-
-
-def test_a_task_that_was_queued_often_enough_is_given_up(place):
-    process = waiting_task(place, SLURM_RESTART_COUNT="100")
-    process.send_signal(signal.SIGUSR1)
-    assert process.communicate(timeout=30)[0] == "ended\n"
-    assert process.returncode == 1
-    assert not (place.parent / "scontrol").exists()
-
-
-def test_a_task_that_is_ended_ends_its_cells(place):
-    process = waiting_task(place)
-    process.terminate()
-    assert process.communicate(timeout=30)[0] == "ended\n"
-    assert process.returncode == 143
+    assert process.returncode == status
+    called = place.parent / "scontrol"
+    assert (called.read_text() if called.exists() else None) == ("requeue 5_3\n" if queued_again else None)
 
 
 @pytest.mark.parametrize(

@@ -145,15 +145,3 @@ def test_an_algorithm_follows_its_equations(name):
         np.testing.assert_allclose(ravel_pytree(remembered)[0], memory, atol=2e-6)
     if name != "sgd":
         assert np.abs(x - reference(EQUATIONS["sgd"])[0]).max() > 1e-3
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("clip", [None, 0.2])
-def test_fedprox_without_its_pull_is_sgd_bit_for_bit(clip):
-    def parameters(**changes):
-        settings = small.deployment(upload_bits=32, client_gradient_clip=clip, **changes)
-        return after_rounds(settings, engine_of(settings, lanes=2), ROUNDS)[0].params
-
-    pairs = zip(parameters(client_algorithm="fedprox", fedprox_mu=0.0).items(), parameters().items(), strict=True)
-    for (_, found), (_, expected) in pairs:
-        np.testing.assert_array_equal(found, expected)

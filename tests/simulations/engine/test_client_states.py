@@ -34,6 +34,10 @@ def test_clients_keep_the_last_and_new_ones_have_the_first(tmp_path):
         assert read(kept, 3, 4, 7) == ([6, 0, 5], [-6, 1, -5])
         assert [kept.has(client) for client in (3, 4, 7)] == [True, False, True]
         assert kept.read(np.array([3]), FIRST, room=4)["a"].tolist() == [[6, 6], [0, 0], [0, 0], [0, 0]]
+        # A round is kept whole or not at all.
+        with pytest.raises(IndexError):
+            kept.write(2, np.array([3, 7]), states(8, 1))
+        assert read(kept, 3, 7) == ([6, 5], [-6, -5])
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
 
 
@@ -68,11 +72,3 @@ def test_a_file_that_is_not_that_of_the_run_is_refused(tmp_path):
         ClientStates(path)
     with pytest.raises(DiskError, match="cannot be written"):
         ClientStates(tmp_path / "nowhere" / "file")
-
-
-def test_a_round_is_kept_whole_or_not_at_all(tmp_path):
-    with contextlib.closing(ClientStates(tmp_path / "file")) as kept:
-        kept.write(0, np.array([1, 2]), states(1, 2))
-        with pytest.raises(IndexError):
-            kept.write(1, np.array([1, 2]), states(2, 1))
-        assert read(kept, 1, 2) == ([1, 1], [-1, -1])

@@ -38,7 +38,7 @@ def small(name):
 
 
 MODEL = bigram("small", BigramConfig(vocabulary_size=VOCABULARY, embedding=16))
-FAMILIES = ("cifg_tiny", "si_transformer_tiny", "lstm4rec_tiny", "dpformer_tiny")
+FAMILIES = ("cifg_tiny", "si_transformer_tiny")
 
 
 def ragged_data(sizes=SIZES):
@@ -107,7 +107,7 @@ def looped():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("devices", "lanes"), [(1, 9), (2, 1), (4, 3)])
+@pytest.mark.parametrize(("devices", "lanes"), [(1, 9), (4, 3)])
 def test_devices_and_lanes_do_not_change_the_result(looped, devices, lanes):
     assert_same(run_engine(MODEL, devices=devices, lanes=lanes), looped, tolerance=1e-4)
 
@@ -147,17 +147,13 @@ def test_an_exact_sum_has_the_same_bits_on_any_number_of_devices_and_in_one_loop
             "training": LocalTraining(batch_size=7, max_batches=1, gradient_clip=0.1),
             "rules": AggregationRules(weighting="uniform"),
         },
-        {"training": LocalTraining(batch_size=4, epochs=2, max_examples=7)},
         {"training": LocalTraining(batch_size=4, epochs=2, max_examples=7, cap_order="cap_then_shuffle")},
-        {"training": LocalTraining(batch_size=4, epochs=3, batches_across_epochs=True)},
         {"training": LocalTraining(3, epochs=3, max_batches=5, max_examples=4, batches_across_epochs=True)},
     ],
     ids=[
         "epochs and update clip",
         "one batch, gradient clip and uniform",
-        "shuffle, then cap",
         "cap, then shuffle",
-        "across epochs",
         "capped across epochs",
     ],
 )
@@ -225,21 +221,6 @@ def test_nothing_is_compiled_again_when_cohorts_differ():
     assert engine.compiled_programs() == before + 1
 
 
-@pytest.mark.long
-def test_memory_on_the_devices_does_not_grow_with_the_cohort():
-    data = ragged_data((4,) * 400)
-    engine = CohortEngine(ClientWork(MODEL, TRAINING, make_compressor("uniform8"), AggregationRules()), data, LENGTH)
-    params = MODEL.init(jax.random.key(0))
-
-    def live_bytes_after(cohort):
-        result = engine.run(params, plan_of(range(cohort)))
-        jax.block_until_ready(result.aggregate)
-        return sum(array.nbytes for array in jax.live_arrays())
-
-    small_cohort = live_bytes_after(2)
-    assert live_bytes_after(400) == small_cohort
-
-
 def test_no_array_of_the_program_has_an_axis_of_clients():
     data = ragged_data((4,) * 400)
     engine = CohortEngine(ClientWork(MODEL, TRAINING, make_compressor("uniform8"), AggregationRules()), data, LENGTH)
@@ -262,29 +243,21 @@ def exploding(model):
     return Model(model.name, model.vocabulary_size, model.init, model.apply, loss)
 
 
-@pytest.mark.parametrize("compression", ["uniform8", "float32"])
-def test_updates_that_are_not_finite_are_dropped_and_counted(compression):
+def test_updates_that_are_not_finite_are_dropped_and_counted():
     rng = np.random.default_rng(1)
     good = rng.integers(8, VOCABULARY, (5, LENGTH + 1)).astype(np.int32)
     bad = good.copy()
     bad[2, 3] = 7
     model = exploding(MODEL)
-    engine, loop = run_both(model, compression=compression, data=InMemoryData([good, bad, good[:2]]), lanes=2)
-    assert_same(engine, loop, tolerance=1e-2 if compression == "uniform8" else 1e-4)
+    options = {"compression": "uniform8", "data": InMemoryData([good, bad, good[:2]]), "lanes": 2}
+    engine, loop = run_both(model, **options)
+    assert_same(engine, loop, tolerance=1e-2)
     assert float(engine.aggregate.dropped) == 1
     assert float(engine.aggregate.clients) == 3
-    only_good = run_engine(
-        model, compression=compression, plan=plan_of([0, 2]), data=InMemoryData([good, bad, good[:2]]), lanes=2
-    )
+    only_good = run_engine(model, plan=plan_of([0, 2]), **options)
     np.testing.assert_allclose(engine.aggregate.weight, only_good.aggregate.weight)
     for leaf in jax.tree_util.tree_leaves(engine.aggregate):
         assert np.all(np.isfinite(leaf))
-
-
-def test_two_runs_agree_bit_for_bit():
-    first, second = (run_engine(MODEL, compression="uniform8", devices=2, lanes=2) for _ in range(2))
-    for a, b in zip(*map(jax.tree_util.tree_leaves, (first.aggregate, second.aggregate)), strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 def test_the_announced_cohort_is_made_ready_and_gives_the_same():

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,11 +44,18 @@ def test_chunks_carry_each_clients_batches_in_order(sizes, devices, lanes, steps
     training = LocalTraining(batch_size=batch_size, max_batches=4, **more)
     plan = RoundPlan(2, np.arange(len(sizes))[::-1], seed=9, learning_rate=0.1)
     shape = LaneShape(devices, lanes, steps, LENGTH)
+    whole = list(lane_chunks(data, plan, training, shape))
+    # So processes make as many chunks as one another, and together what one process would make.
+    for own in range(devices):
+        parts = lane_chunks(data, plan, training, shape, own_devices=range(own, own + 1))
+        for part, chunk in zip(parts, whole, strict=True):
+            for leaf, of_whole in zip(part, chunk, strict=True):
+                np.testing.assert_array_equal(leaf, of_whole if of_whole is None else of_whole[own : own + 1])
     seen: dict[int, list] = {}
     for device in range(devices):
         for lane in range(lanes):
             current = None
-            for chunk in lane_chunks(data, plan, training, shape):
+            for chunk in whole:
                 assert chunk.tokens.shape == (devices, steps, lanes, batch_size, LENGTH + 1)
                 for step in range(chunk.num_steps[device]):
                     here = (device, step, lane)
@@ -77,37 +83,3 @@ def test_chunks_carry_each_clients_batches_in_order(sizes, devices, lanes, steps
             np.testing.assert_array_equal(keys, own)
             np.testing.assert_array_equal(weight, expected >= 0)
             np.testing.assert_array_equal(tokens[expected >= 0, 0], 100 * client + expected[expected >= 0])
-
-
-@pytest.mark.long
-@given(
-    st.lists(st.integers(0, 23), min_size=1, max_size=12),
-    st.lists(st.integers(1, 3), min_size=1, max_size=3),
-    st.integers(1, 3),
-    st.integers(1, 7),
-)
-def test_the_chunks_of_some_devices_are_slices_of_those_of_all(sizes, devices_of_processes, lanes, steps):
-    """So processes make as many chunks as one another, and together what one process would make."""
-
-    class Recorded(InMemoryData):
-        def sequences(self, client, rows=None):
-            fetched.append(client)
-            return super().sequences(client, rows)
-
-    data = Recorded([np.full((n, LENGTH + 1), 0) + np.arange(n)[:, None] + 100 * c for c, n in enumerate(sizes)])
-    training = LocalTraining(batch_size=3, draws_dropout=True)
-    plan = RoundPlan(2, np.arange(len(sizes))[::-1], seed=9, learning_rate=0.1)
-    shape = LaneShape(sum(devices_of_processes), lanes, steps, LENGTH)
-    fetched: list[int] = []
-    whole = list(lane_chunks(data, plan, training, shape))
-    fetched.clear()
-    first = 0
-    for count in devices_of_processes:
-        own = range(first, first + count)
-        chunks = list(lane_chunks(data, plan, training, shape, own_devices=own))
-        assert len(chunks) == len(whole)
-        for found, expected in zip(chunks, whole, strict=True):
-            for leaf, of_whole in zip(found, expected, strict=True):
-                np.testing.assert_array_equal(leaf, of_whole[own.start : own.stop])
-        first += count
-    assert sorted(fetched) == [client for client, size in enumerate(sizes) if size], "each is read by one process only"

@@ -22,13 +22,6 @@ def test_items_come_in_order_and_only_so_many_ahead():
     assert {name for _, name in made} == {"ahead_0"}
 
 
-def test_two_of_them_share_a_thread():
-    with ThreadPoolExecutor(1) as executor:
-        first, second = (Prefetched(iter(range(start, start + 9)), executor, depth=2) for start in (0, 100))
-        assert list(second) == list(range(100, 109))
-        assert list(first) == list(range(9))
-
-
 def test_an_error_is_raised_where_the_item_is_taken():
     def items():
         yield 1

@@ -10,9 +10,7 @@ from fedlm.simulations.evaluation.client_scores import client_columns, describe_
 def test_a_spread_counts_every_client_with_a_score_once():
     values = np.array([1.0, 2.0, 3.0, 4.0, 10.0, np.nan])
     assert spread(values) == pytest.approx({"mean": 4.0, "p10": 1.4, "median": 3.0, "p90": 7.6, "count": 5})
-
-
-def test_a_spread_without_finite_numbers_can_be_written_as_json():
+    # What is no finite number can be written as JSON.
     assert spread(np.array([np.nan])) == {"mean": None, "p10": None, "median": None, "p90": None, "count": 0}
     found = spread(np.array([1.0, 2.0, np.inf, np.inf]))
     assert (found["mean"], found["p10"], found["p90"], found["count"]) == (None, 1.3, None, 4)

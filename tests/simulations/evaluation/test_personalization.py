@@ -2,7 +2,6 @@
 
 import json
 
-import jax
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -47,14 +46,9 @@ def personalized(run, split, rate=None, clients=None, **others):
     return personalize(run.trained, training, split, rate, max_clients=clients, **others)
 
 
-def test_a_run_opens_with_its_settings_and_last_parameters(finished, run, settings):
-    assert run.experiment == settings
-    assert run.trained.steps == 2
-    assert sum(leaf.size for leaf in jax.tree_util.tree_leaves(run.trained.params)) == finished[1]["parameters"]
-
-
-def test_a_split_scores_as_it_did_when_training_ended(finished, run):
+def test_a_run_opens_with_its_settings_and_scores_as_it_did_when_training_ended(finished, run, settings):
     out, summary = finished
+    assert (run.experiment, run.trained.steps) == (settings, 2)
     found = evaluate_split(run.trained, "test")
     assert {f"test_{name}": value for name, value in found.summary["scores"].items()}.items() <= summary.items()
     assert found.summary["clients"] == summary["test_clients"]
@@ -135,22 +129,16 @@ def test_a_client_whose_training_diverged_did_not_get_better():
     assert share_better(sums([0.0], [0.0]), sums([0.0], [0.0])) is None
 
 
-def test_an_evaluation_is_two_files(run, tmp_path):
-    path, record = write_evaluation(tmp_path, personalized(run, "heldout", None, 3))
+def test_an_evaluation_is_two_files_and_one_of_some_clients_leaves_that_of_all(run, tmp_path):
+    everyone, record = write_evaluation(tmp_path, evaluate_split(run.trained, "heldout"))
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [
-        "personalization_heldout.json",
-        "personalization_heldout.parquet",
+        "evaluation_heldout.json",
+        "evaluation_heldout.parquet",
     ]
-    assert json.loads(path.read_text()) == record
-    assert record["clients_scored"] == 3
-    assert pq.read_table(path.with_suffix(".parquet")).num_rows == 3
-
-
-def test_an_evaluation_of_some_clients_leaves_that_of_all(run, tmp_path):
-    everyone, _ = write_evaluation(tmp_path, evaluate_split(run.trained, "heldout"))
     table, found = everyone.with_suffix(".parquet").read_bytes(), everyone.read_bytes()
-    path, record = write_evaluation(tmp_path, evaluate_split(run.trained, "heldout", 2), 2)
-    assert path.name == "evaluation_heldout_2_clients.json"
+    assert json.loads(found) == record
+    path, record = write_evaluation(tmp_path, personalized(run, "heldout", None, 2), 2)
+    assert path.name == "personalization_heldout_2_clients.json"
     assert record["clients_scored"] == pq.read_table(path.with_suffix(".parquet")).num_rows == 2
     assert (everyone.with_suffix(".parquet").read_bytes(), everyone.read_bytes()) == (table, found)
 
@@ -175,29 +163,23 @@ def test_a_cap_on_test_examples_holds_for_clients_too(settings, tmp_path):
     assert table.num_rows == summary["test_clients"]["tokens"]["count"]
 
 
-def test_a_folder_without_a_checkpoint_is_named(tmp_path):
+def test_a_folder_that_is_no_run_of_clients_here_is_named(small_store, tmp_path):
     for folder, what in ((tmp_path, "has no checkpoint"), (tmp_path / "nowhere", "there is no such folder")):
         with pytest.raises(CheckpointError, match=f"{folder}: {what}"):
             open_run(folder)
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(CheckpointError, match="has no checkpoint; give the folder of a run"):
         open_run(tmp_path)
-
-
-def test_a_run_of_a_server_is_named(small_store, tmp_path):
-    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
-        settings = settings_as_json(compose(Deployment, model="cifg_tiny", cohort_size=2))
-        checkpoints.save(1, {"params": {}}, {"experiment": settings, "vocabulary": "abc"})
-    with pytest.raises(CheckpointError, match="a run of `fedlm serve`"):
-        open_run(tmp_path, small_store)
-
-
-def test_data_that_have_moved_are_asked_for(tmp_path):
-    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
-        settings = settings_as_json(compose(Experiment, model="cifg_tiny", data=tmp_path / "moved"))
-        checkpoints.save(1, {"params": {}}, {"experiment": settings, "vocabulary": "abc"})
-    with pytest.raises(DataError, match=r"moved: there is no such folder, .* say with data where it is now"):
-        open_run(tmp_path)
+    moved = r"moved: there is no such folder, .* say with data where it is now"
+    for folder, settings, data, error, message in (
+        ("served", compose(Deployment, model="cifg_tiny"), small_store, CheckpointError, "a run of `fedlm serve`"),
+        ("run", compose(Experiment, model="cifg_tiny", data=tmp_path / "moved"), None, DataError, moved),
+    ):
+        with Checkpoints(tmp_path / folder / "checkpoints") as checkpoints:
+            about = {"experiment": settings_as_json(settings), "vocabulary": "abc"}
+            checkpoints.save(1, {"params": {}}, about)
+        with pytest.raises(error, match=message):
+            open_run(tmp_path / folder, data)
 
 
 def test_data_of_another_vocabulary_is_refused(finished, tmp_path):

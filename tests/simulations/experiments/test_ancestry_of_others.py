@@ -12,7 +12,6 @@ from fedlm.simulations.comparisons.comparison import list_cells, run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.experiment import run_experiment
 from fedlm.simulations.reporting.run_privacy import run_privacies
-from tests.conftest import WORDS
 from tests.support.plain_runs import MODEL, NO_PRIVACY, PRIVATE, run
 
 pytestmark = pytest.mark.usefixtures("plain_cohorts")
@@ -49,18 +48,11 @@ def test_each_run_of_a_comparison_has_the_ancestry_of_its_first_parameters(small
             run_experiment(cell.experiment, cell.directory, tuning=cell.tuning)
 
 
-@pytest.fixture(scope="module")
-def texts():
-    rng = np.random.default_rng(1)
-    return {f"client{index}": [" ".join(rng.choice(WORDS, 5)) for _ in range(4)] for index in range(60)}
-
-
 def simulate(data, out, **changes):
     return fedlm.simulate(data=data, out=out, **PRIVATE | changes).summary
 
 
-def test_data_in_memory_are_known_by_their_text(texts, tmp_path):
-    data = fedlm.DataInMemory.from_texts(texts, vocabulary_size=80)
+def test_data_in_memory_are_known_by_their_text(texts, data, tmp_path):
     again = fedlm.DataInMemory.from_texts(texts, vocabulary_size=80)
     simulate(data, tmp_path / "open", **NO_PRIVACY)
     simulate(data, tmp_path / "private")
@@ -73,15 +65,3 @@ def test_data_in_memory_are_known_by_their_text(texts, tmp_path):
     for parent in ("open", "private"):
         with pytest.raises(ConfigurationError, match="disjoint"):
             simulate(again, tmp_path / "refused", init_from=tmp_path / parent, initial_data="disjoint")
-
-
-def test_other_people_in_memory_are_other_people_only_by_word(texts, tmp_path):
-    data = fedlm.DataInMemory.from_texts(texts, vocabulary_size=80)
-    simulate(data, tmp_path / "open", **NO_PRIVACY)
-    others = {f"other {name}": list(reversed(lines)) for name, lines in texts.items()}
-    others = fedlm.DataInMemory.from_texts(others, vocabulary=data.tokenizer)
-    unknown = simulate(others, tmp_path / "unknown", init_from=tmp_path / "open")
-    assert unknown["privacy_guarantee"] is None
-    said = simulate(others, tmp_path / "said", init_from=tmp_path / "open", initial_data="disjoint")
-    assert said["privacy_guarantee"]["epsilon"] == pytest.approx(gaussian_epsilon(4.0, 1.0, 1e-5), rel=0.01)
-    assert "data of other people, and nothing is promised to them here" in said["privacy"]

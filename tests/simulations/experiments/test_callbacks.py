@@ -36,7 +36,7 @@ class FakeWandb:
         self.finished.append(exit_code)
 
 
-def test_weights_and_biases_is_told_settings_rounds_and_summary(monkeypatch):
+def test_weights_and_biases_is_told_settings_rounds_and_summary_but_nothing_of_private_clients(monkeypatch):
     fake = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", fake)
     callback = WandbCallback(project="federated", mode="offline")
@@ -46,6 +46,14 @@ def test_weights_and_biases_is_told_settings_rounds_and_summary(monkeypatch):
     assert fake.summary == {"status": "finished", "test_loss": 2.0, "privacy": "NOT PRIVATE"}
     callback.on_failure(RuntimeError())
     assert fake.finished == [0, 1]
+    # Of a private run it is told nothing that was measured on clients.
+    fake.logged.clear()
+    callback.on_begin({"privacy": "gaussian"})
+    row = {"round": 0, "train_loss": 3.5, "examples": 9, "noise_norm": 2.0, "heldout_loss": 3.0, "epsilon": 0.5}
+    callback.on_round(FinishedRound(row, 2, None))
+    callback.on_end(SUMMARY | {"training_data_sha256": "abc", "examples": 9, "privacy": "(epsilon = 1"})
+    assert fake.logged == [(0, {"heldout_loss": 3.0, "epsilon": 0.5})]
+    assert fake.summary == {"status": "finished", "test_loss": 2.0, "privacy": "(epsilon = 1"}
 
 
 def test_mlflow_is_told_settings_rounds_and_summary(monkeypatch):
@@ -69,18 +77,6 @@ def test_mlflow_is_told_settings_rounds_and_summary(monkeypatch):
     ]
     callback.on_failure(RuntimeError())
     assert calls[-1] == ("end_run", ("status", "FAILED"))
-
-
-def test_of_a_private_run_trackers_are_told_nothing_that_was_measured_on_clients(monkeypatch):
-    fake = FakeWandb()
-    monkeypatch.setitem(sys.modules, "wandb", fake)
-    callback = WandbCallback()
-    callback.on_begin({"privacy": "gaussian"})
-    row = {"round": 0, "train_loss": 3.5, "examples": 9, "noise_norm": 2.0, "heldout_loss": 3.0, "epsilon": 0.5}
-    callback.on_round(FinishedRound(row, 2, None))
-    callback.on_end(SUMMARY | {"training_data_sha256": "abc", "examples": 9, "privacy": "(epsilon = 1"})
-    assert fake.logged == [(0, {"heldout_loss": 3.0, "epsilon": 0.5})]
-    assert fake.summary == {"status": "finished", "test_loss": 2.0, "privacy": "(epsilon = 1"}
 
 
 @pytest.mark.parametrize(("callback", "module"), [(WandbCallback, "wandb"), (MlflowCallback, "mlflow")])

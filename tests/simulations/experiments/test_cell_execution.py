@@ -27,12 +27,6 @@ def test_cells_that_fail_or_are_killed_do_not_end_the_others(tmp_path):
     assert set(seen) == {(cell, row) for cell in cells for row in range(3)}
 
 
-def test_finished_cells_are_not_run_again(tmp_path):
-    cell = ToyCell(tmp_path)
-    (tmp_path / "done").touch()
-    assert run_cells([cell], LocalProcesses(1), lambda cell, row: pytest.fail("run again")) == {}
-
-
 @pytest.mark.long
 def test_a_cell_has_as_many_cores_when_it_is_left_alone(tmp_path):
     cells = [ToyCell(tmp_path / str(number)) for number in range(2)]

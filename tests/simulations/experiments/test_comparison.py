@@ -11,7 +11,8 @@ from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release
-from fedlm.simulations.comparisons.comparison import each_model_early, list_cells, read_result
+from fedlm.simulations.comparisons.cell_execution import LocalProcesses
+from fedlm.simulations.comparisons.comparison import list_cells, read_result, run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
 
 PRIVATE = {"cohort_sampler": "min_separation", "min_separation": 3, "update_clip_norm": 0.5}
@@ -45,14 +46,8 @@ def test_runs_without_noise_differ_in_nothing_but_the_noise():
     }
     assert differing == {"privacy", "target_epsilon", "delta", "weighting"}
     assert (noiseless.training.weighting, noiseless.privacy.delta) == ("uniform", None)
-
-
-def test_audits_are_at_the_same_delta_with_noise_and_without():
     audited = compare(privacy="gaussian", epsilons=(5, math.inf), delta=1e-6, audit_canaries=2).experiments()
     assert {experiment.privacy.delta for experiment in audited} == {1e-6}
-
-
-def test_one_of_mechanisms_and_epsilons_is_enough():
     assert privacies(compare(privacy="tree", epsilons=(5,))) == [("tree", 5)]
     assert privacies(compare(mechanisms=("tree", "blt"), target_epsilon=3.0)) == [("tree", 3.0), ("blt", 3.0)]
     assert privacies(compare(mechanisms=("tree", "blt"), epsilons=(math.inf,))) == [("none", None)]
@@ -78,14 +73,6 @@ def test_folders_of_cells_are_unique_and_those_of_one_privacy_are_where_they_wer
     assert (first.directory.parts[3], second.directory.parts[3]) == ("tree", "blt")
 
 
-def test_each_model_begins_early():
-    cells = list_cells(compare(models=("a", "b", "c"), seeds=(0, 1)), Path("out"))
-    order = each_model_early(cells)
-    assert [cell.experiment.model for cell in order] == ["a", "b", "c"] * 2
-    assert sorted(map(id, order)) == sorted(map(id, cells))
-    assert each_model_early([cells[0], cells[1], cells[4]]) == [cells[0], cells[4], cells[1]]
-
-
 def test_the_record_of_settings_is_json_that_others_read_too():
     record = json.dumps(settings_as_json(compare(privacy="tree", epsilons=(5, math.inf))), allow_nan=False)
     assert json.loads(record)["epsilons"] == [5, "inf"]
@@ -100,7 +87,6 @@ def test_the_record_of_settings_is_json_that_others_read_too():
         ({"mechanisms": ("tree", "tree"), "epsilons": (5,)}, "mechanisms is .*each value only once"),
         ({"privacy": "tree", "epsilons": (5, 5)}, "epsilons is .*each value only once"),
         ({"privacy": "tree", "epsilons": (0,)}, "epsilons has 0.0, but each must be positive"),
-        ({"privacy": "tree", "epsilons": (math.nan,)}, "epsilons has nan"),
         ({"privacy": "tree", "epsilons": (5,), "target_epsilon": 3}, "target_epsilon is 3, which does nothing beside"),
         ({"mechanisms": ("tree", "blt")}, "exactly one of"),
         (
@@ -116,7 +102,6 @@ def test_the_record_of_settings_is_json_that_others_read_too():
             {"privacy": "gaussian", "epsilons": (5, math.inf), "clip_quantile": 0.5},
             "clip_quantile is 0.5, but eps",
         ),
-        ({"mechanisms": ("tree",), "epsilons": (5,), "update_clip_norm": None}, "privacy needs update_clip_norm"),
         (
             {"mechanisms": ("gaussian", "blt"), "epsilons": (5,), "cohort_sampler": "poisson", "min_separation": 1},
             "privacy is blt and cohort_sampler is poisson",
@@ -126,6 +111,13 @@ def test_the_record_of_settings_is_json_that_others_read_too():
 def test_what_does_not_fit_together_is_refused_with_what_to_do(settings, message):
     with pytest.raises(ConfigurationError, match=message):
         compare(**settings)
+
+
+def test_a_comparison_with_a_masked_model_is_refused_and_writes_nothing(tmp_path):
+    comparison = compose(Comparison, models=("cifg_tiny", "bert_tiny"), data=Path("nowhere"))
+    with pytest.raises(ConfigurationError, match=r"'bert_tiny' has the masked objective.*next token.*fedlm models"):
+        run_comparison(comparison, tmp_path / "out", LocalProcesses(1))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_cell_says_of_its_privacy_what_its_ledger_says(tmp_path):

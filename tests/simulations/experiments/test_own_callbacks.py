@@ -13,18 +13,7 @@ from tests.simulations.experiments.own_experiments import PRIVATE, SETTINGS, TIN
 pytestmark = pytest.mark.usefixtures("plain_cohorts")
 
 
-def test_callbacks_see_every_round_with_its_parameters(data):
-    watch = Watch()
-    run = fedlm.simulate(data=data, callbacks=[watch], **SETTINGS)
-    assert [finished.row["round"] for finished in watch.rounds] == [0, 1, 2, 3]
-    assert [dict(finished.row) for finished in watch.rounds] == run.rows
-    digests = [parameters_digest(finished.params) for finished in watch.rounds]
-    assert len(set(digests)) == 4
-    assert digests[-1] == run.summary["parameters_sha256"] == parameters_digest(run.params)
-    assert (watch.settings["rounds"], watch.settings["model"], watch.ended) == (4, "own()", ["finished"])
-
-
-def test_what_a_callback_does_to_what_it_is_told_changes_nothing(data, tmp_path):
+def test_callbacks_see_every_round_and_what_they_do_to_what_they_are_told_changes_nothing(data, tmp_path):
     class Vandal(fedlm.Callback):
         def on_begin(self, settings):
             settings["rounds"] = 9
@@ -37,14 +26,18 @@ def test_what_a_callback_does_to_what_it_is_told_changes_nothing(data, tmp_path)
             summary["privacy"] = "perfect"
             summary["experiment"].clear()
 
-    watch = Watch()
+    watch, alone = Watch(), Watch()
     run = fedlm.simulate(data=data, callbacks=[Vandal(), watch], out=tmp_path, **SETTINGS)
-    honest = fedlm.simulate(data=data, **SETTINGS)
+    honest = fedlm.simulate(data=data, callbacks=[alone], **SETTINGS)
     for told in ("parameters_sha256", "privacy", "experiment"):
         assert run.summary[told] == honest.summary[told]
     assert [row["train_loss"] for row in run.rows] == [row["train_loss"] for row in honest.rows]
     assert [dict(finished.row) for finished in watch.rounds] == run.rows
-    assert watch.settings["rounds"] == 4
+    assert [finished.row["round"] for finished in watch.rounds] == [0, 1, 2, 3]
+    digests = [parameters_digest(finished.params) for finished in alone.rounds]
+    assert len(set(digests)) == 4
+    assert digests[-1] == run.summary["parameters_sha256"] == parameters_digest(run.params)
+    assert (watch.settings["rounds"], watch.settings["model"], watch.ended) == (4, "own()", ["finished"])
     assert json.loads((tmp_path / "summary.json").read_text()) == run.summary
 
 
@@ -97,13 +90,18 @@ def test_a_run_that_a_callback_stops_has_ended(data, tmp_path):
     assert len(longer.rows) == 3
 
 
-def test_a_callback_that_may_not_stop_the_run_says_so(data):
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [(True, "only a callback with may_stop"), (np.zeros(2), r"Thoughtless\.on_round gave a ndarray")],
+    ids=["stops", "array"],
+)
+def test_a_callback_that_answers_what_it_may_not_is_named(data, answer, told):
     class Thoughtless(Watch):
         def on_round(self, finished):
-            return True
+            return answer
 
     thoughtless = Thoughtless()
-    with pytest.raises(ConfigurationError, match="only a callback with may_stop"):
+    with pytest.raises(ConfigurationError, match=told):
         fedlm.simulate(data=data, callbacks=[thoughtless], **SETTINGS)
     assert len(thoughtless.failed) == 1
     assert not thoughtless.ended
@@ -125,12 +123,3 @@ def test_a_failing_callback_hides_no_error_and_no_other_callback(data):
     assert begun.failed == ["no connection"]
     assert not fails_to_begin.failed
     assert not not_begun.failed
-
-
-def test_a_callback_that_gives_an_array_is_named(data):
-    class GivesArray(fedlm.Callback):
-        def on_round(self, finished):
-            return np.zeros(2)
-
-    with pytest.raises(ConfigurationError, match=r"GivesArray\.on_round gave a ndarray"):
-        fedlm.simulate(data=data, callbacks=[GivesArray()], **SETTINGS)

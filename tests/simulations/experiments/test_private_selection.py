@@ -1,7 +1,7 @@
 """Private selections as they run: what is drawn once, what is chosen, and what is said of it."""
 
+import contextlib
 import functools
-import itertools
 import json
 import re
 import shutil
@@ -54,6 +54,14 @@ def in_this_process(cells, workers, observe):
             see = functools.partial(observe, cell)
             run_experiment(cell.experiment, cell.directory, lambda row, rounds, see=see: see(row), tuning=cell.tuning)
     return {}
+
+
+@contextlib.contextmanager
+def not_run():
+    """No run is trained, and none is over."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(private_selection, "run_cells", lambda cells, *_: {cells[0]: "not run"})
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -154,70 +162,51 @@ def test_the_page_tells_nothing_of_the_others(selected):
     assert not list(out.glob("*.csv"))
 
 
-def test_what_was_drawn_is_kept_whatever_happens(here, small_store, tmp_path):
-    out, settings = tmp_path / "out", comparison(small_store)
+def test_what_was_drawn_is_kept_and_no_run_that_was_seen_is_drawn_again(here, small_store, tmp_path, monkeypatch):
+    out, settings, beside = tmp_path / "out", comparison(small_store), tmp_path / "beside"
 
     def killed_after_one(cells, workers, observe):
         in_this_process(cells[:1], workers, observe)
         raise KeyboardInterrupt
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(private_selection, "run_cells", killed_after_one)
-        with pytest.raises(KeyboardInterrupt):
-            run_selection(settings, out, LocalProcesses(1))
+    monkeypatch.setattr(private_selection, "run_cells", killed_after_one)
+    with pytest.raises(KeyboardInterrupt):
+        run_selection(settings, out, LocalProcesses(1))
     record = out / "privacy" / "selection.jsonl"
     assert record.stat().st_mode & 0o77 == 0
     before = record.read_text()
     assert not (out / "chosen").exists()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrialsLaw, "draw", lambda self: pytest.fail("the number of trials was drawn again"))
-        patch.setattr(private_selection, "run_cells", lambda cells, *_: {cells[1]: "out of memory"})
-        with pytest.raises(CheckpointError, match=r"out of memory.*chooses nothing before all its runs are over"):
+    monkeypatch.setattr(TrialsLaw, "draw", lambda self: pytest.fail("the number of trials was drawn again"))
+    monkeypatch.setattr(private_selection, "run_cells", lambda *_: pytest.fail("went on"))
+    for name, left_empty, message in (
+        ("000", False, "000: a run of this private selection is missing. A run that was seen is not drawn again"),
+        (f"{TRIALS - 1:03d}", False, "a run of this private selection is missing"),
+        ("000", True, "000: its ledger is missing, or is not the one that this private selection has seen"),
+    ):
+        folder = (out / "trials" / name).rename(beside)
+        if left_empty:
+            (out / "trials" / name).mkdir()
+        with pytest.raises(CheckpointError, match=message):
             run_selection(settings, out, LocalProcesses(1))
-        assert record.read_text() == before
-        patch.setattr(private_selection, "run_cells", in_this_process)
-        first = run_selection(settings, out, LocalProcesses(1))
-        assert record.read_text().startswith(before)
-        # Over, it is found again as it was; nothing is trained, and nothing chosen again.
-        (first.chosen.cell.directory / "summary.json").touch()
-        after = {path: path.read_bytes() for path in out.rglob("*.jsonl")}
-        assert run_selection(settings, out, LocalProcesses(1)).chosen.cell.directory == first.chosen.cell.directory
-        assert {path: path.read_bytes() for path in out.rglob("*.jsonl")} == after
+        shutil.rmtree(out / "trials" / name, ignore_errors=True)
+        folder.rename(out / "trials" / name)
+    monkeypatch.setattr(private_selection, "run_cells", lambda cells, *_: {cells[1]: "out of memory"})
+    with pytest.raises(CheckpointError, match=r"out of memory.*chooses nothing before all its runs are over"):
+        run_selection(settings, out, LocalProcesses(1))
+    assert record.read_text() == before
+    monkeypatch.setattr(private_selection, "run_cells", in_this_process)
+    first = run_selection(settings, out, LocalProcesses(1))
+    assert record.read_text().startswith(before)
+    # Over, it is found again as it was; nothing is trained, and nothing chosen again.
+    (first.chosen.cell.directory / "summary.json").touch()
+    after = {path: path.read_bytes() for path in out.rglob("*.jsonl")}
+    assert run_selection(settings, out, LocalProcesses(1)).chosen.cell.directory == first.chosen.cell.directory
+    assert {path: path.read_bytes() for path in out.rglob("*.jsonl")} == after
     with pytest.raises(CheckpointError, match="holds a comparison with other settings: client_learning_rates"):
         run_selection(comparison(small_store, client_learning_rates=(0.1,)), out, LocalProcesses(1))
     record.unlink()
     with pytest.raises(LedgerError, match="is missing, but there are runs"):
         run_selection(settings, out, LocalProcesses(1))
-
-
-def test_a_run_that_was_seen_is_not_drawn_again(here, small_store, tmp_path):
-    out, settings = tmp_path / "out", comparison(small_store)
-
-    def killed_after_one(cells, workers, observe):
-        in_this_process(cells[:1], workers, observe)
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(private_selection, "run_cells", killed_after_one)
-        with pytest.raises(KeyboardInterrupt):
-            run_selection(settings, out, LocalProcesses(1))
-        patch.setattr(private_selection, "run_cells", lambda *_: pytest.fail("went on"))
-        first, last = out / "trials" / "000", out / "trials" / f"{TRIALS - 1:03d}"
-        for folder, left, message in (
-            (first, (), "000: a run of this private selection is missing. A run that was seen is not drawn again"),
-            (last, (), "a run of this private selection is missing"),
-            (first, ("",), "000: its ledger is missing, or is not the one that this private selection has seen"),
-        ):
-            beside = tmp_path / "beside"
-            folder.rename(beside)
-            for name in left:
-                (folder / name).mkdir()
-            with pytest.raises(CheckpointError, match=message):
-                run_selection(settings, out, LocalProcesses(1))
-            shutil.rmtree(folder, ignore_errors=True)
-            beside.rename(folder)
-        patch.setattr(private_selection, "run_cells", in_this_process)
-        assert run_selection(settings, out, LocalProcesses(1)).chosen is not None
 
 
 def test_a_selection_that_was_interrupted_while_it_was_drawn_is_drawn(here, small_store, tmp_path):
@@ -226,45 +215,32 @@ def test_a_selection_that_was_interrupted_while_it_was_drawn_is_drawn(here, smal
     assert len(trials_in(tmp_path / "out")) == TRIALS
 
 
-@pytest.mark.parametrize("change", [{"client_learning_rates": (0.1, 0.4)}, {"expected_trials": 2.0}])
-def test_what_runs_are_drawn_from_stays_whatever_becomes_of_the_settings_beside_them(
-    here, small_store, tmp_path, change
-):
+def test_what_runs_are_drawn_from_stays_whatever_becomes_of_the_settings_beside_them(here, small_store, tmp_path):
     """Candidates that were put in when some runs were over could be chosen by looking at those."""
     out = tmp_path / "out"
-
-    def none_trained(cells, workers, observe):
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(private_selection, "run_cells", none_trained)
-        with pytest.raises(KeyboardInterrupt):
-            run_selection(comparison(small_store), out, LocalProcesses(1))
-        (out / "comparison.json").unlink()
+    for change in ({}, {"client_learning_rates": (0.1, 0.4)}, {"expected_trials": 2.0}):
         said = []
-        with pytest.raises(CheckpointError, match=rf"began with other settings: {next(iter(change))} was"):
+        message = f"began with other settings: {next(iter(change))} was" if change else "not run"
+        with not_run(), pytest.raises(CheckpointError, match=message):
             run_selection(comparison(small_store, **change), out, LocalProcesses(1), said.append)
-        assert not said
+        assert bool(said) == (not change)
         (out / "comparison.json").unlink()
-        with pytest.raises(KeyboardInterrupt):
-            run_selection(comparison(small_store), out, LocalProcesses(1))
+    with not_run(), pytest.raises(CheckpointError, match="not run"):
+        run_selection(comparison(small_store), out, LocalProcesses(1))
 
 
-def test_a_run_from_elsewhere_is_not_chosen(here, small_store, tmp_path):
-    settings = comparison(small_store)
-
+def test_a_run_from_elsewhere_is_not_chosen(here, small_store, tmp_path, monkeypatch):
     def replaced(cells, workers, observe):
         run(PRIVATE, cells[0].directory, data=small_store)
         return {}
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrialsLaw, "draw", lambda self: 1)
-        patch.setattr(private_selection, "run_cells", replaced)
-        with pytest.raises(CheckpointError, match="is not a run of this selection"):
-            run_selection(settings, tmp_path / "out", LocalProcesses(1))
+    monkeypatch.setattr(TrialsLaw, "draw", lambda self: 1)
+    monkeypatch.setattr(private_selection, "run_cells", replaced)
+    with pytest.raises(CheckpointError, match="is not a run of this selection"):
+        run_selection(comparison(small_store), tmp_path / "out", LocalProcesses(1))
 
 
-def test_all_runs_begin_with_the_same_parameters(here, small_store, tmp_path):
+def test_all_runs_begin_with_the_same_parameters(here, small_store, tmp_path, monkeypatch):
     """The choice tells of all that were chosen from, of which the statement of the best names what it began with."""
     for name, noise in (("loud", 4.0), ("quiet", 0.5)):
         run(PRIVATE, tmp_path / name, data=small_store, noise_multiplier=noise)
@@ -279,16 +255,16 @@ def test_all_runs_begin_with_the_same_parameters(here, small_store, tmp_path):
         in_this_process(cells, workers, observe)
         return {}
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(private_selection, "run_cells", other_parent)
-        with pytest.raises(CheckpointError, match="001: has other first parameters, first parameters that"):
-            run_selection(settings, out, LocalProcesses(1))
-        patch.setattr(private_selection, "run_cells", lambda cells, *_: pytest.fail("went on"))
-        with pytest.raises(CheckpointError, match="was begun with other first parameters"):
+    for run_cells, message in (
+        (other_parent, "001: has other first parameters, first parameters that"),
+        (lambda *_: pytest.fail("went on"), "was begun with other first parameters"),
+    ):
+        monkeypatch.setattr(private_selection, "run_cells", run_cells)
+        with pytest.raises(CheckpointError, match=message):
             run_selection(settings, out, LocalProcesses(1))
 
 
-def test_parameters_of_another_split_of_the_same_source_promise_nothing(here, small_store, tmp_path):
+def test_parameters_of_another_split_of_the_same_source_promise_nothing(here, small_store, tmp_path, monkeypatch):
     """Its training clients are among those whose text the choice is made by."""
     store, other = TokenStore.open(small_store), tmp_path / "other"
     names = [name for split in ("train", "heldout", "test") for name in store.split(split).client_ids]
@@ -298,12 +274,9 @@ def test_parameters_of_another_split_of_the_same_source_promise_nothing(here, sm
     trained = set(TokenStore.open(other).split("train").client_ids)
     assert not trained.isdisjoint(store.split("heldout").client_ids)
     run(PRIVATE, tmp_path / "parent", data=other)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrialsLaw, "draw", lambda self: 1)
-        said = []
-        found = run_selection(
-            comparison(small_store, init_from=tmp_path / "parent"), tmp_path / "out", LocalProcesses(1), said.append
-        )
+    monkeypatch.setattr(TrialsLaw, "draw", lambda self: 1)
+    said, chosen_from = [], comparison(small_store, init_from=tmp_path / "parent")
+    found = run_selection(chosen_from, tmp_path / "out", LocalProcesses(1), said.append)
     for stated in (*said, found.statement):
         assert stated.total is None
         assert "held-out people decided the choice" in stated.sentence()
@@ -320,10 +293,8 @@ def test_a_run_that_takes_the_place_of_the_chosen_one_is_not_stated(selected, sm
 
 def test_two_outcomes_of_one_selection_are_not_composed(here, small_store, tmp_path, capsys):
     settings, one, other = comparison(small_store), tmp_path / "one", tmp_path / "other"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(private_selection, "run_cells", lambda cells, *_: {cells[0]: "not run"})
-        with pytest.raises(CheckpointError, match="not run"):
-            run_selection(settings, one, LocalProcesses(1))
+    with not_run(), pytest.raises(CheckpointError, match="not run"):
+        run_selection(settings, one, LocalProcesses(1))
     shutil.copytree(one, other, symlinks=True)
     for out in (one, other):
         run_selection(settings, out, LocalProcesses(1))
@@ -333,21 +304,19 @@ def test_two_outcomes_of_one_selection_are_not_composed(here, small_store, tmp_p
     assert "but it covers only one run" in said["not_private"]
 
 
-def test_a_target_is_reached_with_the_choice(here, small_store, tmp_path):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrialsLaw, "draw", lambda self: 1)
-        target = {"noise_multiplier": None, "target_epsilon": 3.0}
-        found = run_selection(comparison(small_store, **target), tmp_path / "out", LocalProcesses(1))
+def test_a_target_is_reached_with_the_choice(here, small_store, tmp_path, monkeypatch):
+    monkeypatch.setattr(TrialsLaw, "draw", lambda self: 1)
+    target = {"noise_multiplier": None, "target_epsilon": 3.0}
+    found = run_selection(comparison(small_store, **target), tmp_path / "out", LocalProcesses(1))
     assert 2.98 < found.statement.total.epsilon <= 3.0
     assert found.chosen.summary["privacy_guarantee"]["epsilon"] == found.statement.total.epsilon
     assert found.statement.own.epsilon < 2.5
 
 
-def test_poisson_may_choose_nothing(here, small_store, tmp_path):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrialsLaw, "draw", lambda self: 0)
-        settings = comparison(small_store, private_selection="poisson", expected_trials=3.0, selection_eta=1.0)
-        found = run_selection(settings, tmp_path / "out", LocalProcesses(1))
+def test_poisson_may_choose_nothing(here, small_store, tmp_path, monkeypatch):
+    monkeypatch.setattr(TrialsLaw, "draw", lambda self: 0)
+    settings = comparison(small_store, private_selection="poisson", expected_trials=3.0, selection_eta=1.0)
+    found = run_selection(settings, tmp_path / "out", LocalProcesses(1))
     assert found.chosen is None
     assert found.statement.total.epsilon == spent(TrialsLaw("poisson", 3.0))
     text = Page(write_selection_page(settings, found, tmp_path, "fedlm compare").read_text()).text
@@ -380,15 +349,13 @@ def test_a_choice_is_the_last_that_a_ledger_says(selected):
         ledger.intend(Release(99, "digest"))
 
 
-def test_trials_are_independent_draws_of_candidates(here, small_store, tmp_path):
+def test_trials_are_independent_draws_of_candidates(here, small_store, tmp_path, monkeypatch):
     """Candidates of 100 draws among 4, by chi-squared; it fails of itself with probability 1e-6."""
     import scipy.stats
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrialsLaw, "draw", lambda self: 100)
-        patch.setattr(private_selection, "run_cells", lambda cells, *_: {cells[0]: "not run"})
-        with pytest.raises(CheckpointError, match="not run"):
-            run_selection(comparison(small_store), tmp_path / "out", LocalProcesses(1))
+    monkeypatch.setattr(TrialsLaw, "draw", lambda self: 100)
+    with not_run(), pytest.raises(CheckpointError, match="not run"):
+        run_selection(comparison(small_store), tmp_path / "out", LocalProcesses(1))
     trials = json.loads((tmp_path / "out" / "privacy" / "selection.jsonl").read_text())["trials"]
     counts = [sum(candidate == number for candidate, _ in trials) for number in range(4)]
     assert scipy.stats.chisquare(counts).pvalue > 1e-6
@@ -396,19 +363,16 @@ def test_trials_are_independent_draws_of_candidates(here, small_store, tmp_path)
     assert len({seed for _, seed in trials}) == 100
 
 
-def test_heldout_people_who_train_are_refused(here, small_store, tmp_path, monkeypatch):
+def test_heldout_people_who_train_and_a_budget_are_refused(here, small_store, tmp_path, monkeypatch):
+    shutil.copytree(small_store, tmp_path / "data")
+    (tmp_path / "data" / "privacy-budget.jsonl").write_text("")
+    with pytest.raises(ConfigurationError, match="cannot reserve from the privacy budget"):
+        run_selection(comparison(tmp_path / "data"), tmp_path / "out", LocalProcesses(1))
     train = private_selection.TokenStore.open(small_store).split("train")
     monkeypatch.setattr(private_selection.TokenStore, "split", lambda self, name: train)
     with pytest.raises(ConfigurationError, match="some held-out clients are training clients too"):
         run_selection(comparison(small_store), tmp_path / "out", LocalProcesses(1))
     assert not (tmp_path / "out").exists()
-
-
-def test_a_budget_is_refused(here, small_store, tmp_path):
-    shutil.copytree(small_store, tmp_path / "data")
-    (tmp_path / "data" / "privacy-budget.jsonl").write_text("")
-    with pytest.raises(ConfigurationError, match="cannot reserve from the privacy budget"):
-        run_selection(comparison(tmp_path / "data"), tmp_path / "out", LocalProcesses(1))
 
 
 @pytest.mark.parametrize(
@@ -432,9 +396,3 @@ def test_a_budget_is_refused(here, small_store, tmp_path):
 def test_what_does_not_fit_is_refused_with_what_to_do(settings, message):
     with pytest.raises(ConfigurationError, match=message):
         comparison(Path("corpus"), **settings)
-
-
-def test_candidates_are_all_combinations():
-    found = comparison(Path("corpus"), models=("a", "b")).candidates()
-    named = [(one.model, one.client_learning_rate, one.server_learning_rate) for one in found]
-    assert named == list(itertools.product(("a", "b"), (0.1, 0.5), (0.01, 0.1)))

@@ -13,7 +13,6 @@ from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release
-from fedlm.fl_core.runs.files.metrics_log import MetricsLog, finite_or_none, read_rows
 from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.outcome import statement_in
@@ -34,18 +33,21 @@ def row(number, dropped=0, **more):
     return {"round": number, "clients": 4, "clients_dropped": dropped, **more}
 
 
-def test_divergence_is_three_rounds_without_a_finite_update():
-    assert find_divergence([]) is None
-    assert find_divergence([row(0, 4), row(1, 4)]) is None
-    assert find_divergence([row(0, 4), row(1, 3), row(2, 4)]) is None
-    found = find_divergence([row(0), row(1, 4), row(2, 4), row(3, 4)])
-    assert found.round_number == 3
-    assert "no client" in found.reason
-
-
-def test_divergence_is_a_heldout_loss_that_is_no_number():
-    assert find_divergence([row(0, heldout_loss=None)]).round_number == 0
-    assert find_divergence([row(0, heldout_loss=3.0)]) is None
+@pytest.mark.parametrize(
+    ("rows", "at"),
+    [
+        ([], None),
+        ([row(0, 4), row(1, 4)], None),
+        ([row(0, 4), row(1, 3), row(2, 4)], None),
+        ([row(0), row(1, 4), row(2, 4), row(3, 4)], 3),
+        ([{"round": number, "clients": 0, "clients_dropped": 0} for number in range(5)], None),
+        ([row(0, heldout_loss=None)], 0),
+        ([row(0, heldout_loss=3.0)], None),
+    ],
+)
+def test_divergence_is_three_rounds_without_a_finite_update_or_a_loss_that_is_no_number(rows, at):
+    found = find_divergence(rows)
+    assert (found and found.round_number) == at
 
 
 @pytest.mark.parametrize(
@@ -63,37 +65,6 @@ def test_a_private_run_ends_by_nothing_that_those_who_are_trained_on_decide(priv
     find = _divergence_of(private, splits, before)
     assert (find([row(0, heldout_loss=None)]) is not None) == lost
     assert (find([row(1, 4), row(2, 4), row(3, 4)]) is not None) == refusing
-
-
-def test_rounds_without_clients_are_no_divergence():
-    assert find_divergence([{"round": r, "clients": 0, "clients_dropped": 0} for r in range(5)]) is None
-
-
-def test_the_log_forgets_what_will_be_run_again_and_half_a_line(tmp_path):
-    with MetricsLog(tmp_path, 0) as log:
-        for number in range(5):
-            log.append({"round": number, "loss": float("nan") if number == 2 else 1.0})
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(path.read_text() + '{"round": 5, "lo')
-    with MetricsLog(tmp_path, 3) as log:
-        assert [entry["round"] for entry in log.rows] == [0, 1, 2]
-        log.append({"round": 3, "loss": 2.0})
-    rows = read_rows(path)
-    assert [entry["round"] for entry in rows] == [0, 1, 2, 3]
-    assert rows[2]["loss"] is None
-    assert rows[3]["loss"] == 2.0
-
-
-def test_numbers_that_json_cannot_hold_become_null():
-    assert [finite_or_none(value) for value in (float("inf"), float("nan"), 1.5, 2, "x")] == [None, None, 1.5, 2, "x"]
-
-
-def test_a_file_is_replaced_as_a_whole(tmp_path):
-    path = tmp_path / "file"
-    for text in ("first", "second"):
-        write_atomically(path, text)
-        assert path.read_text() == text
-    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
 def identity_of(folder, vocabulary="abc", **changes):
@@ -123,15 +94,11 @@ def test_only_the_summary_of_the_same_settings_counts(tmp_path):
             finished_summary(tmp_path)
 
 
-def test_the_summary_of_another_vocabulary_does_not_count(tmp_path):
+def test_a_finished_run_says_of_its_privacy_what_its_ledger_says(tmp_path):
     summary = {"experiment": identity_of(tmp_path).settings, "vocabulary_sha256": "abc"}
     write_atomically(tmp_path / "summary.json", json.dumps(summary))
     assert finished_summary(tmp_path) == summary
     assert finished_summary(tmp_path, vocabulary="abd") is None
-
-
-def test_a_finished_run_says_of_its_privacy_what_its_ledger_says(tmp_path):
-    summary = {"experiment": identity_of(tmp_path).settings, "vocabulary_sha256": "abc"}
     lie = {"privacy": "(epsilon = 0.1, ...", "privacy_guarantee": {"epsilon": 0.1}}
     write_atomically(tmp_path / "summary.json", json.dumps(summary | lie))
     without = finished_summary(tmp_path)
@@ -176,28 +143,16 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
         identity_of(tmp_path).check({"pretraining": {}, "vocabulary": "abc"}, tmp_path)
 
 
-@pytest.mark.parametrize(("limit", "expected"), [(None, 23), (10, 10), (100, 23)])
-def test_evaluation_takes_every_example_once_up_to_the_limit(limit, expected):
-    sizes = (5, 0, 11, 7)
-    data = InMemoryData([np.full((n, 4), 100 * c) + np.arange(n)[:, None] for c, n in enumerate(sizes)])
-    batches = list(evaluation_batches(data, 3, 4, max_examples=limit))
-    assert all(batch.tokens.shape == (4, 4) for batch in batches)
-    seen = [
-        int(tokens[0]) for batch in batches for tokens, weight in zip(batch.tokens, batch.weight, strict=True) if weight
-    ]
-    assert len(seen) == len(set(seen)) == expected
-    assert evaluation_owners(data, limit).tolist() == [example // 100 for example in seen], (
-        "clients in the order of rows"
-    )
-    again = [batch.tokens.tolist() for batch in evaluation_batches(data, 3, 4, max_examples=limit)]
-    assert again == [batch.tokens.tolist() for batch in batches]
-
-
-@pytest.mark.parametrize("limit", [None, 10, 13])
-def test_own_rows_of_evaluation_batches_are_slices_of_the_whole(limit):
+@pytest.mark.parametrize(("limit", "expected"), [(None, 24), (10, 10), (100, 24)])
+def test_evaluation_takes_every_example_once_up_to_the_limit_and_each_process_its_rows(limit, expected):
     sizes = (5, 0, 11, 7, 1)
     data = InMemoryData([np.full((n, 4), 100 * c) + np.arange(n)[:, None] for c, n in enumerate(sizes)])
     whole = list(evaluation_batches(data, 3, 6, max_examples=limit))
+    assert all(batch.tokens.shape == (6, 4) for batch in whole)
+    seen = [int(row[0]) for batch in whole for row, weight in zip(batch.tokens, batch.weight, strict=True) if weight]
+    assert len(seen) == len(set(seen)) == expected
+    owners = evaluation_owners(data, limit)
+    assert owners.tolist() == [example // 100 for example in seen], "clients in the order of rows"
     for own in (range(2), range(2, 5), range(5, 6)):
         parts = list(evaluation_batches(data, 3, 6, max_examples=limit, own_rows=own))
         assert len(parts) == len(whole)
@@ -224,21 +179,6 @@ def test_settings_are_read_back_from_their_record():
         experiment_of(record | {"later": 1})
 
 
-def test_a_comparison_has_a_cell_for_every_combination():
-    comparison = compose(
-        Comparison,
-        data=".",
-        models=("a", "b"),
-        client_learning_rates=(0.1, 1),
-        server_learning_rates=(0.01,),
-        seeds=(0, 1, 2),
-        rounds=7,
-    )
-    cells = comparison.experiments()
-    assert len(set(cells)) == len(cells) == 12
-    assert {cell.rounds for cell in cells} == {7}
-
-
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_comparisons(name):
     compose(Comparison, data=".", **PRESETS[name]).experiments()
@@ -262,10 +202,6 @@ def test_impossible_settings_are_refused_by_name(name, value):
 EQUAL = np.full(1000, 10)
 
 
-def test_a_cpu_core_has_one_lane():
-    assert choose_lanes(10**6, 500, EQUAL) == 1
-
-
 class FakeGpu:
     platform = "gpu"
 
@@ -276,17 +212,16 @@ class FakeGpu:
         return {"bytes_limit": self.limit} if self.limit else None
 
 
-def test_an_accelerator_has_as_many_lanes_as_memory_and_cohort_allow():
+def test_an_accelerator_has_as_many_lanes_as_memory_and_cohort_allow_and_a_cpu_core_one():
+    assert choose_lanes(10**6, 500, EQUAL) == 1
     assert choose_lanes(19_000_000, 500, EQUAL, devices=[FakeGpu(80e9)]) == 105
     assert choose_lanes(19_000_000, 20, EQUAL, devices=[FakeGpu(80e9)]) == 10
     assert choose_lanes(19_000_000, 20, EQUAL, devices=[FakeGpu(80e9)] * 4) == 3
     assert choose_lanes(19_000_000, 500, EQUAL, devices=[FakeGpu(80e9)], more_copies=6) == 52
     assert choose_lanes(19_000_000, 500, EQUAL, devices=[FakeGpu(1e6)]) == 1
     assert choose_lanes(19_000_000, 500, EQUAL, devices=[FakeGpu(None)]) == 8
-
-
-def test_an_accelerator_has_no_more_lanes_than_the_longest_client_leaves_work_for():
-    # A cohort of 100 has 20.8 steps for each client on average, and nearly always a client of 100 steps.
+    # Nor more than the longest client leaves work for: a cohort of 100 has 20.8 steps for each client on average, and
+    # nearly always a client of 100 steps.
     uneven = np.where(np.arange(1000) < 200, 100, 1)
     assert choose_lanes(10**6, 100, uneven, devices=[FakeGpu(80e9)]) == 21
     assert choose_lanes(10**6, 100, uneven, devices=[FakeGpu(80e9)] * 2) == 11

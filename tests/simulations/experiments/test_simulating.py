@@ -1,5 +1,7 @@
 """A program's own experiment: parts by object, on data in memory."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import optax
 import pytest
 
 import fedlm
+from fedlm.fl_core.client_algorithms.interface import LocalState
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fedlm.fl_core.runs.files.checkpoints import parameters_digest
 from fedlm.models.families.cifg import CifgConfig, cifg
@@ -132,20 +135,35 @@ def test_an_optimizer_by_object_goes_on_where_it_was(data, tmp_path):
         fedlm.simulate(data=data, out=tmp_path, **settings | {"server_optimizer": other})
     with pytest.raises(CheckpointError, match="nothing shows whether its server_optimizer was this object"):
         fedlm.simulate(data=data, out=tmp_path, **settings | {"server_optimizer": optax.sgd(0.1)})
+    with pytest.raises(ConfigurationError, match="holds a typed random key"):
+        fedlm.simulate(data=data, **SETTINGS | {"server_optimizer": optax.add_noise(0.1, 0.5, 1)})
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting(fedlm.ClientAlgorithm):
+    """Takes smaller steps the more it has taken, which it counts in a number of Python's."""
+
+    def init(self, server):
+        return LocalState(server.params, 0)
+
+    def step(self, server, local, gradient, learning_rate):
+        params = gradient.descend(local.params, learning_rate / (1 + local.memory))
+        return LocalState(params, local.memory + 1)
 
 
 @pytest.mark.long
-def test_a_model_function_is_called_for_each_run(data):
-    sizes = {"hidden": 4}
+def test_what_a_client_remembers_may_begin_as_a_number(data):
+    settings = SETTINGS | {"client_algorithm": Counting(), "rounds": 1}
+    losses = [fedlm.simulate(data=data, lanes_per_device=lanes, **settings).rows[-1]["train_loss"] for lanes in (1, 3)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
-    def model(vocabulary_size):
-        return cifg("mine", CifgConfig(vocabulary_size=vocabulary_size, embedding=4, **sizes))
 
-    settings = SETTINGS | {"model": model, "rounds": 1}
-    small = fedlm.simulate(data=data, **settings)
-    sizes["hidden"] = 6
-    large = fedlm.simulate(data=data, **settings)
-    assert small.summary["parameters"] < large.summary["parameters"]
+@dataclasses.dataclass(frozen=True)
+class Chatty(HalfSteps):
+    """Sends its parameters twice."""
+
+    def finish(self, server, local):
+        return (super().finish(server, local),) * 2
 
 
 class Cohorts:
@@ -160,6 +178,7 @@ class Cohorts:
     ("changes", "what"),
     [
         ({"cohort_sampler": Cohorts()}, "cohort_sampler is an object.*no epsilon could be stated"),
+        ({"client_algorithm": Chatty()}, "sends more than its update"),
         ({"evaluation": lambda model, params: {}}, "before their release; give a callback"),
         ({"callbacks": [fedlm.EarlyStopping()]}, "a callback may stop the run, but epsilon"),
     ],
@@ -194,18 +213,26 @@ def test_an_evaluation_of_ones_own_is_in_the_rows(data):
             fedlm.simulate(data=data, evaluation=lambda model, params, wrong=wrong: wrong, **SETTINGS)
 
 
-class UnhashableModel:
+class Unhashable(HalfSteps):
+    """None of these may be asked for its hash."""
+
     __hash__ = None
 
-    def __call__(self, vocabulary_size):
+    def __call__(self, size_or_rate):
         return 3
 
 
-class UnhashableOptimizer:
-    __hash__ = None
+class Undecorated(HalfSteps):
+    """Has a constant that equality does not see."""
 
-    def __call__(self, learning_rate):
-        return optax.sgd(learning_rate)
+    def __init__(self, part):
+        self.part = part
+
+
+@dataclasses.dataclass(frozen=True)
+class Complex(HalfSteps):
+    def finish(self, server, local):
+        return jax.tree_util.tree_map(lambda leaf: leaf + 1j, local.params)
 
 
 @pytest.mark.parametrize(
@@ -214,23 +241,37 @@ class UnhashableOptimizer:
         ({"model": 3}, "model is 3, but must be text, a path, a Model, .* or a Named"),
         ({"model": cifg("mine", CifgConfig(vocabulary_size=50, embedding=4, hidden=6))}, "vocabulary of 50"),
         ({"model": lambda vocabulary_size: 3}, "model is a int"),
-        ({"model": UnhashableModel()}, "model is a int"),
+        ({"model": Unhashable()}, "model is a int"),
+        ({"client_algorithm": HalfSteps}, "client_algorithm is the class HalfSteps"),
+        ({"client_algorithm": 3}, "client_algorithm is 3, but must be text, a ClientAlgorithm"),
+        ({"client_algorithm": Unhashable()}, "cannot be hashed"),
+        ({"client_algorithm": Undecorated(0.5)}, "a Undecorated whose part is not a field"),
+        ({"client_algorithm": Complex()}, r"Complex.finish must make float32 arrays"),
         ({"server_optimizer": 3}, "server_optimizer is 3, but must be text, a GradientTransformation"),
-        ({"server_optimizer": UnhashableOptimizer()}, "a UnhashableOptimizer that cannot be hashed"),
-        ({"server_optimizer": optax.add_noise(0.1, 0.5, 1)}, "holds a typed random key"),
+        ({"server_optimizer": Unhashable()}, "a Unhashable that cannot be hashed"),
         ({"roundz": 3}, r"no setting has the name roundz; did you mean rounds"),
         ({"server_optimizer": optax.sgd(0.1), "server_learning_rate": 0.1}, "brings its own learning rate"),
+        ({"model": "bert_tiny"}, "'bert_tiny' has the masked objective.*next token.*fedlm models"),
+        ({"model": "cifg_tiny", "dropout": 0.4}, "dropout is 0.4, but the model 'cifg_tiny' has none"),
+        ({"model": "sasrec_tiny", "length": 51}, r"the model sasrec_tiny cannot be used with length 51: .* for 50"),
+        ({"model": "transformer_tiny", "lora_rank": 2}, "give init_from"),
+        ({"personal_layers": ("heads",)}, "names heads, but the model has weights"),
+        ({"personal_layers": ("",)}, "names , but"),
     ],
 )
-def test_objects_that_do_not_fit_say_so(data, changes, what):
+def test_settings_and_objects_that_do_not_fit_say_so_and_write_nothing(data, tmp_path, changes, what):
     with pytest.raises(ConfigurationError, match=what):
-        fedlm.simulate(data=data, **SETTINGS | changes)
+        fedlm.simulate(data=data, out=tmp_path / "run", **SETTINGS | changes)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_name_has_no_parentheses():
     with pytest.raises(ConfigurationError, match="parentheses"):
         fedlm.named("a (b)", 3)
 
 
 @pytest.mark.long
-def test_names_of_modules_lead_to_the_same_bits(data, tmp_path, monkeypatch):
+def test_parts_by_object_are_what_runs_do_and_names_of_modules_lead_to_the_same_bits(data, tmp_path, monkeypatch):
     (tmp_path / "own_parts_of_mine.py").write_text(
         "import dataclasses, optax, fedlm\nfrom tests.support.plain_runs import UNIGRAM as TINY\n"
         "ADAM = optax.chain(optax.clip(0.1), optax.adam(0.05))\n"
@@ -248,3 +289,9 @@ def test_names_of_modules_lead_to_the_same_bits(data, tmp_path, monkeypatch):
     by_object = fedlm.simulate(data=data, **SETTINGS | objects)
     assert by_name.summary["parameters_sha256"] == by_object.summary["parameters_sha256"]
     assert by_name.summary["experiment"]["server_optimizer"] == "own_parts_of_mine:ADAM"
+    assert by_object.summary["experiment"]["client_algorithm"] == "own()"
+    # Half of each step is a step of half the rate.
+    half = SETTINGS | objects | {"client_learning_rate": 0.25}
+    plain = fedlm.simulate(data=data, **half | {"client_algorithm": fedlm.Sgd()})
+    assert plain.summary["experiment"]["client_algorithm"] == "sgd"
+    assert by_object.rows[-1]["train_loss"] == pytest.approx(plain.rows[-1]["train_loss"], rel=1e-5)

@@ -20,14 +20,9 @@ def test_each_worker_sees_one_of_the_gpus_that_there_are(visible, gpus, workers,
     assert [one.get("CUDA_VISIBLE_DEVICES") for one in found] == seen
 
 
-def test_workers_on_one_gpu_share_its_memory():
+def test_workers_on_one_gpu_share_its_memory_as_a_user_says():
     assert accelerator_of(4, 6, {}, 2)["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.300"
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in accelerator_of(1, 2, {}, 2)
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in accelerator_of(1, 2, {"CUDA_VISIBLE_DEVICES": ""}, 1)
-
-
-@pytest.mark.parametrize(
-    "said", ["XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"]
-)
-def test_what_a_user_says_of_memory_stays(said):
-    assert accelerator_of(1, 2, {said: "0.1"}, 1) == {"CUDA_VISIBLE_DEVICES": "0"}
+    for said in ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"):
+        assert accelerator_of(1, 2, {said: "0.1"}, 1) == {"CUDA_VISIBLE_DEVICES": "0"}

@@ -7,6 +7,7 @@ from fedlm.models.base import language_model
 from fedlm.models.families.published_decoder import published_decoder, vault_gemma
 from fedlm.models.registry import create_model
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, PAD_ID
+from fedlm.simulations.generation import generating
 from fedlm.simulations.generation.generating import CHUNK, GenerationSettings, Generator
 from fedlm.simulations.generation.sampling import Sampling
 
@@ -30,7 +31,6 @@ def vault_tiny():
 
 MODELS = {
     "cifg": lambda: create_model("si_cifg_tiny", VOCABULARY),
-    "transformer": lambda: create_model("transformer_tiny", VOCABULARY),
     "gemma": vault_tiny,
     "own": bigrams,
 }
@@ -104,11 +104,8 @@ def test_a_completion_ends_with_eos_or_with_enough_tokens():
     assert [completion.end for completion in found] == ["eos", "max_tokens", "eos", "eos"]
     assert [len(completion.tokens) for completion in found] == [9, CHUNK + 30, 0, 61]
     assert found[1].tokens == list(range(6, CHUNK + 36))
-
-
-def test_a_prompt_that_ends_at_once_with_the_most_tokens_ends_with_eos():
-    (found,) = counting().generate([[78]], GenerationSettings(max_tokens=2))
-    assert found == ([79], "eos")
+    # EOS comes at once with the most tokens.
+    assert counting().generate([[78]], GenerationSettings(max_tokens=2)) == [([79], "eos")]
 
 
 def test_who_watches_sees_every_token_and_may_stop():
@@ -142,26 +139,21 @@ def test_no_prompts_no_tokens_and_masked_models():
     assert generator.generate([], GenerationSettings()) == []
     with pytest.raises(ConfigurationError, match="prompt 1 has no token; begin it with BOS"):
         generator.generate([[BOS_ID], []], GenerationSettings())
+    for settings in ({"max_tokens": 0}, {"batch_size": 0}):
+        with pytest.raises(ConfigurationError, match="but must be at least 1"):
+            GenerationSettings(**settings)
     model = create_model("bert_tiny", VOCABULARY)
     with pytest.raises(ConfigurationError, match="'bert_tiny' has the masked objective and does not continue text"):
         Generator(model, None)
 
 
 def test_prompts_of_many_lengths_compile_few_programs():
-    generator, lengths = counting(), range(1, 17)
-    compiled = []
-    with jax.log_compiles(False):
-        from fedlm.simulations.generation import generating
+    def compiled():
+        return generating._read_prompts._cache_size(), generating._take_steps._cache_size()
 
-        generator.generate([[1] * 3], GenerationSettings(max_tokens=4))
-        before = generating._read_prompts._cache_size(), generating._take_steps._cache_size()
-        for length in lengths:
-            generator.generate([[1] * length], GenerationSettings(max_tokens=4))
-        compiled = generating._read_prompts._cache_size(), generating._take_steps._cache_size()
-    assert compiled == before
-
-
-@pytest.mark.parametrize("settings", [{"max_tokens": 0}, {"batch_size": 0}])
-def test_settings_out_of_range_are_refused(settings):
-    with pytest.raises(ConfigurationError, match="but must be at least 1"):
-        GenerationSettings(**settings)
+    generator = counting()
+    generator.generate([[1] * 3], GenerationSettings(max_tokens=4))
+    before = compiled()
+    for length in range(1, 17):
+        generator.generate([[1] * length], GenerationSettings(max_tokens=4))
+    assert compiled() == before

@@ -56,15 +56,13 @@ def test_the_smallest_temperature_and_the_largest_logits_are_numbers():
     assert np.isfinite(sampling_logits(np.array([[3.0, 1.0]], np.float32), Sampling(temperature=1e300))).all()
 
 
-def test_ties_stay_together():
+def test_ties_stay_together_and_the_rest_is_as_it_was():
     logits = np.array([2, 1, 2, 1, 0], np.float32)
     assert np.isfinite(keep_top_k(logits, 1)).tolist() == [True, False, True, False, False]
     assert np.isfinite(keep_top_k(logits, 3)).tolist() == [True, True, True, True, False]
     for p in (0.1, 1e-300):
         assert np.isfinite(keep_top_p(logits, p)).tolist() == [True, False, True, False, False]
-
-
-def test_keeping_everything_changes_nothing():
+    # Keeping everything changes nothing.
     logits = np.log(np.float32(PROBABILITIES))
     np.testing.assert_array_equal(keep_top_k(logits, 99), logits)
     np.testing.assert_array_equal(keep_top_p(logits, 1.0), logits)

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 
 import pytest
@@ -8,11 +7,9 @@ from fedlm.simulations.reporting.progress_page import (
     BEGUN,
     WAITING,
     ProgressPage,
-    progress_plot,
     result_so_far,
     write_progress_page,
 )
-from fedlm.simulations.reporting.report import write_report
 from tests.simulations.reporting.hand_made_results import ROUNDS, make_comparison, make_private_result, make_result
 from tests.simulations.reporting.html_page import Page
 
@@ -49,40 +46,26 @@ class Clock:
         return self.now
 
 
-@pytest.fixture
-def watched(comparison, tmp_path):
-    """A page, its clock, and the paths that were announced."""
-    announced, clock = [], Clock()
-    return ProgressPage(comparison, tmp_path, announced.append, clock), clock, announced
-
-
-def test_the_page_is_announced_once_there_is_a_curve(watched, comparison, tmp_path):
-    page, _, announced = watched
+def test_the_page_is_announced_once_there_is_a_curve_and_drawn_again_after_a_while(comparison, tmp_path):
+    announced, clock, report = [], Clock(), tmp_path / "report.html"
+    page = ProgressPage(comparison, tmp_path, announced.append, clock)
     first, second = list_cells(comparison, tmp_path)[:2]
     page.update(first, unscored(0))
     page.update(first, scored(1))
     page.update(second, scored(1))
-    assert not (tmp_path / "report.html").exists()
+    assert not report.exists()
     record(first, [unscored(0), scored(1), scored(2)])
     page.update(first, scored(2))
-    assert announced == [tmp_path / "report.html"]
-    assert RELOADS in announced[0].read_text()
+    assert announced == [report]
+    assert RELOADS in report.read_text()
     assert (tmp_path / "plots" / "perplexity.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_it_is_drawn_again_after_a_while_and_announced_no_more(watched, comparison, tmp_path):
-    page, clock, announced = watched
-    cell = list_cells(comparison, tmp_path)[0]
-    page.update(cell, scored(ROUNDS - 1))
-    (tmp_path / "report.html").unlink()
-    clock.now += 14.0
-    page.update(cell, scored(ROUNDS - 1))
-    assert not (tmp_path / "report.html").exists()
-    clock.now += 2.0
-    page.update(cell, unscored(0))
-    assert not (tmp_path / "report.html").exists()
-    page.update(cell, scored(ROUNDS - 1))
-    assert (tmp_path / "report.html").exists()
+    report.unlink()
+    for seconds, row in ((14.0, scored(ROUNDS - 1)), (2.0, unscored(0))):
+        clock.now += seconds
+        page.update(first, row)
+        assert not report.exists()
+    page.update(first, scored(ROUNDS - 1))
+    assert report.exists()
     assert len(announced) == 1
 
 
@@ -124,17 +107,6 @@ def results_of(comparison, tmp_path):
     return [result_so_far(cell) for cell in cells]
 
 
-def test_the_bold_line_is_of_the_run_that_is_furthest_and_then_lowest(comparison, tmp_path):
-    axes = progress_plot(results_of(comparison, tmp_path)).axes[0]
-    drawn = {tuple(line.get_ydata()): line.get_linewidth() for line in axes.lines}
-    assert {values: width for values, width in drawn.items() if values[0] > 50} == {
-        (95.0, 70.0): 1.8,
-        (90.0, 80.0): 0.9,
-        (60.0,): 0.9,
-    }
-    assert [text.get_text() for text in axes.texts] == ["cifg_tiny  70.00"]
-
-
 def test_the_page_says_how_far_all_runs_are_and_nothing_that_is_decided_later(comparison, tmp_path):
     source = write_progress_page(comparison, results_of(comparison, tmp_path), tmp_path).read_text()
     page = Page(source)
@@ -152,11 +124,3 @@ def test_no_epsilon_is_stated_before_the_end(comparison, tmp_path):
     assert "(tree, target epsilon 5)" in text
     assert "1e-05" not in text
     assert "NOT PRIVATE" not in text
-
-
-@pytest.mark.long
-def test_the_report_takes_its_place(comparison, tmp_path):
-    results = [make_result(model, client=rate, seed=seed) for model in MODELS for rate in (0.5, 1) for seed in (0, 1)]
-    begun = [dataclasses.replace(result, summary={"status": BEGUN}) for result in results]
-    assert RELOADS in write_progress_page(comparison, begun, tmp_path).read_text()
-    assert RELOADS not in write_report(comparison, results, tmp_path, "fedlm compare").read_text()

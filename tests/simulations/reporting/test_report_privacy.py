@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from fedlm.simulations.reporting.plots.utility_plots import can_draw_utility, utility_plot
+from fedlm.simulations.reporting.plots.utility_plots import can_draw_utility
 from fedlm.simulations.reporting.privacy_summary import (
     choice_warning,
     privacy_marks,
@@ -16,7 +16,6 @@ from fedlm.simulations.reporting.privacy_summary import (
 from fedlm.simulations.reporting.report import write_report
 from fedlm.simulations.reporting.selection import model_results
 from fedlm.simulations.reporting.summary import summary_sentences
-from fedlm.simulations.reporting.tables import CSV_COLUMNS, results_csv
 from fedlm.simulations.reporting.verdicts import judge_twins
 from tests.simulations.reporting.hand_made_results import make_comparison, make_private_result, make_result
 from tests.simulations.reporting.html_page import Page
@@ -107,17 +106,15 @@ def test_the_summary_compares_at_equal_privacy_only():
     assert "16 private runs were compared. No epsilon accounts for choosing the best of several runs" in text
 
 
-def test_runs_that_were_lost_are_counted_and_not_listed_one_by_one():
-    lost = [make_private_result(epsilon=5.0, status="diverged"), make_private_result(epsilon=20.0), make_result()]
-    assert "Of 3 combinations of model and privacy, 1 had no run that finished." in sentences(lost)
-    row = rows_of(model_results(lost))[0]
-    assert (row.scores[0].perplexity, row.scores[0].note) == ("\N{EN DASH}", "1 of 1 seed diverged")
-
-
 def test_no_epsilon_is_told_where_no_run_stated_one():
-    models = model_results([make_private_result(epsilon=5.0, status="failed"), make_private_result(epsilon=20.0)])
+    results = [make_private_result(epsilon=5.0, status="failed"), make_private_result(epsilon=20.0)]
+    models = model_results(results)
     assert privacy_marks(models)[0] == "each run alone differentially private: epsilon 20"
     assert dict(privacy_statements(models))["tree, NOT PRIVATE"].startswith("NOT PRIVATE: no run came to its end")
+    assert "Of 2 combinations of model and privacy, 1 had no run that finished." in sentences(results)
+    plain_models = model_results([make_result()])
+    assert privacy_marks(plain_models) == ["NOT PRIVATE"]
+    assert privacy_statements(plain_models) == rows_of(plain_models) == []
 
 
 def test_marks_and_statements_say_what_is_private_and_what_is_not():
@@ -133,17 +130,6 @@ def test_marks_and_statements_say_what_is_private_and_what_is_not():
         "(20, 1e-05)-differential privacy; unit: client; adjacency: zero-out"
     )
     assert statements["no noise"] == "NOT PRIVATE"
-
-
-@pytest.mark.long
-def test_without_noise_nothing_is_said_of_privacy_but_that_there_is_none(tmp_path):
-    models = model_results([make_result()])
-    assert privacy_marks(models) == ["NOT PRIVATE"]
-    assert privacy_statements(models) == rows_of(models) == []
-    page = write_report(make_comparison(MODELS), [make_result()], tmp_path, "fedlm compare").read_text()
-    assert "At equal privacy" not in page
-    assert "mechanisms" not in page
-    assert (tmp_path / "results.csv").read_text().splitlines()[0] == ",".join(CSV_COLUMNS)
 
 
 @pytest.mark.long
@@ -181,69 +167,12 @@ def test_why_nothing_is_promised_is_what_the_statements_say():
     assert privacy_statements(models) == [("tree, NOT PRIVATE, noise multiplier 7.5", f"NOT PRIVATE: {why}")]
 
 
-def test_an_epsilon_above_what_was_asked_for_is_not_hidden():
-    result = make_private_result(epsilon=5.0)
-    result.summary["privacy_guarantee"]["epsilon"] = 9.0
-    (entry,) = model_results([result])
-    assert entry.privacy.words == "tree, epsilon 9"
-
-
 def test_one_private_run_alone_is_no_choice():
     one = [make_private_result(epsilon=5.0), make_result()]
     assert choice_warning(model_results(one)) == []
     assert not any("choosing" in mark for mark in privacy_marks(model_results(one)))
     (warning,) = choice_warning(model_results([*one, make_private_result(epsilon=5.0, seed=1, status="failed")]))
     assert warning.startswith("2 private runs were compared")
-
-
-def test_a_run_without_a_finite_epsilon_says_so():
-    result = make_private_result()
-    result.summary["privacy_guarantee"]["epsilon"] = None
-    object.__setattr__(result.cell.experiment.privacy, "target_epsilon", None)
-    (entry,) = model_results([result])
-    assert (entry.privacy.words, entry.label) == ("tree, no finite epsilon", "")
-
-
-def test_without_a_target_the_epsilon_is_the_largest_that_a_run_states():
-    results = [make_private_result(epsilon=epsilon, seed=seed) for seed, epsilon in enumerate((4.0, 6.0))]
-    for result in results:
-        object.__setattr__(result.cell.experiment.privacy, "target_epsilon", None)
-    (entry,) = model_results(results)
-    assert entry.privacy.epsilon == 6.0
-
-
-def ticks(axes):
-    return [label.get_text() for label in axes.get_xticklabels()]
-
-
-def points(axes):
-    return {tuple(map(float, xy)) for line in axes.lines if line.get_marker() in "os" for xy in line.get_xydata()}
-
-
-def test_the_plot_of_utility_has_a_panel_a_mechanism_with_no_noise_as_its_last_tick():
-    figure = utility_plot(model_results(grid()))
-    tree, blt = figure.axes
-    assert (tree.get_title(loc="left"), blt.get_title(loc="left")) == ("tree", "blt")
-    assert ticks(tree) == ["5", "20", "no noise"]
-    assert tree.get_xscale() == tree.get_yscale() == "log"
-    without = tree.get_xticks()[-1]
-    assert points(blt) == {(5, 391), (20, 311), (5, 351), (20, 291), (without, 201), (without, 191)}
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["cifg_tiny", "si_cifg_tiny"]
-
-
-def test_an_epsilon_at_which_nothing_finished_is_a_cross():
-    results = [
-        make_private_result(epsilon=epsilon, status=status)
-        for epsilon, status in ((5.0, "diverged"), (20.0, "finished"))
-    ]
-    axes = utility_plot(model_results([*results, make_result()])).axes[0]
-    assert [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "X"] == [5.0]
-    assert ticks(axes) == ["5", "20", "no noise"]
-
-
-def test_one_level_of_privacy_makes_no_plot():
-    assert not can_draw_utility(model_results([make_private_result()]))
-    assert can_draw_utility(model_results([make_private_result(), make_result()]))
 
 
 @pytest.mark.long
@@ -255,13 +184,27 @@ def test_the_page_has_the_table_the_plots_and_details_for_each_privacy(tmp_path)
     assert page.tags.count("svg") == 2 + 5 * 4
     assert page.text.index("At equal privacy") < page.text.index("What the runs guarantee") < page.text.index("Plots")
     assert "<summary>blt, epsilon 20</summary>" in source
+    with (tmp_path / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    columns = ("mechanism", "noise_multiplier", "epsilon", "delta", "rho")
+    assert [rows[0][name] for name in columns] == ["tree", "7.5", "5.0", "1e-05", "0.125"]
+    assert [rows[8][name] for name in columns] == ["none", "", "", "", ""]
     names = {path.name for path in (tmp_path / "plots").iterdir()}
     assert {"privacy_utility.png", "privacy_mechanisms.png", "upload_tree_epsilon_5.png", "upload_no_noise.png"} < names
 
 
-def test_the_csv_has_the_guarantee_of_each_run():
-    results = grid()
-    rows = list(csv.DictReader(results_csv(results, model_results(results)).splitlines()))
-    columns = ("mechanism", "noise_multiplier", "epsilon", "delta", "rho")
-    assert [rows[0][name] for name in columns] == ["tree", "7.5", "5.0", "1e-05", "0.125"]
-    assert [rows[8][name] for name in columns] == ["none", "", "", "", ""]
+@pytest.mark.parametrize(
+    ("stated", "target", "words"),
+    [
+        ((9.0,), 5.0, "tree, epsilon 9"),
+        ((4.0, 6.0), None, "tree, epsilon 6"),
+        ((None,), None, "tree, no finite epsilon"),
+    ],
+)
+def test_the_epsilon_is_the_largest_that_a_run_states_whatever_was_asked_for(stated, target, words):
+    results = [make_private_result(epsilon=5.0, seed=seed) for seed in range(len(stated))]
+    for result, epsilon in zip(results, stated, strict=True):
+        result.summary["privacy_guarantee"]["epsilon"] = epsilon
+        object.__setattr__(result.cell.experiment.privacy, "target_epsilon", target)
+    (entry,) = model_results(results)
+    assert entry.privacy.words == words

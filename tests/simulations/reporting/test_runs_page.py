@@ -89,16 +89,6 @@ def test_runs_are_listed_and_sorted(runs, capsys, monkeypatch):
         assert part in text
 
 
-def test_runs_are_listed_in_lines_where_a_table_would_be_cut(runs, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["runs", "list", str(runs)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    place = lines.index("stopped <b>")
-    assert lines[place + 1].startswith("  simulate of cifg_tiny, interrupted, 2/4; perplexity 9 held-out;")
-    assert TERMS in " ".join(" ".join(lines).split())
-
-
 def test_cleaning_only_says_what_it_would_do_until_it_is_told(runs, capsys):
     older = runs / "plain" / "checkpoints" / "2"
     assert main(["runs", "clean", str(runs)]) == 0

@@ -32,12 +32,15 @@ def test_an_optimizers_state_comes_back_bit_for_bit(name, tmp_path):
         assert a.dtype == b.dtype
 
 
-def test_only_the_newest_are_kept(tmp_path):
+def test_only_the_newest_are_kept_and_a_half_written_one_is_not_taken_for_a_whole_one(tmp_path):
     state = init_server(ServerOptimizerConfig(name="fedavg"), PARAMS)
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         for rounds in (1, 2, 5):
             checkpoints.save(rounds, state, {})
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["2", "5"]
+    (tmp_path / "6.orbax-checkpoint-tmp-0").mkdir()
+    with Checkpoints(tmp_path) as checkpoints:
+        assert checkpoints.latest_round() == 5
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
@@ -49,15 +52,6 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
             checkpoints.restore_state(1, init_server(config, wider))
         with pytest.raises(CheckpointError, match="cannot be read"):
             checkpoints.restore_state(1, init_server(config, {"other": jnp.zeros(3)}))
-
-
-def test_a_half_written_checkpoint_is_not_taken_for_a_whole_one(tmp_path):
-    state = init_server(ServerOptimizerConfig(name="fedavg"), PARAMS)
-    with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(1, state, {})
-    (tmp_path / "2.orbax-checkpoint-tmp-0").mkdir()
-    with Checkpoints(tmp_path) as checkpoints:
-        assert checkpoints.latest_round() == 1
 
 
 def test_nothing_stays_of_what_the_disk_had_no_room_for(tmp_path, largest_file):
@@ -113,17 +107,3 @@ def test_one_flipped_bit_is_noticed_by_every_reader(tmp_path):
         for read in (lambda: checkpoints.restore_arrays(1), lambda: checkpoints.restore_state(1, state)):
             with pytest.raises(CheckpointError, match=r"/1: its array params/blocks/1/b is not what was written"):
                 read()
-
-
-def test_arrays_of_another_checkpoint_are_noticed(tmp_path):
-    with Checkpoints(tmp_path) as checkpoints:
-        for rounds in (1, 2):
-            checkpoints.save(rounds, {"params": {"x": np.full(3, rounds, np.float32)}}, {})
-        assert checkpoints.restore_arrays(2)["params"]["x"].tolist() == [2, 2, 2]
-    (tmp_path / "2" / "state").rename(tmp_path / "of_2")
-    (tmp_path / "1" / "state").rename(tmp_path / "2" / "state")
-    with (
-        Checkpoints(tmp_path) as checkpoints,
-        pytest.raises(CheckpointError, match="its array params/x is not what was written"),
-    ):
-        checkpoints.restore_arrays(2)

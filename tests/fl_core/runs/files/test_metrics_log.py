@@ -66,7 +66,9 @@ def test_a_damaged_record_is_named_and_kept(tmp_path, line):
     assert (tmp_path / "metrics.jsonl").read_text() == record
 
 
-def test_a_row_that_a_killed_process_left_unfinished_is_forgotten(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"round": 0}\n{"rou')
+def test_what_will_be_run_again_and_half_a_line_are_forgotten(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"round": 0}\n{"round": 1}\n{"rou')
     with MetricsLog(tmp_path, 1) as log:
         assert log.rows == [{"round": 0}]
+        log.append({"round": 1, "loss": 2.0})
+    assert read_rows(tmp_path / "metrics.jsonl") == [{"round": 0}, {"round": 1, "loss": 2.0}]

@@ -17,6 +17,8 @@ def test_exposure_of_a_known_rank():
     np.testing.assert_allclose(exposure(losses, REFERENCES[::-1]), [10, 9, 8, 1, 0], atol=1e-12)
     # A reference that ties comes before the canary.
     assert exposure(np.array([1.0]), REFERENCES)[0] == 9
+    with pytest.raises(DataError, match="not a finite number"):
+        exposure(np.array([np.nan]), REFERENCES)
 
 
 def test_exposure_of_what_was_never_seen_is_that_of_chance():
@@ -43,8 +45,3 @@ def test_the_far_tail_is_that_of_the_fit(monkeypatch):
     losses = np.array([3.0, 2.0, 0.0, -8.0])
     found, _ = extrapolated_exposure(losses, normal.rvs(100, random_state=0))
     np.testing.assert_allclose(found, -stats.norm(2.0, 0.5).logcdf(losses) / math.log(2), rtol=1e-3)
-
-
-def test_losses_that_are_no_numbers_are_refused():
-    with pytest.raises(DataError, match="not a finite number"):
-        exposure(np.array([np.nan]), REFERENCES)

@@ -1,9 +1,6 @@
 """Overfit runs give their training sequences away, and fresh models do not."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -32,12 +29,6 @@ def store(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def overfit_folder(store, tmp_path_factory):
-    runs = tmp_path_factory.mktemp("runs")
-    return write_run(runs / "overfit", store, runs / "cache", steps=150)
-
-
-@pytest.fixture(scope="module")
 def fresh_folder(store, tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     return write_run(runs / "fresh", store, runs / "cache", steps=0)
@@ -48,16 +39,15 @@ def measure(folder, tmp_path, **settings):
 
 
 @pytest.mark.long
-def test_an_overfit_model_gives_every_sequence_away(overfit_folder, tmp_path):
-    seen = []
-    settings = MemorizationSettings(prefix=(6, 3), suffix=12, references=200)
-    found = measure_memorization(
-        overfit_folder,
-        None,
-        cache=tmp_path / "cache",
-        settings=settings,
-        observe=lambda *progress: seen.append(progress),
-    )
+def test_an_overfit_model_gives_every_sequence_away(store, tmp_path, fedlm_here):
+    folder, plot = write_run(tmp_path / "overfit", store, tmp_path / "cache", steps=150), tmp_path / "rates.png"
+    words = "--prefix 6 3 --suffix 12 --references 200 --devices 1 --json".split()
+    places = f"--checkpoint={folder}", f"--cache={tmp_path / 'cache'}", f"--plot={plot}"
+    result = fedlm_here("memorization", *words, *places)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert "sequences/s" in result.stderr
+    assert plot.read_bytes().startswith(b"\x89PNG")
     assert [row["prefix"] for row in found["extraction"]] == [3, 6]
     for row in found["extraction"]:
         assert (row["train"]["exact"]["count"], row["train"]["exact"]["of"]) == (8, 8)
@@ -66,13 +56,11 @@ def test_an_overfit_model_gives_every_sequence_away(overfit_folder, tmp_path):
         assert row["beyond_heldout"]["exact"]["difference"] == 1
         assert row["beyond_heldout"]["exact"]["low"] > 0.5
     assert found["sequences"]["train"] == {"seen": 9, "long_enough": 8, "tested": 8}
-    assert seen[-1] == (32, 32)
     assert found["privacy"] == "NOT PRIVATE"
     once, often = found["canaries"]["by_repeats"]
     assert (once["repeats"], often["repeats"], often["canaries"]) == (1, 8, 3)
     assert often["mean"] == pytest.approx(found["canaries"]["largest_by_rank"])
     assert often["extrapolated_median"] > found["canaries"]["largest_by_rank"]
-    assert json.loads(json.dumps(found)) == found
 
 
 @pytest.mark.long
@@ -100,14 +88,11 @@ def test_runs_without_canaries_or_held_out_text_say_so(store, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        (
-            {"prefix": (20,), "suffix": 6},
-            ConfigurationError,
-            "26 tokens together, but the run's sequences have at most 25",
-        ),
+        ({"prefix": (20,), "suffix": 6}, ConfigurationError, "26 tokens together, but .* sequences have at most 25"),
         ({"prefix": (20,), "suffix": 5}, DataError, "none of 9 sequences has 25 tokens.*the longest has 22"),
         ({"prefix": (0,)}, ConfigurationError, "prefix has 0"),
         ({"suffix": 0}, ConfigurationError, "suffix is 0"),
+        *(({name: -1}, ConfigurationError, f"{name} is -1") for name in ("examples", "references", "seed")),
         ({"split": "validation"}, ConfigurationError, "split is 'validation', but must be one of train"),
         ({"split": "test"}, DataError, "the split 'test' has no examples"),
     ],
@@ -115,12 +100,6 @@ def test_runs_without_canaries_or_held_out_text_say_so(store, tmp_path):
 def test_mistakes_are_named(fresh_folder, tmp_path, settings, error, message):
     with pytest.raises(error, match=message):
         measure(fresh_folder, tmp_path, **settings)
-
-
-@pytest.mark.parametrize("name", ["examples", "references", "seed"])
-def test_settings_out_of_range_are_refused(name):
-    with pytest.raises(ConfigurationError, match=f"{name} is -1"):
-        MemorizationSettings(**{name: -1})
 
 
 def test_runs_without_clients_are_not_evaluated_on_clients(fresh_folder):
@@ -148,25 +127,3 @@ def test_candidates_are_sequences_of_the_split(store, tmp_path):
     whole = tokens[(tokens != 0).all(-1)]
     assert sorted(map(tuple, found)) == sorted(map(tuple, whole))
     assert {tuple(row) for row in candidates.take(9, 5)} <= {tuple(row[:9]) for row in whole}
-
-
-@pytest.mark.long
-def test_the_command_prints_json_alone_and_draws(overfit_folder, tmp_path):
-    plot = tmp_path / "rates.png"
-    words = ["--prefix=4", "8", "--suffix=9", "--references=50", "--devices=1", f"--cache={tmp_path}", f"--plot={plot}"]
-    command = [
-        sys.executable,
-        "-m",
-        "fedlm",
-        "memorization",
-        f"--checkpoint={overfit_folder}",
-        "--json",
-        *words,
-    ]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-    assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
-    assert [row["train"]["exact"]["rate"] for row in found["extraction"]] == [1, 1]
-    assert "sequences/s" in result.stderr
-    assert plot.read_bytes().startswith(b"\x89PNG")

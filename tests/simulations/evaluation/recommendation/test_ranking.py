@@ -11,11 +11,10 @@ from fedlm.models.base import language_model
 from fedlm.models.registry import create_model
 from fedlm.models.special_tokens import BOS_ID
 from fedlm.simulations.evaluation.recommendation import ranking
-from fedlm.simulations.evaluation.recommendation.metrics import Places, describe_ranking, gains, hits
+from fedlm.simulations.evaluation.recommendation.metrics import Places, describe_ranking, hits
 from fedlm.simulations.evaluation.recommendation.ranking import (
     FIRST_ITEM,
     model_scorer,
-    popularity_scorer,
     rank_users,
 )
 from tests.simulations.data.recommendation.item_stores import import_sequences, made_up_sequences
@@ -26,6 +25,13 @@ LENGTH = 6
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     return import_sequences(tmp_path_factory.mktemp("items"), made_up_sequences(60, 30))
+
+
+def ranked(store, scorer, split="test", users=None, **options):
+    """Rank items for some users, or all of a split."""
+    clients = store.split(split)
+    users = np.arange(clients.num_clients) if users is None else users
+    return rank_users(scorer, clients, users, LENGTH, vocabulary_size=store.vocabulary_size, top_k=5, **options)
 
 
 def bigram_scorer(store, seed=0, levels=5):
@@ -57,16 +63,7 @@ def test_places_are_those_of_a_loop(store, split, keep_history, rows, monkeypatc
     monkeypatch.setattr(ranking, "rows_per_device", lambda: rows)
     table, scorer = bigram_scorer(store)
     users = np.arange(store.split(split).num_clients)
-    found = rank_users(
-        scorer,
-        store.split(split),
-        users,
-        LENGTH,
-        vocabulary_size=store.vocabulary_size,
-        top_k=5,
-        sampled_negatives=None,
-        keep_history=keep_history,
-    )
+    found = ranked(store, scorer, split, users, sampled_negatives=None, keep_history=keep_history)
     expected = list(by_hand(store, split, table, keep_history))
     assert list(zip(*found.places, strict=True)) == expected
     targets = [store.split(split).client(user).example(0)[-1] for user in users]
@@ -75,10 +72,8 @@ def test_places_are_those_of_a_loop(store, split, keep_history, rows, monkeypatc
 
 def test_the_best_are_never_special_nor_of_the_history(store):
     table, scorer = bigram_scorer(store, levels=10**6)
-    clients = store.split("test")
-    users = np.arange(clients.num_clients)
-    found = rank_users(scorer, clients, users, LENGTH, vocabulary_size=store.vocabulary_size, top_k=5)
-    for user in users:
+    clients, found = store.split("test"), ranked(store, scorer)
+    for user in range(clients.num_clients):
         history = clients.client(user).example(0)[:-1]
         scores = table[history[-1]].copy()
         scores[:FIRST_ITEM] = scores[history] = -1
@@ -101,68 +96,33 @@ def test_sampled_negatives_are_items_that_the_user_has_not_met(store):
 @pytest.mark.parametrize("keep_history", [True, False])
 def test_all_negatives_are_the_full_ranking(store, keep_history):
     _, scorer = bigram_scorer(store)
-    clients = store.split("test")
-    users = np.arange(clients.num_clients)
-    options = {"vocabulary_size": store.vocabulary_size, "top_k": 5, "keep_history": keep_history}
-    full = rank_users(scorer, clients, users, LENGTH, **options, sampled_negatives=None)
-    sampled = rank_users(scorer, clients, users, LENGTH, **options, sampled_negatives=1000)
+    users = np.arange(store.split("test").num_clients)
+    full, sampled, few = (
+        ranked(store, scorer, keep_history=keep_history, sampled_negatives=negatives) for negatives in (None, 1000, 3)
+    )
     assert list(zip(*full.places, strict=True)) == list(zip(*sampled.places, strict=True))
-    few = rank_users(scorer, clients, users, LENGTH, **options, sampled_negatives=3)
     assert few.places.candidates.tolist() == [4] * len(users)
     assert (few.places.better <= full.places.better).all()
-    again = rank_users(scorer, clients, users[5:], LENGTH, **options, sampled_negatives=3)
+    again = ranked(store, scorer, users=users[5:], keep_history=keep_history, sampled_negatives=3)
     assert again.places.better.tolist() == few.places.better[5:].tolist(), "a user's negatives are its own"
 
 
 def test_scores_that_are_not_finite_stand_last(store):
-    clients = store.split("test")
-    users = np.arange(clients.num_clients)
-    model = language_model(
-        "broken",
-        store.vocabulary_size,
-        lambda key: jnp.zeros(()),
-        lambda params, tokens: jnp.full((*tokens.shape, store.vocabulary_size), jnp.nan) + params,
-    )
-    found = rank_users(
-        model_scorer(model, jnp.zeros(())), clients, users, LENGTH, vocabulary_size=store.vocabulary_size, top_k=5
-    )
+    table = jnp.full((store.vocabulary_size,) * 2, jnp.nan)
+    model = language_model("broken", len(table), lambda key: table, lambda params, tokens: params[tokens])
+    found = ranked(store, model_scorer(model, table))
     assert hits(found.places, 1).max() == 0.0
     assert (found.places.better == found.places.candidates - 1).all()
     assert not found.top.any()
 
 
-def test_a_constant_model_is_a_uniform_guess(store):
-    clients = store.split("test")
-    users = np.arange(clients.num_clients)
-    found = rank_users(
-        popularity_scorer(np.zeros(store.vocabulary_size)),
-        clients,
-        users,
-        LENGTH,
-        vocabulary_size=store.vocabulary_size,
-        top_k=5,
-    )
-    assert np.allclose(hits(found.places, 5), np.minimum(5 / found.places.candidates, 1))
-    assert (gains(found.places, 5) < hits(found.places, 5)).all()
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["transformer_tiny", "gru4rec_tiny", "sasrec_tiny"])
+@pytest.mark.parametrize("name", ["gru4rec_tiny", "sasrec_tiny"])
 def test_a_model_ranks_by_its_logits_after_the_last_item(store, name):
     model = create_model(name, store.vocabulary_size)
     params = model.init(jax.random.key(1))
-    clients = store.split("test")
-    users = np.arange(12)
-    found = rank_users(
-        model_scorer(model, params),
-        clients,
-        users,
-        LENGTH,
-        vocabulary_size=store.vocabulary_size,
-        top_k=5,
-        sampled_negatives=None,
-        keep_history=True,
-    )
+    clients, users = store.split("test"), np.arange(12)
+    found = ranked(store, model_scorer(model, params), users=users, sampled_negatives=None, keep_history=True)
     examples = [clients.client(user).example(0).tolist() for user in users]
     read = [[BOS_ID, *history[-(LENGTH - 1) :]] for *history, _ in examples]
     logits = np.asarray(jax.jit(model.apply)(params, jnp.array([(row + [0] * LENGTH)[:LENGTH] for row in read])))
