@@ -29,12 +29,6 @@ def test_models_as_json_are_exact_counts(capsys):
     assert counts["cifg_6m"] == 6_242_250
 
 
-@pytest.mark.long
-def test_models_can_be_counted_with_another_vocabulary(capsys):
-    assert main(["models", "--json", "--vocabulary-size", "10"]) == 0
-    assert json.loads(capsys.readouterr().out)["cifg_tiny"] == 381_696 - 4086 * 65
-
-
 @pytest.mark.parametrize("name", ["models", "no_such_command"])
 def test_garbage_is_collected_again_once_a_command_is_imported(name, monkeypatch):
     monkeypatch.delitem(sys.modules, f"fedlm.commands.{name}", raising=False)
@@ -58,10 +52,11 @@ def test_a_server_says_where_adapters_are_trained(capsys):
 
 
 @pytest.mark.long
-def test_models_are_listed_with_their_objectives(capsys):
-    assert main(["models"]) == 0
-    rows = {line.split()[1]: line.split()[3] for line in capsys.readouterr().out.splitlines() if "_tiny" in line}
-    assert (rows["cifg_tiny"], rows["bert_tiny"]) == ("causal", "masked")
+def test_models_are_listed_with_their_objectives_and_sizes_of_another_vocabulary(capsys):
+    assert main(["models", "--vocabulary-size", "10"]) == 0
+    rows = {line.split()[1]: line.split() for line in capsys.readouterr().out.splitlines() if "_tiny" in line}
+    assert (rows["cifg_tiny"][3], rows["bert_tiny"][3]) == ("causal", "masked")
+    assert f"{381_696 - 4086 * 65:,}" in rows["cifg_tiny"]
 
 
 def test_help_names_every_command(capsys):
@@ -70,20 +65,17 @@ def test_help_names_every_command(capsys):
     assert all(command in text for command in COMMANDS)
 
 
-def helps():
-    """The words of every command that explains options."""
-    yield from (
-        [command] for command in COMMANDS if command not in ("data", "keys", "account", "runs", "model", "plan", "laws")
-    )
-    yield from (
-        ["data", *words] for words in (["describe"], ["sample"], ["relevance"], ["export"], ["import", "jsonl"])
-    )
-    yield from (["account", kind] for kind in ACCOUNT.choices)
-    yield from (["keys", action] for action in ("ca", "token", "enrol"))
-    yield from (["model", action] for action in ("import", "export"))
-    yield from (["plan", action] for action in ("export", "inspect"))
-    yield from (["runs", action] for action in ("list", "compare", "clean"))
-    yield from (["laws", action] for action in ("run", "import", "fit", "figures", "table2", "report"))
+GROUPS = ("data", "keys", "account", "runs", "model", "plan", "laws")
+HELPS = [["simulate"], ["data", "import", "jsonl"], ["account", "tree"], ["keys", "enrol"], ["laws", "fit"]]
+"""The words of commands that explain options, of each kind one."""
+OTHER_HELPS = [
+    *([command] for command in COMMANDS if command not in (*GROUPS, "simulate")),
+    *(["data", name] for name in ("describe", "sample", "relevance", "export")),
+    *(["account", kind] for kind in ACCOUNT.choices if kind != "tree"),
+    *(words.split() for words in ("keys ca", "keys token", "model import", "model export", "plan export")),
+    *(words.split() for words in ("plan inspect", "runs list", "runs compare", "runs clean")),
+    *(["laws", action] for action in ("run", "import", "figures", "table2", "report")),
+]
 
 
 def help_of(words, capsys):
@@ -93,7 +85,9 @@ def help_of(words, capsys):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", list(helps()), ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [*HELPS, *(pytest.param(one, marks=pytest.mark.long) for one in OTHER_HELPS)], ids=" ".join
+)
 def test_help_is_short_and_help_all_explains_every_option(words, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     brief, whole = (help_of([*words, option], capsys) for option in ("--help", "--help-all"))
@@ -108,12 +102,6 @@ def test_help_is_short_and_help_all_explains_every_option(words, monkeypatch, ca
         assert option.strip()[-1] in ".)", f"nothing explains {option}"
 
 
-def test_unknown_commands_are_refused(capsys):
-    assert main(["simulat"]) == 2
-    assert "unknown command 'simulat'" in capsys.readouterr().err
-    assert main([]) == 2
-
-
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
@@ -126,7 +114,7 @@ def test_unknown_commands_are_refused(capsys):
     ],
 )
 def test_an_unknown_sub_command_is_told_what_may_be_meant(words, meant, capsys):
-    assert main(words) == 2
+    assert main(words) == main([]) == 2
     assert f"{words[-1]!r}; did you mean {meant}? Or choose from " in capsys.readouterr().err
 
 
@@ -182,10 +170,8 @@ def failing(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "error",
-    [MemoryError("Unable to allocate 38.0 GiB"), OverflowError("int too large"), KeyError("heldout"),
-     FileNotFoundError(errno.ENOENT, "No such file", "model.npz")],
-)  # fmt: skip
+    "error", [MemoryError("Unable to allocate 38.0 GiB"), FileNotFoundError(errno.ENOENT, "No such file", "model.npz")]
+)
 def test_a_defect_is_a_line_and_a_file_with_the_traceback(error, failing, tmp_path, capsys):
     failing(error)
     assert main(["models", "--json"]) == 1
@@ -202,15 +188,18 @@ def test_a_defect_is_a_line_and_a_file_with_the_traceback(error, failing, tmp_pa
     assert "Traceback" in text
 
 
-def test_a_traceback_is_printed_to_those_who_ask_for_it(failing, tmp_path, capsys):
+def test_a_traceback_is_printed_to_those_who_ask_and_kept_where_files_can_be(failing, tmp_path, monkeypatch, capsys):
     failing(KeyError("heldout"))
     assert main(["--debug", "models"]) == 1
     assert "Traceback" in capsys.readouterr().err
     assert not (tmp_path / "state").exists()
-
-
-def test_a_line_is_enough_where_no_file_can_be_written(failing, tmp_path, monkeypatch, capsys):
-    failing(KeyError("heldout"))
+    # Of a user without a home it is where temporary files are.
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(Path, "home", _no_home)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert main(["models"]) == 1
+    (log,) = tmp_path.glob("*.log")
+    assert f"The traceback is in {log}, " in capsys.readouterr().err
     for variable in ("XDG_STATE_HOME", "TMPDIR"):
         monkeypatch.setenv(variable, "/dev/null/nowhere")
     monkeypatch.setattr(tempfile, "tempdir", "/dev/null/nowhere")
@@ -218,16 +207,6 @@ def test_a_line_is_enough_where_no_file_can_be_written(failing, tmp_path, monkey
     said = capsys.readouterr().err
     assert "KeyError: 'heldout'. " in said
     assert "The traceback cannot be kept (" in said
-
-
-def test_a_traceback_of_a_user_without_a_home_is_kept_where_temporary_files_are(failing, tmp_path, monkeypatch, capsys):
-    failing(KeyError("heldout"))
-    monkeypatch.delenv("XDG_STATE_HOME")
-    monkeypatch.setattr(Path, "home", _no_home)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert main(["models"]) == 1
-    (log,) = tmp_path.glob("*.log")
-    assert f"The traceback is in {log}, " in capsys.readouterr().err
 
 
 def _no_home():
@@ -248,11 +227,6 @@ def test_places_that_cannot_be_used_are_named(number, status, said, failing, cap
     assert capsys.readouterr().err.startswith(f"fedlm models: {said}")
 
 
-def test_a_vocabulary_without_tokens_is_refused(capsys):
-    assert main(["models", "--vocabulary-size", "0"]) == 2
-    assert "--vocabulary-size is 0, but must be at least 1" in capsys.readouterr().err
-
-
 @pytest.mark.long
 def test_a_reader_that_goes_away_is_no_error():
     words = [sys.executable, "-m", "fedlm", "models", "--json"]
@@ -262,7 +236,7 @@ def test_a_reader_that_goes_away_is_no_error():
     assert process.wait() == 0
 
 
-@pytest.mark.parametrize("command", ["simulate", "compare", "pretrain", "serve", "account"])
+@pytest.mark.parametrize("command", ["pretrain", "account"])
 def test_a_bad_file_is_one_line_and_status_2(command, tmp_path, capsys):
     file = tmp_path / "run.toml"
     file.write_text("rounds = [3]\nsteps = [3]\n" if command == "pretrain" else "rounds = [3]\n")
@@ -273,16 +247,11 @@ def test_a_bad_file_is_one_line_and_status_2(command, tmp_path, capsys):
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("command", "presets"), [("simulate", SIMULATION_PRESETS), ("compare", PRESETS), ("account", SIMULATION_PRESETS)]
-)
-def test_every_preset_shows_in_the_help(command, presets, monkeypatch, capsys):
+@pytest.mark.parametrize(("command", "presets"), [("simulate", SIMULATION_PRESETS), ("compare", PRESETS)])
+def test_a_preset_shows_in_the_help(command, presets, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
-    for name, preset in presets.items():
-        with pytest.raises(SystemExit) as stop:
-            main([command, *["simulate"] * (command == "account"), "--preset", name, "--help"])
-        assert stop.value.code == 0
-        assert f"(default: {preset['cohort_size']})" in capsys.readouterr().out
+    name, preset = list(presets.items())[-1]
+    assert f"(default: {preset['cohort_size']})" in help_of([command, "--preset", name, "--help"], capsys)
 
 
 def test_numbers_are_written_for_people():
@@ -297,10 +266,7 @@ def test_numbers_are_written_for_people():
     ("options", "message"),
     [
         (["--coordinator", "host:80"], "belong together"),
-        (["--process-id", "0"], "belong together"),
-        (["--num-processes", "2", "--process-id", "0"], "belong together"),
         (["--coordinator", "host", "--num-processes", "2", "--process-id", "0"], "HOST:PORT"),
-        (["--coordinator", "::1:8480", "--num-processes", "2", "--process-id", "0"], "HOST:PORT"),
         (["--coordinator", "host:70000", "--num-processes", "2", "--process-id", "0"], "HOST:PORT"),
         (["--coordinator", "host:80", "--num-processes", "2", "--process-id", "2"], "--process-id is 2"),
         (["--coordinator", "auto", "--num-processes", "2"], "leave them out"),

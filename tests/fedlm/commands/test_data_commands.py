@@ -30,11 +30,10 @@ def test_import_explains_tokenizers(capsys):
     assert "stackoverflow.word_count" in printed
 
 
-@pytest.mark.parametrize("given", ["tokenizer.json", "."])
-def test_import_with_a_given_vocabulary(store, tmp_path, given):
+def test_import_with_a_given_vocabulary(store, tmp_path):
     source = str(store.parent / "messages.jsonl")
     command = ["import", "jsonl", source, "--out", str(tmp_path / "s"), "--workers", "1"]
-    assert COMMAND.main([*command, "--vocabulary", str(store / given)]) == 0
+    assert COMMAND.main([*command, "--vocabulary", str(store)]) == 0
     assert (tmp_path / "s" / "train.arrow").read_bytes() == (store / "train.arrow").read_bytes()
     origin = json.loads((tmp_path / "s" / "store.json").read_text())["vocabulary_origin"]
     assert (origin["kind"], origin["of_another"]) == ("training data", True)
@@ -63,13 +62,8 @@ def test_describe_shows_coverage_and_cuts(store, tmp_path, capsys):
         assert row in printed
     assert str(tmp_path / "p.png") in printed.replace("\n", "")
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.long
-def test_describe_as_json_can_draw_too(store, tmp_path, capsys):
-    assert COMMAND.main(["describe", str(store), "--json", "--plot", str(tmp_path / "p.png")]) == 0
+    assert COMMAND.main(["describe", str(store), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["splits"]["train"]["vocabulary_used"] == 8
-    assert (tmp_path / "p.png").is_file()
 
 
 def test_describe_draws_only_png(store, tmp_path):
@@ -77,25 +71,18 @@ def test_describe_draws_only_png(store, tmp_path):
         COMMAND.main(["describe", str(store), "--plot", str(tmp_path / "p.pdf")])
 
 
-def test_sample_prints_text(store, capsys):
+def test_sample_prints_text_but_no_commands_to_the_terminal(store, capsys):
     assert COMMAND.main(["sample", str(store), "--client", "user3", "--examples", "2"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("client user3: 4 examples\n  1. message [OOV] of user [OOV] has")
     assert printed.endswith("  ... and 2 more\n")
-
-
-def test_sample_hides_commands_to_the_terminal(store, capsys):
     assert COMMAND.main(["sample", str(store), "--clients", "100"]) == 0
     printed = capsys.readouterr().out
     assert "client \ufffd[31mred" in printed
     assert "\x1b" not in printed
-
-
-def test_sample_as_json(store, capsys):
     assert COMMAND.main(["sample", str(store), "--clients", "2", "--seed", "5", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["split"] == "train"
-    assert len(document["clients"]) == 2
+    assert (document["split"], len(document["clients"])) == ("train", 2)
     assert set(document["clients"][0]) == {"client_id", "num_examples", "examples"}
 
 

@@ -42,25 +42,17 @@ def test_prompts_are_continued_as_the_model_says(run, fedlm_here):
 def test_prompts_of_a_file_and_text_output(run, fedlm_here, tmp_path):
     folder = run[0]
     (tmp_path / "prompts.txt").write_text("the file\n\na model\n")
-    (tmp_path / "prompts.jsonl").write_text('{"prompt": "the file"}\n{"prompt": "a model", "more": 1}\n')
+    (tmp_path / "prompts.JSONL").write_text('{"prompt": "the file"}\n{"prompt": "a model", "more": 1}\n')
     drawn = ("--max-tokens", "5", "--temperature", "0.8", "--top-k", "50", "--top-p", "0.9", "--seed", "4")
     found = [
         lines_of(fedlm_here("generate", folder, "--prompts", tmp_path / f"prompts.{kind}", *drawn, "--json"))
-        for kind in ("txt", "jsonl")
+        for kind in ("txt", "JSONL")
     ]
     assert found[0] == found[1]
     assert [row["prompt"] for row in found[0][1:]] == ["the file", "a model"]
     text = fedlm_here("generate", folder, "--prompts", tmp_path / "prompts.txt", *drawn)
     assert text.stdout == "\n".join(f"{row['prompt']}{row['completion']}\n" for row in found[0][1:])
     assert text.stderr.startswith("privacy: NOT PRIVATE\n")
-
-
-def test_a_file_of_json_lines_is_one_in_capitals_too(run, fedlm_here, tmp_path):
-    (tmp_path / "PROMPTS.JSONL").write_text('{"prompt": "the file"}\n')
-    found = lines_of(
-        fedlm_here("generate", run[0], "--prompts", tmp_path / "PROMPTS.JSONL", "--max-tokens", 1, "--json")
-    )
-    assert found[1]["prompt"] == "the file"
 
 
 def test_one_prompt_is_streamed_to_a_terminal(run, fedlm_here, monkeypatch):
@@ -97,26 +89,14 @@ def test_a_line_that_is_no_prompt_is_named(run, fedlm_here, tmp_path, line):
     assert "prompts.jsonl, line 2: found" in result.stderr
 
 
-def test_what_is_streamed_is_the_whole_text_and_words_are_shown_whole(run):
-    tokenizer = run[3]
-    (tokens,) = prompt_tokens(tokenizer, ["the file server keeps some names of clients, and a list."])
-    prompt, rest = tokens[:3], tokens[3:]
-    stream = TextStream(tokenizer, prompt)
-    shown = [stream.more(rest[: count + 1]) for count in range(len(rest))]
-    shown.append(stream.more(rest, whole=True))
-    text = completion_text(tokenizer, prompt, rest)
-    assert "".join(shown) == text
-    assert sum(map(bool, shown)) > 5
-    assert tokenizer.decode(prompt) + text == tokenizer.decode(tokens)
-
-
 def streamed(tokenizer, prompt, tokens):
     stream = TextStream(tokenizer, prompt)
     shown = [stream.more(tokens[: count + 1]) for count in range(len(tokens))]
+    assert sum(map(bool, shown)) > len(tokens) / 10, "words are shown as soon as they are whole"
     return "".join([*shown, stream.more(tokens, whole=True)])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_long_texts_are_streamed_as_they_read(run, seed):
     tokenizer = run[3]
     drawn = np.random.default_rng(seed)
@@ -127,7 +107,9 @@ def test_long_texts_are_streamed_as_they_read(run, seed):
     words[150:250] = drawn.choice(within, 100)  # one word of a hundred pieces
     tokens = [int(drawn.choice(marks) if drawn.random() < 0.2 else one) for one in words]
     for prompt in ([1], tokens[:90]):
-        assert streamed(tokenizer, prompt, tokens) == completion_text(tokenizer, prompt, tokens)
+        text = completion_text(tokenizer, prompt, tokens)
+        assert streamed(tokenizer, prompt, tokens) == text
+        assert tokenizer.decode(prompt) + text == tokenizer.decode(prompt + tokens)
 
 
 def test_what_a_stream_decodes_grows_with_the_text_and_not_with_its_square(run, monkeypatch):

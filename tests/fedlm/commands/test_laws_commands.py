@@ -49,9 +49,9 @@ def test_a_stopped_grid_goes_on_to_the_same_measurements(small_store, tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     first.send_signal(signal.SIGSTOP)
-    time.sleep(3)
-    first.send_signal(signal.SIGCONT)
     time.sleep(1)
+    first.send_signal(signal.SIGCONT)
+    time.sleep(0.5)
     assert first.poll() is None
     first.send_signal(signal.SIGTERM)
     _, errors = first.communicate(timeout=60)

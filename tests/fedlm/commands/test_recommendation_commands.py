@@ -56,32 +56,27 @@ def test_a_federated_run_is_scored_by_ranking(folder, simulated, fedlm_here):
     assert 0 < found["scores"]["hit@10"]["value"] <= 1
     assert found["ranking"]["candidates"] == "all items"
     assert found["privacy"].startswith("NOT PRIVATE")
-    assert (
-        found["popularity_baseline"]["scores"]["hit@10"]["value"]
-        > found["popularity_baseline"]["scores"]["hit@1"]["value"]
-    )
+    baseline = found["popularity_baseline"]["scores"]
+    assert baseline["hit@10"]["value"] > baseline["hit@1"]["value"]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        (["--sampled-negatives", 4], "evaluation_heldout_4_negatives"),
-        (["--keep-history"], "evaluation_heldout_keep_history"),
-        (["--sampled-negatives", 4, "--keep-history"], "evaluation_heldout_4_negatives_keep_history"),
-    ],
-)
-def test_another_ranking_replaces_no_files_of_the_full_one(options, name, folder, simulated, fedlm_here):
+def test_another_ranking_replaces_no_files_of_the_full_one(folder, simulated, fedlm_here):
     full = [simulated / "evaluation_heldout.json", simulated / "evaluation_heldout.parquet"]
     assert fedlm_here("evaluate", simulated, "--split", "heldout", cwd=folder).returncode == 0
     before = [path.read_bytes() for path in full]
-    done = fedlm_here("evaluate", simulated, "--split", "heldout", *options, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert [path.read_bytes() for path in full] == before
-    assert f"{name}.parquet" in done.stdout
-    found = json.loads((simulated / f"{name}.json").read_text())
-    assert found["ranking"] != json.loads(before[0])["ranking"]
-    assert pq.read_table(simulated / f"{name}.parquet").num_rows == found["users_scored"]
+    for options, name in {
+        ("--sampled-negatives", 4): "evaluation_heldout_4_negatives",
+        ("--keep-history",): "evaluation_heldout_keep_history",
+        ("--sampled-negatives", 4, "--keep-history"): "evaluation_heldout_4_negatives_keep_history",
+    }.items():
+        done = fedlm_here("evaluate", simulated, "--split", "heldout", *options, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        assert [path.read_bytes() for path in full] == before
+        assert f"{name}.parquet" in done.stdout
+        found = json.loads((simulated / f"{name}.json").read_text())
+        assert found["ranking"] != json.loads(before[0])["ranking"]
+        assert pq.read_table(simulated / f"{name}.parquet").num_rows == found["users_scored"]
 
 
 @pytest.mark.long
@@ -101,24 +96,18 @@ def test_a_private_central_run_is_scored_by_ranking(folder, pretrained, fedlm_he
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("words", "message"),
     [
-        (("--split", "train"), "split is train, but"),
-        (("--personalize",), "personalize does nothing for data of recommendation"),
-        (("--top-k", 0), "--top-k has 0, but each must be at least 1"),
-        (("--tasks", "arc_easy", "--keep-history"), "--keep-history is about clients"),
+        ("evaluate RUN --split train", "split is train, but"),
+        ("evaluate RUN --personalize", "personalize does nothing for data of recommendation"),
+        ("evaluate RUN --tasks arc_easy --keep-history", "--keep-history is about clients"),
+        ("memorization --checkpoint RUN", "has sequences of items, which a measurement of memorisation would take for"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(folder, simulated, fedlm_here, options, message):
-    done = fedlm_here("evaluate", simulated, *options, cwd=folder)
+def test_what_does_not_fit_items_is_refused(folder, simulated, fedlm_here, words, message):
+    done = fedlm_here(*words.replace("RUN", str(simulated)).split(), cwd=folder)
     assert done.returncode == 2
     assert message in done.stderr
-
-
-def test_what_would_take_items_for_texts_is_refused(folder, simulated, fedlm_here):
-    done = fedlm_here("memorization", "--checkpoint", simulated, cwd=folder)
-    assert done.returncode == 2
-    assert "has sequences of items, which a measurement of memorisation would take for texts" in done.stderr
 
 
 def test_items_are_described_and_sampled(folder, fedlm_here):
