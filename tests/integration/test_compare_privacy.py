@@ -31,7 +31,7 @@ def summaries(out):
 
 
 @pytest.mark.long
-def test_every_mechanism_keeps_its_epsilon_and_no_noise_has_none(compared):
+def test_every_mechanism_keeps_its_epsilon_and_the_report_compares_at_equal_privacy(compared):
     by_folder = summaries(compared)
     assert set(by_folder) == {"tree_epsilon-1000", "banded_epsilon-1000", "no_noise"}
     for mechanism in ("tree", "banded"):
@@ -40,10 +40,6 @@ def test_every_mechanism_keeps_its_epsilon_and_no_noise_has_none(compared):
         assert 995 < guarantee["epsilon"] <= 1000
     assert by_folder["no_noise"]["privacy"] == "NOT PRIVATE"
     assert by_folder["no_noise"]["experiment"]["weighting"] == "uniform"
-
-
-@pytest.mark.long
-def test_the_report_compares_at_equal_privacy(compared):
     page = (compared / "report.html").read_text()
     assert "epsilon 1000" in page
     assert "runs without noise: NOT PRIVATE" in page

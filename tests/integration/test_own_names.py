@@ -30,24 +30,14 @@ HALVES = Halves()
 NAMED = ("--client-algorithm", "mine:HALVES", "--length", "6", "--rounds", "1", "--cohort-size", "2")
 
 
-@pytest.fixture
-def type_words(tmp_path):
+@pytest.mark.long
+def test_worker_processes_import_what_the_line_names(small_store, tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-
-    def type_words(*words):
-        command = [Path(sys.executable).with_name("fedlm"), *words]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-
-    return type_words
-
-
-@pytest.mark.long
-def test_worker_processes_import_what_the_line_names(type_words, small_store, tmp_path):
-    words = ("--models", "mine:TINY", "--server-optimizer", "mine:ADAM", "--data", small_store, *NAMED)
-    done = type_words(
-        "compare", *words, "--client-learning-rates", "0.5", "--seeds", "0", "1", "--workers", "2", "--out", "runs"
-    )
+    line = "compare --models mine:TINY --server-optimizer mine:ADAM --client-learning-rates 0.5 --workers 2 --out runs"
+    words = [*line.split(), "--seeds", "0", "1", "--data", small_store, *NAMED]
+    command = [Path(sys.executable).with_name("fedlm"), *words]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     summaries = [json.loads(path.read_text()) for path in tmp_path.glob("runs/cells/**/summary.json")]
     assert len(summaries) == 2
@@ -63,7 +53,6 @@ def test_worker_processes_import_what_the_line_names(type_words, small_store, tm
         (("--server-optimizer", "mine:EVE"), "'mine' has no 'EVE'"),
         (("--server-optimizer", "yours:ADAM"), "'yours' cannot be imported"),
         (("--server-optimizer", "mine:CHAIN", "--server-learning-rate", "0.5"), "brings its own learning rate"),
-        (("--server-optimizer", "fedadamm"), "must be one of"),
         (("--model", "mine:HALVES"), "expected a ModelEntry"),
     ],
 )
