@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 from fedlm.command_line.run_endings import NO_GOOD
 from fedlm.models.registry import MODELS
 from fedlm.simulations.data.sources.registry import SOURCES
+from fedlm.simulations.experiments.presets import PRESETS
 from tests.conftest import texts_of_sixty_clients
 from tests.support.processes import held_port, type_script
 
@@ -278,11 +279,22 @@ def test_the_make_commands_of_the_readme_are_those_that_ci_runs():
         assert f"make {target}" in ci
 
 
+def test_the_short_comparison_of_the_readme_has_an_eighth_of_the_rounds():
+    (typed,) = re.findall(
+        r"COMPARE_OPTIONS=\"--rounds (\d+) --seeds ([\d ]+)\"` has an eighth", (ROOT / "README.md").read_text()
+    )
+    whole = PRESETS["small"]["rounds"] * len(PRESETS["small"]["seeds"])
+    assert int(typed[0]) * len(typed[1].split()) * 8 == whole
+
+
 @pytest.mark.long
 def test_the_lines_of_the_readme_print_what_it_shows(workplace):
-    perplexity, statement = run_python(blocks("README.md", "python"), workplace).strip().split("\n")
+    listed = """print(*run.summary["privacy_guarantee"]["assumptions"], sep="; ")"""
+    typed = run_python([*blocks("README.md", "python"), listed], workplace)
+    perplexity, statement, assumptions = typed.strip().split("\n")
     *_, shown = blocks("README.md", "text")
     assert statement.split() == shown.partition("\n")[2].split()
+    assert assumptions.startswith("a client takes part in at most 1 round; ")
     assert 1 < float(perplexity.removeprefix("test perplexity ")) < 2, "a guess among all words has 8"
 
 
