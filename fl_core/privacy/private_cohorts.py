@@ -83,7 +83,8 @@ class MinSeparationSampler(SeededSampler):
             raise ConfigurationError(
                 f"{setting('cohort_size')} {self.cohort_size} times {setting('min_separation')} "
                 f"{self.participation.min_separation} is {needed}, but must lie between 1 and the number of training "
-                f"clients, {self.num_clients}: no client may come again before so many rounds are over"
+                f"clients, {self.num_clients}: no client may come again before so many rounds are over. Change one "
+                "of the two"
             )
 
     def check_rounds(self, rounds: int) -> None:

@@ -95,7 +95,10 @@ def write_header(directory: Path, header: StoreHeader) -> None:
 def _how_to_make(directory: Path) -> str:
     """Say how to come to a store where none is; a file there may be the text, which nothing must be written over."""
     if not directory.is_file():
-        return f"Make one with: fedlm data import stdlib --out {directory}"
+        return (
+            "Check the name, or make one of your text: `fedlm data import` lists the sources. For a trial: "
+            f"fedlm data import stdlib --out {directory}"
+        )
     source = _SOURCES_OF_FILES.get(directory.suffix, "SOURCE")
     return (
         f"Make one of that file with: fedlm data import {source} {directory} --out FOLDER; then give that folder. "
