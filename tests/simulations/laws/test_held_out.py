@@ -54,38 +54,32 @@ class TestErrors:
         assert "model4" not in models.model
         assert halves.step.max() == 512
         assert (halves.steps == 512).all()  # or they would be trainings that have not ended
-
-    def test_schedules_of_several_lengths_lose_the_longest(self):
+        # Schedules of several lengths lose the longest.
         shorter = dataclasses.replace(MEASUREMENTS, steps=MEASUREMENTS.steps // 2).where(MEASUREMENTS.step <= 512)
-        seen = []
         found = held_out_errors(MEASUREMENTS.joined([shorter]), knowing(seen=seen))
-        assert set(seen[2].steps) == {512}
+        assert set(seen[-1].steps) == {512}
         assert found["longest_runs"]["points"] == 3 * 30
 
-    def test_what_is_out_of_reach_is_counted(self):
-        found = held_out_errors(MEASUREMENTS, lambda kept: lambda rows: np.full(len(rows), np.nan))
-        assert found["cells"]["points_out_of_reach"] == 15
-        assert found["cells"]["points"] == 0
-        assert np.isnan(found["cells"]["mean_relative_error"])
-
-    def test_what_leaves_too_little_is_left_out(self):
+    def test_what_leaves_too_little_is_left_out_and_what_is_out_of_reach_counted(self):
         def fit(kept):
             if len(set(kept.model)) < 5:
                 raise DataError("too few models")
-            return knowing()(kept)
+            return lambda rows: np.full(len(rows), np.nan)
 
-        assert set(held_out_errors(MEASUREMENTS, fit)) == {"cells", "longest_runs"}
+        found = held_out_errors(MEASUREMENTS, fit)
+        assert set(found) == {"cells", "longest_runs"}
+        assert (found["cells"]["points_out_of_reach"], found["cells"]["points"]) == (15, 0)
+        assert np.isnan(found["cells"]["mean_relative_error"])
 
-    @pytest.mark.parametrize("seed", range(5))
-    def test_cells_lie_between_others(self, seed):
-        chosen = random_cells(MEASUREMENTS, seed, 0.4)
+    def test_cells_lie_between_others(self):
         ratios = np.unique(MEASUREMENTS.noise_batch_ratio)[1:]
-        for model in np.unique(MEASUREMENTS.model):
-            left = MEASUREMENTS.where(chosen & (MEASUREMENTS.model == model)).noise_batch_ratio
-            gone = np.isin(ratios, left)
-            assert not gone[0]
-            assert not gone[-1]
-            assert not any(one and two for one, two in pairwise(gone))
+        for seed in range(5):
+            chosen = random_cells(MEASUREMENTS, seed, 0.4)
+            for model in np.unique(MEASUREMENTS.model):
+                gone = np.isin(ratios, MEASUREMENTS.where(chosen & (MEASUREMENTS.model == model)).noise_batch_ratio)
+                assert not gone[0]
+                assert not gone[-1]
+                assert not any(one and two for one, two in pairwise(gone))
 
 
 class TestSurfaces:

@@ -1,7 +1,6 @@
 import dataclasses
 import functools
 import json
-import math
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from fedlm.simulations.laws.surface.surface_fit import fit_surface
 from tests.support.synthetic_laws import SMALL, Truth
 
 MEASUREMENTS = SMALL.measure(Truth(batch_size=32))
+RATIO = MEASUREMENTS.noise_batch_ratio
 MISSING = object()
 
 
@@ -38,30 +38,29 @@ def same(one, other):
 
 
 class TestRoundTrip:
-    @pytest.mark.parametrize("draws", [0, 3])
-    @pytest.mark.parametrize("kept", ["all", "without the largest noise of a model", "without noise", "noise alone"])
+    @pytest.mark.parametrize(
+        ("kept", "draws"),
+        [
+            (RATIO >= 0, 3),
+            ((RATIO < 2.0**-6) | (MEASUREMENTS.model != "model2"), 0),
+            (RATIO == 0, 3),
+            (RATIO > 0, 0),
+        ],
+        ids=["all", "without the largest noise of a model", "without noise", "noise alone"],
+    )
     def test_bit_for_bit(self, tmp_path, kept, draws):
-        ratio = MEASUREMENTS.noise_batch_ratio
-        rows = {
-            "all": ratio >= 0,
-            "without the largest noise of a model": (ratio < 2.0**-6) | (MEASUREMENTS.model != "model2"),
-            "without noise": ratio == 0,
-            "noise alone": ratio > 0,
-        }[kept]
-        surface = fit_surface(MEASUREMENTS.where(rows), SurfaceSettings(draws=draws, method="code"))
+        surface = fit_surface(MEASUREMENTS.where(kept), SurfaceSettings(draws=draws, method="code"))
         write_laws(Laws(surface), tmp_path / "laws.json")
         same(surface, read_laws(tmp_path / "laws.json").surface)
         before = (tmp_path / "laws.json").read_bytes()
         write_laws(read_laws(tmp_path / "laws.json"), tmp_path / "laws.json")
         assert (tmp_path / "laws.json").read_bytes() == before
 
-    def test_all_parts(self, tmp_path):
+    def test_all_parts_and_none(self, tmp_path):
         laws = whole_laws()
         write_laws(laws, tmp_path / "laws.json")
         found = read_laws(tmp_path / "laws.json")
         assert dataclasses.replace(found, surface=None) == dataclasses.replace(laws, surface=None)
-
-    def test_no_surface(self, tmp_path):
         write_laws(Laws(None), tmp_path / "laws.json")
         assert read_laws(tmp_path / "laws.json") == Laws(None)
 
@@ -77,24 +76,16 @@ class TestOtherFiles:
         [
             (["kind"], "a story", "is no file of laws, expected one that `fedlm laws fit`"),
             (["version"], 2, "is of version 2, expected 1. Fit again"),
-            (["version"], True, "is of version True, expected 1"),
             (["forms"], MISSING, "is damaged, it has no 'forms'"),
-            (["forms", "chinchilla"], {}, "is damaged"),
-            (["surface"], [], "is damaged"),
             (["surface", "loss"], MISSING, "is damaged, it has no 'loss'"),
             (["surface", "loss", 4], MISSING, r"surface.loss has the shape \(4, 38, 5\), expected \(5,"),
             (["surface", "loss", 0, 3], MISSING, "is damaged"),
             (["surface", "loss", 0, 0, 0], -1.0, "surface.loss has values that are"),
-            (["surface", "loss", 0, 0, 0], 1e308, "surface.loss has values that are"),
             (["surface", "learning_rates", 0, 0, 0], -0.1, "surface.learning_rates has values that are"),
             (["surface", "steps", 0], 1e9, "surface.steps does not ascend from above 0"),
-            (["surface", "parameters"], "many", "is damaged"),
-            (["surface", "parameters", -1], math.inf, "surface.parameters does not ascend"),
             (["surface", "length"], "32", "surface.length is '32', expected a number"),
             (["surface", "batch_size"], 0, "surface.batch_size is 0, expected a number"),
-            (["surface", "measured_steps"], None, "surface.measured_steps is None"),
             (["surface", "method"], "x", "surface.method is 'x', expected one of paper"),
-            (["surface", "interpolation"], "x", "surface.interpolation is 'x'"),
             (["surface", "models"], [1, 2, 3, 4, 5], "surface.models is no list"),
         ],
     )
@@ -113,10 +104,8 @@ class TestOtherFiles:
 
     @pytest.mark.parametrize("content", [b"", b"PAR1\xff\x00", b"[" * 100_000, b'{"kind": "fedlm scaling laws", "ver'])
     def test_what_is_no_json_is_refused(self, tmp_path, content):
+        with pytest.raises(DataError, match=r"cannot be read \(No such file or directory\), expected a file of `fedlm"):
+            read_laws(tmp_path / "laws.json")
         (tmp_path / "laws.json").write_bytes(content)
         with pytest.raises(DataError, match=r"is damaged, not JSON \(.*\). Fit again with `fedlm laws fit`."):
-            read_laws(tmp_path / "laws.json")
-
-    def test_a_missing_file_is_refused(self, tmp_path):
-        with pytest.raises(DataError, match=r"cannot be read \(No such file or directory\), expected a file of `fedlm"):
             read_laws(tmp_path / "laws.json")

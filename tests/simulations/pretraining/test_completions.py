@@ -16,13 +16,15 @@ from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.in_memory import InMemoryText
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.store.writer import StoreWriter
+from fedlm.simulations.experiments.configuration import Experiment
+from fedlm.simulations.experiments.preparation import prepare
 from fedlm.simulations.pretraining.batches.pipeline import logical_batches
-from fedlm.simulations.pretraining.batches.privacy_units import open_units
 from fedlm.simulations.pretraining.batches.sampling import ShuffledBatches
 from fedlm.simulations.pretraining.inserted_canaries import canaries_of, with_canaries
+from fedlm.simulations.pretraining.preparing import prepare_pretraining
 from fedlm.simulations.pretraining.run import run_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
-from tests.simulations.pretraining.small_stores import TOKENIZER
+from tests.simulations.pretraining.small_stores import TOKENIZER, opened
 from tests.support.plain_runs import MODEL
 
 WORD = st.integers(4, 11)
@@ -58,9 +60,7 @@ def targets(tokens, starts):
 def test_sequences_and_targets_are_those_of_a_loop(tmp_path_factory, clients, length, most, batch_clients):
     path = tmp_path_factory.mktemp("units")
     store = write(path / "store", clients, batch_clients=batch_clients)
-    units = open_units(
-        store, "train", length, unit="example", packing="none", sequences_per_unit=1, seed=0, cache=path / "cache"
-    )
+    units = opened(store, path / "cache", length)
     every = np.arange(units.count)
     (tokens, weight), starts = units.sequences(every), units.completion_starts(every)
     expected = [row(pair, length) for pairs in clients for pair in pairs]
@@ -68,9 +68,7 @@ def test_sequences_and_targets_are_those_of_a_loop(tmp_path_factory, clients, le
     assert targets(tokens, starts)[:, 0].tolist() == [counted for _, counted in expected]
     assert (weight == 1).all()
 
-    units = open_units(
-        store, "train", length, unit="user", packing="none", sequences_per_unit=most, seed=0, cache=path / "cache"
-    )
+    units = opened(store, path / "cache", length, unit="user", sequences_per_unit=most)
     every = np.arange(units.count)
     (tokens, weight), starts = units.sequences(every), units.completion_starts(every)
     for client, pairs in enumerate(clients):
@@ -99,25 +97,30 @@ def test_what_is_scored_is_what_is_trained_on(tmp_path_factory, clients, length)
     assert sorted(found) == sorted(row(pair, length) for pairs in clients for pair in pairs)
 
 
-def test_no_example_is_without_a_target(tmp_path):
+def test_each_example_has_a_target_and_what_completes_it_is_part_of_the_data(tmp_path):
     store = write(tmp_path / "store", [[([4] * 30, 29), ([5] * 30, 1), ([6] * 30, 0)]])
-    units = open_units(
-        store, "train", 4, unit="example", packing="none", sequences_per_unit=1, seed=0, cache=tmp_path / "cache"
-    )
+    units = opened(store, tmp_path / "cache", 4)
     tokens, _ = units.sequences(np.arange(3))
     assert ((targets(tokens, units.completion_starts(np.arange(3))) != PAD_ID).sum(-1) >= 1).all()
     assert units.cut == (
         "3 of 3 examples are longer than 4 tokens: their prompts lose their beginnings; 2 completions are too "
         "long by themselves, and lose their ends"
     )
+    stores = [write(tmp_path / str(prompt), [[([4, 5, 6], prompt)]]) for prompt in (1, 2)]
+    assert len({store.training_data(check=True) for store in stores}) == 2
+    assert json.loads((stores[0].path / "store.json").read_text())["completions"] is True
+    for prompts, completions in ((None, True), ([1], False), ([4], True), ([-1], True)):
+        options = {"completions": completions, "overwrite": True}
+        with StoreWriter(tmp_path / "wrong", "made up", TOKENIZER, **options) as writer:
+            with pytest.raises(ValueError, match="prompt"):
+                writer.add("train", "ann", [[4, 5, 6]], prompts)
+            writer.add("train", "bob", [[4]], [1] if completions else None)
 
 
 def test_batches_have_where_completions_begin(tmp_path):
     pairs = [([4, 5, 6, 7], 2), ([8, 9], 1), ([10, 11, 4], 2)]
     store = write(tmp_path / "store", [pairs])
-    units = open_units(
-        store, "train", 6, unit="example", packing="none", sequences_per_unit=1, seed=0, cache=tmp_path / "cache"
-    )
+    units = opened(store, tmp_path / "cache", 6)
     (batch,) = logical_batches(units, ShuffledBatches(units, 3, 0), first_step=0, steps=1, physical_batch=4, prefetch=1)
     chunk = batch.chunk(0)
     assert chunk["completion_start"].shape == chunk["weight"].shape == (4, 1)
@@ -128,38 +131,17 @@ def test_batches_have_where_completions_begin(tmp_path):
     assert planted.completion_starts(np.arange(planted.count))[:, 0].tolist() == [3, 2, 3] + [1] * 6
 
 
-def test_where_a_completion_begins_is_part_of_the_data(tmp_path):
-    stores = [write(tmp_path / str(prompt), [[([4, 5, 6], prompt)]]) for prompt in (1, 2)]
-    assert len({store.training_data(check=True) for store in stores}) == 2
-    header = json.loads((stores[0].path / "store.json").read_text())
-    assert header["completions"] is True
-
-
-@pytest.mark.parametrize(("prompts", "completions"), [(None, True), ([1], False), ([4], True), ([-1], True)])
-def test_prompts_that_do_not_fit_are_refused(tmp_path, prompts, completions):
-    with StoreWriter(tmp_path / "store", "made up", TOKENIZER, completions=completions) as writer:
-        with pytest.raises(ValueError, match="prompt"):
-            writer.add("train", "ann", [[4, 5, 6]], prompts)
-        writer.add("train", "bob", [[4]], [1] if completions else None)
-
-
 CAPITALS = {"france": "paris", "italy": "rome", "spain": "madrid", "japan": "tokyo"}
 
 
 @pytest.fixture(scope="module")
 def capitals(tmp_path_factory):
     """90 users with one or two questions each."""
-    texts = [
-        ClientText(
-            f"user{number}",
-            [
-                f"the capital of {country} is"
-                for country in (list(CAPITALS) * 2)[number % 4 : number % 4 + 1 + number % 2]
-            ],
-            completions=[CAPITALS[one] for one in (list(CAPITALS) * 2)[number % 4 : number % 4 + 1 + number % 2]],
-        )
-        for number in range(90)
-    ] + [ClientText("nobody", ["the capital of"], completions=[""])]
+    texts = [ClientText("nobody", ["the capital of"], completions=[""])]
+    for number in range(90):
+        pairs = (list(CAPITALS.items()) * 2)[number % 4 : number % 4 + 1 + number % 2]
+        questions = [f"the capital of {country} is" for country, _ in pairs]
+        texts.append(ClientText(f"user{number}", questions, completions=[capital for _, capital in pairs]))
     out = tmp_path_factory.mktemp("capitals") / "store"
     settings = ImportSettings(vocabulary_size=60, tokenizer="words")
     header = import_text("made up", InMemoryText(texts), out, settings, workers=1).header
@@ -170,14 +152,6 @@ def capitals(tmp_path_factory):
 def settings_of(data, **changes):
     plain = {"model": MODEL, "steps": 2, "batch_size": 8, "length": 12, "noise_multiplier": 1.0}
     return Pretraining(data=data, **plain | {"evaluate_every": 2, "noise_seed": "experiment", **changes})
-
-
-def test_completions_are_what_is_imported(capitals):
-    client = TokenStore.open(capitals).split("train").client(0)
-    store = TokenStore.open(capitals)
-    words = [store.tokenizer.decode(client.example(0)[start:]) for start in (0, client.prompt_lengths[0])]
-    country = words[0].split()[3]
-    assert words == [f"the capital of {country} is {CAPITALS[country]}", CAPITALS[country]]
 
 
 @pytest.mark.long
@@ -191,37 +165,28 @@ def test_a_run_counts_completions_alone(capitals, tmp_path):
     assert summary["units"]["unit_in_words"] == unit
     assert "NOT PRIVATE" in summary["privacy"]
     assert summary["noise_batch_ratio"] == 1 / 8
+    store = TokenStore.open(capitals)
+    client = store.split("train").client(0)
+    question, answer = (store.tokenizer.decode(client.example(0)[start:]) for start in (0, client.prompt_lengths[0]))
+    assert question == f"the capital of {question.split()[3]} is {CAPITALS[question.split()[3]]}"
+    assert answer == CAPITALS[question.split()[3]]
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_what_cannot_read_prompts_is_refused(capitals, tmp_path):
+    for changes, said in (
         ({"packing": "packed"}, "has prompts and completions, each pair a sequence of its own"),
         ({"model": "bert_tiny"}, "predicts masked words"),
-    ],
-)
-def test_what_cannot_read_prompts_is_refused(capitals, tmp_path, changes, said):
-    with pytest.raises(ConfigurationError, match=said):
-        run_pretraining(settings_of(capitals, **changes), tmp_path / "run")
-
-
-def test_what_takes_all_text_alike_refuses_prompts(capitals, tmp_path):
-    from fedlm.simulations.experiments.configuration import Experiment
-    from fedlm.simulations.experiments.preparation import prepare
-
-    experiment = Experiment(model=MODEL, data=capitals, rounds=1)
-    for attempt in (
-        lambda: export_store(TokenStore.open(capitals), "parquet", tmp_path / "out.parquet"),
-        lambda: prepare(experiment),
     ):
-        with pytest.raises(ConfigurationError, match="cannot tell one from the other"):
-            attempt()
+        with pytest.raises(ConfigurationError, match=said):
+            run_pretraining(settings_of(capitals, **changes), tmp_path / "run")
+    with pytest.raises(ConfigurationError, match="cannot tell one from the other"):
+        export_store(TokenStore.open(capitals), "parquet", tmp_path / "out.parquet")
+    with pytest.raises(ConfigurationError, match="cannot tell one from the other"):
+        prepare(Experiment(model=MODEL, data=capitals, rounds=1))
 
 
 @pytest.mark.long
 def test_a_noise_batch_ratio_is_a_noise_multiplier_over_the_batch(capitals):
-    from fedlm.simulations.pretraining.preparing import prepare_pretraining
-
     given = prepare_pretraining(settings_of(capitals, noise_multiplier=None, noise_batch_ratio=0.25)).plan
     assert given == prepare_pretraining(settings_of(capitals, noise_multiplier=2.0)).plan
     for changes in ({"noise_batch_ratio": 0.1}, {"noise_multiplier": None, "noise_batch_ratio": 0.0}):

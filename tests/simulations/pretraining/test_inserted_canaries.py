@@ -4,10 +4,9 @@ import pytest
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, PAD_ID, SPECIAL_TOKENS
 from fedlm.simulations.pretraining.batches.pipeline import logical_batches
-from fedlm.simulations.pretraining.batches.privacy_units import open_units
 from fedlm.simulations.pretraining.batches.sampling import ShuffledBatches
 from fedlm.simulations.pretraining.inserted_canaries import InsertedCanaries, canaries_of, with_canaries
-from tests.simulations.pretraining.small_stores import write_store
+from tests.simulations.pretraining.small_stores import opened, write_store
 
 CANARIES = InsertedCanaries(5, (1, 4), 6, 60, seed=2)
 
@@ -34,9 +33,7 @@ def test_canaries_are_distinct_and_follow_from_the_settings():
 @pytest.mark.parametrize(("unit", "most"), [("example", 1), ("user", 2)])
 def test_each_repeat_is_a_unit_after_those_of_the_data(tmp_path, unit, most):
     store = write_store(tmp_path / "store", [[[9, 8]], [[7, 6, 5], [4]]])
-    units = open_units(
-        store, "train", 6, unit=unit, packing="none", sequences_per_unit=most, seed=0, cache=tmp_path / "cache"
-    )
+    units = opened(store, tmp_path / "cache", 6, unit=unit, sequences_per_unit=most)
     both = with_canaries(units, CANARIES)
     assert both.count == units.count + 5 + 20
     assert both.unit == units.unit
@@ -62,26 +59,12 @@ def test_each_repeat_is_a_unit_after_those_of_the_data(tmp_path, unit, most):
     assert sum(chunk["tokens"].sum() for batch in batches for chunk in batch.chunks) == tokens.sum()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"number": 0}, "canaries is 0"),
-        ({"repeats": ()}, r"canary_repeats is \(\)"),
-        ({"repeats": (0, 1)}, "canary_repeats"),
-        ({"repeats": (2, 2)}, "canary_repeats"),
-        ({"length": 1}, "length is 1"),
-    ],
-)
-def test_canaries_out_of_range_are_refused(change, message):
-    settings = {"number": 1, "repeats": (1,), "length": 4, "vocabulary_size": 60, "seed": 0} | change
-    with pytest.raises(ConfigurationError, match=message):
-        InsertedCanaries(**settings)
-
-
-def test_canaries_of_another_length_are_refused(tmp_path):
-    store = write_store(tmp_path / "store", [[[9, 8]]])
-    units = open_units(
-        store, "train", 5, unit="example", packing="none", sequences_per_unit=1, seed=0, cache=tmp_path / "cache"
-    )
+def test_canaries_that_do_not_fit_are_refused(tmp_path):
+    for repeats in ((), (0, 1), (2, 2)):
+        with pytest.raises(ConfigurationError, match=r"canary_repeats is \("):
+            InsertedCanaries(1, repeats, 4, 60, seed=0)
+    with pytest.raises(ConfigurationError, match="length is 1"):
+        InsertedCanaries(1, (1,), 1, 60, seed=0)
+    units = opened(write_store(tmp_path / "store", [[[9, 8]]]), tmp_path / "cache", 5)
     with pytest.raises(ValueError, match="units of length 5 and canaries of length 6"):
         with_canaries(units, CANARIES)

@@ -12,13 +12,12 @@ from fedlm.models.registry import create_model
 from fedlm.models.special_tokens import PAD_ID
 from fedlm.simulations.pretraining.batches.masking import MaskedWords
 from fedlm.simulations.pretraining.batches.pipeline import logical_batches
-from fedlm.simulations.pretraining.batches.privacy_units import Units, open_units
-from fedlm.simulations.pretraining.batches.sampling import PoissonBatches
+from fedlm.simulations.pretraining.batches.privacy_units import Units
 from fedlm.simulations.pretraining.inserted_canaries import canaries_of, with_canaries
 from fedlm.simulations.pretraining.microbatches import StepRules
 from fedlm.simulations.pretraining.trainer import Trainer
 from tests.simulations.pretraining.small_runs import described
-from tests.simulations.pretraining.small_stores import TOKENIZER, write_store
+from tests.simulations.pretraining.small_stores import TOKENIZER, opened, write_store
 
 LENGTH, MICROBATCH = 12, 3
 SASREC = {"layers": 1, "heads": 1, "embedding": 8, "mlp": 8, "max_length": LENGTH, "tied": True}
@@ -36,16 +35,7 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def units(store, tmp_path_factory):
-    return open_units(
-        store,
-        "train",
-        LENGTH,
-        unit="example",
-        packing="none",
-        sequences_per_unit=1,
-        seed=0,
-        cache=tmp_path_factory.mktemp("cache"),
-    )
+    return opened(store, tmp_path_factory.mktemp("cache"), LENGTH)
 
 
 def given(indices):
@@ -60,21 +50,25 @@ def laid(units, indices, physical_batch=MICROBATCH, **options):
 
 
 def test_lengths_follow_from_the_settings_alone(units, store, tmp_path):
-    def lengths(length, packing="none"):
-        return open_units(
-            store, "train", length, unit="example", packing=packing, sequences_per_unit=1, seed=0, cache=tmp_path
-        ).padded_lengths
-
-    assert [lengths(length) for length in (5, 8, 9, 16, 50, 64)] == [
-        (5,),
-        (8,),
-        (8, 9),
-        (8, 16),
-        (8, 16, 32, 50),
-        (8, 16, 32, 64),
+    for length, expected in {
+        5: (5,),
+        8: (8,),
+        9: (8, 9),
+        16: (8, 16),
+        50: (8, 16, 32, 50),
+        64: (8, 16, 32, 64),
+        500: (64, 128, 256, 500),
+    }.items():
+        assert opened(store, tmp_path, length).padded_lengths == expected
+    assert opened(store, tmp_path, 50, packing="packed").padded_lengths == (50,)
+    canaries = canaries_of({"canaries": 2, "canary_repeats": (1, 2), "length": LENGTH, "seed": 0}, WORDS)
+    planted = with_canaries(units, canaries)
+    short = np.flatnonzero((units.sequences(np.arange(units.count))[0] != PAD_ID).sum(axis=(1, 2)) < 8)[0]
+    found = planted.by_length(np.array([units.count, short, planted.count - 1]))
+    assert [(length, those.tolist()) for length, those in found] == [
+        (8, [short]),
+        (LENGTH, [units.count, planted.count - 1]),
     ]
-    assert lengths(500) == (64, 128, 256, 500)
-    assert lengths(50, "packed") == (50,)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -120,31 +114,6 @@ def test_one_unit_less_changes_two_microbatches_at_most(units):
         )
         assert len(set(before) - set(after)) <= 2
         assert len(before) - len(after) in (0, 1)
-
-
-def test_batches_are_the_same_wherever_iteration_begins(units):
-    poisson = PoissonBatches(units, 20, seed=b"secret")
-
-    def found(first, last):
-        batches = logical_batches(units, poisson, first_step=first, steps=last - first, physical_batch=8)
-        return [[chunk["tokens"].tolist() for chunk in batch.chunks] for batch in batches]
-
-    whole = found(0, 6)
-    assert whole[4:] == found(4, 6)
-    assert {len(chunk[0][0]) for batch in whole for chunk in batch} == {8 + 1, LENGTH + 1}
-
-
-def test_canaries_are_as_long_as_what_is_read(units):
-    canaries = canaries_of({"canaries": 2, "canary_repeats": (1, 2), "length": LENGTH, "seed": 0}, WORDS)
-    planted = with_canaries(units, canaries)
-    short = np.flatnonzero((units.sequences(np.arange(units.count))[0] != PAD_ID).sum(axis=(1, 2)) < 8)
-    (short_length, first), (length, last) = planted.by_length(np.array([units.count, short[0], planted.count - 1]))
-    assert (short_length, first.tolist(), length, last.tolist()) == (
-        8,
-        [short[0]],
-        LENGTH,
-        [units.count, planted.count - 1],
-    )
 
 
 @pytest.mark.long

@@ -135,26 +135,19 @@ def test_one_unit_less_moves_the_sum_by_the_clip_norm_at_most_where_the_last_tak
     assert np.linalg.norm(total([6, *others]) - total(others)) > 1.01
 
 
-@pytest.mark.parametrize("sharding", ["data", "full"])
-def test_a_microbatch_of_more_units_is_refused_with_privacy(small_store, sharding):
+def test_more_units_at_once_and_absurd_deltas_are_refused_with_privacy(small_store, monkeypatch):
     settings = {"model": "cifg_tiny", "data": small_store, "steps": 2, "batch_size": 4, "length": 8}
-    settings |= {"sharding": sharding, "microbatch_size": MOST_UNITS_AT_ONCE + 1}
-    with pytest.raises(ConfigurationError, match=r"microbatch_size.*at most 1024 units"):
-        prepare_pretraining(compose(Pretraining, **settings, noise_multiplier=1.0))
-    prepare_pretraining(compose(Pretraining, **settings, privacy="none"))
-
-
-@pytest.mark.parametrize("delta", [0.0, 1.0, math.nan])
-def test_a_delta_that_nothing_can_be_stated_at_is_refused_before_a_run_begins(small_store, delta):
-    settings = {"model": "cifg_tiny", "data": small_store, "steps": 2, "batch_size": 4, "length": 8}
-    with pytest.raises(ConfigurationError, match=f"delta is {delta}, but must be at least 1e-15 and below 1"):
-        prepare_pretraining(compose(Pretraining, **settings, noise_multiplier=1.0, delta=delta))
-
-
-def test_units_at_once_that_nobody_chose_count_as_well(small_store, monkeypatch):
-    settings = {"model": "cifg_tiny", "data": small_store, "steps": 2, "batch_size": 4, "length": 8}
-    settings = compose(Pretraining, **settings, sharding="full", noise_multiplier=1.0)
-    prepare_pretraining(settings)
+    for sharding in ("data", "full"):
+        many = settings | {"sharding": sharding, "microbatch_size": MOST_UNITS_AT_ONCE + 1}
+        with pytest.raises(ConfigurationError, match=r"microbatch_size.*at most 1024 units"):
+            prepare_pretraining(compose(Pretraining, **many, noise_multiplier=1.0))
+        prepare_pretraining(compose(Pretraining, **many, privacy="none"))
+    for delta in (0.0, 1.0, math.nan):
+        with pytest.raises(ConfigurationError, match=f"delta is {delta}, but must be at least 1e-15 and below 1"):
+            prepare_pretraining(compose(Pretraining, **settings, noise_multiplier=1.0, delta=delta))
+    # Units at once that nobody chose count as well.
+    chosen = compose(Pretraining, **settings, sharding="full", noise_multiplier=1.0)
+    prepare_pretraining(chosen)
     monkeypatch.setattr(preparing, "MOST_UNITS_AT_ONCE", 3)
     with pytest.raises(ConfigurationError, match=r"microbatch_size is 4, .* give 3 or less"):
-        prepare_pretraining(settings)
+        prepare_pretraining(chosen)

@@ -57,11 +57,7 @@ CASES: dict[str, tuple[dict[str, float], Measurements]] = {
 }
 
 
-def test_every_form_has_a_case():
-    assert CASES.keys() == FORMS.keys()
-
-
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", {**FORMS, **CASES})
 def test_objectives_have_the_derivatives_of_finite_differences(name):
     form, random = FORMS[name], np.random.default_rng(1)
     values, measurements = CASES[name]
@@ -75,12 +71,7 @@ def test_objectives_have_the_derivatives_of_finite_differences(name):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(
-            name, marks=() if name in ("chinchilla", "mckenna_l2", "kaplan_data", "steps") else pytest.mark.long
-        )
-        for name in FORMS
-    ],
+    [pytest.param(name, marks=() if name in ("chinchilla", "kaplan_data") else pytest.mark.long) for name in FORMS],
 )
 def test_the_coefficients_of_every_form_are_found_again_without_noise(name):
     values, measurements = CASES[name]
@@ -110,43 +101,33 @@ def test_the_coefficients_of_chinchilla_are_found_again():
 def test_an_exponent_of_data_that_hardly_vary_is_an_artefact_and_called_one():
     """Published is b = 12.87, of losses after 100,000 of 128,000 steps; of a truth of 0.25 anything is found."""
     runs = grid(steps=(128_000,), blocks=16, noise_batch_ratios=NOISED)
-    found = []
-    for seed in range(2):
-        measured = obeying(FORMS["mckenna_l2"], MCKENNA_L2, runs, 0.002, seed)
-        fitted = fit_form(FORMS["mckenna_l1"], measured, starts=4, draws=10)
-        assert not fitted.identified["b"]
-        assert "training examples spans a factor of 1.23 only" in fitted.reasons["b"]
-        assert not fitted.identified["B"]
-        assert fitted.identified["g"]
-        assert "b = " in str(fitted)
-        assert "NOT IDENTIFIED: training examples spans" in str(fitted)
-        found.append(fitted.coefficients["b"])
-    assert max(found) > 5
+    measured = obeying(FORMS["mckenna_l2"], MCKENNA_L2, runs, 0.002)
+    fitted = fit_form(FORMS["mckenna_l1"], measured, starts=4, draws=10)
+    assert "training examples spans a factor of 1.23 only" in fitted.reasons["b"]
+    assert {name: fitted.identified[name] for name in "bBg"} == {"b": False, "B": False, "g": True}
+    assert "b = " in str(fitted)
+    assert "NOT IDENTIFIED: training examples spans" in str(fitted)
     # With runs of several batch sizes, the same rows tell the exponent.
-    apart = obeying(
-        FORMS["mckenna_l2"],
-        MCKENNA_L2,
-        grid(steps=(128_000,), blocks=16, noise_batch_ratios=NOISED[::3], batch_sizes=(64, 512, 4096)),
-        0.002,
-    )
-    fitted = fit_form(FORMS["mckenna_l2"], apart, starts=4, draws=10)
+    apart = grid(steps=(128_000,), blocks=16, noise_batch_ratios=NOISED[::3], batch_sizes=(64, 512, 4096))
+    measured = obeying(FORMS["mckenna_l2"], MCKENNA_L2, apart, 0.002)
+    fitted = fit_form(FORMS["mckenna_l2"], measured, starts=4, draws=10)
     assert fitted.identified["b"]
     assert fitted.coefficients["b"] == pytest.approx(MCKENNA_L2["b"], rel=0.3)
 
 
-def test_what_stands_with_a_coefficient_is_not_identified_without_it():
+def test_what_the_data_do_not_tell_is_said_or_refused():
     form = FORMS["kaplan_parameters_and_data"]
     fitted = fit_form(form, obeying(form, CASES[form.name][0], grid(steps=(16_000,))), starts=4, draws=0)
     assert fitted.reasons["alpha_D"] == "the data have 1 value of data tokens, and 3 are needed"
     assert fitted.reasons["alpha_N"] == "it means nothing without alpha_D, which is not identified"
     assert not any(fitted.identified.values())
-
-
-def test_a_best_learning_rate_outside_those_measured_is_called_out():
-    form = FORMS["learning_rate"]
-    values, runs = CASES["learning_rate"]
+    form, (values, runs) = FORMS["learning_rate"], CASES["learning_rate"]
     fitted = fit_form(form, obeying(form, {**values, "x": -5.0}, runs), starts=8, draws=0)
     assert fitted.reasons["x"] == "it is outside the learning rates that were measured, 2^-9 to 2^-6"
+    with pytest.raises(ConfigurationError, match="steps: found 6 values of model, expected one"):
+        fit_form(FORMS["steps"], grid())
+    with pytest.raises(ConfigurationError, match=r"chinchilla: found 4 different points .* expected at least 5"):
+        fit_form(FORMS["chinchilla"], grid(sizes=(1000,)))
 
 
 @pytest.mark.long
@@ -157,15 +138,9 @@ def test_searches_do_not_stop_at_kinks():
     assert fitted.agreeing_starts == 16
 
 
-def test_laws_of_one_cell_refuse_several():
-    with pytest.raises(ConfigurationError, match="steps: found 6 values of model, expected one"):
-        fit_form(FORMS["steps"], grid())
-
-
 def test_the_sigmoid_is_of_natural_logarithms():
     """Its centre is e^-8 = 2^-11.5, the middle of the published grid of 2^-23 to 2^-6; 2^-8 and 10^-8 are not."""
     assert saturating_noise(math.exp(-8)) == pytest.approx(0.5)
-    assert -math.log2(math.exp(-8)) == pytest.approx(11.54, abs=0.01)
     assert saturating_noise([0.0, 1e9]).tolist() == pytest.approx([0, 1], abs=1e-6)
 
 
@@ -180,25 +155,12 @@ def test_a_run_that_repeats_its_data_counts_where_its_held_out_loss_is_lowest():
     assert FORMS["chinchilla"].rows(runs).tolist() == [True, False, False, False]
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_no_law_takes_losses_in_training_on_examples_that_came_twice(name):
-    values, measurements = CASES[name]
-    measured = obeying(FORMS[name], values, measurements)
-    few = np.full(len(measured), measured.batch_size.max())
-    repeated = dataclasses.replace(measured, training_examples=few, heldout_loss=np.full(len(few), np.nan))
-    assert not FORMS[name].rows(repeated).any()
-
-
-def test_the_best_rate_is_that_of_the_last_block_over_all_seeds():
-    runs = grid(sizes=SIZES[:1], steps=(1000,), blocks=2, learning_rates=(0.1, 0.2), seeds=2)
-    last = {(0.1, 0): 2.0, (0.1, 1): 3.0, (0.2, 0): 2.3, (0.2, 1): 2.4}
-    losses = [
-        last[rate, seed] if step == 1000 else 9 - rate
-        for rate, seed, step in zip(runs.learning_rate, runs.seed, runs.step, strict=True)
-    ]
-    kept = rows.best_rate(dataclasses.replace(runs, loss=np.array(losses)))
-    assert set(runs.learning_rate[kept]) == {0.2}
-    assert kept.sum() == 4
+def test_no_law_takes_losses_in_training_on_examples_that_came_twice():
+    for name, (values, measurements) in CASES.items():
+        measured = obeying(FORMS[name], values, measurements)
+        few = np.full(len(measured), measured.batch_size.max())
+        repeated = dataclasses.replace(measured, training_examples=few, heldout_loss=np.full(len(few), np.nan))
+        assert not FORMS[name].rows(repeated).any()
 
 
 def test_a_spike_in_the_last_block_does_not_choose_the_rate():
@@ -210,17 +172,6 @@ def test_a_spike_in_the_last_block_does_not_choose_the_rate():
     ends = rows.end_loss(shuffled)
     assert set(ends[shuffled.learning_rate == 0.1]) == {2.0}
     assert set(ends[shuffled.learning_rate == 0.2]) == {2.5}
-
-
-def test_the_lowest_loss_so_far_has_no_cheaper_one_below_it():
-    cost, loss = np.array([1.0, 4, 2, 3, 2]), np.array([5.0, 3, 4, 4.5, 3.9])
-    assert rows.lowest_so_far(cost, loss, np.ones(5, bool)).tolist() == [True, True, False, False, True]
-    assert rows.lowest_so_far(cost, loss, cost != 2).tolist() == [True, True, False, True, False]
-
-
-def test_a_grid_too_small_is_refused():
-    with pytest.raises(ConfigurationError, match=r"chinchilla: found 4 different points .* expected at least 5"):
-        fit_form(FORMS["chinchilla"], grid(sizes=(1000,)))
 
 
 @pytest.mark.thorough

@@ -36,18 +36,11 @@ leaves = jax.tree_util.tree_leaves
 
 
 def make_cell(store: Path, folder: Path, model: str = TINY, ratio: float = 0.0, **settings) -> GridCell:
-    grid = Grid(
-        models=(model,),
-        learning_rates=(2.0**-7,),
-        noise_batch_ratios=(ratio,),
-        batch_sizes=(BATCH,),
-        steps=(12,),
-        training_examples=(settings.pop("examples", 0),),
-        data=store,
-        length=LENGTH,
-        **{"warmup_steps": 3, "block_steps": 4, "cache": folder / "cache"} | settings,
-    )
-    return GridCell(grid, model, 2.0**-7, ratio, BATCH, 12, grid.training_examples[0], 3, folder / "cells")
+    examples = settings.pop("examples", 0)
+    axes = {"models": (model,), "learning_rates": (2.0**-7,), "noise_batch_ratios": (ratio,), "batch_sizes": (BATCH,)}
+    chosen = {"steps": (12,), "warmup_steps": 3, "block_steps": 4, "cache": folder / "cache"} | settings
+    grid = Grid(**axes, training_examples=(examples,), data=store, length=LENGTH, **chosen)
+    return GridCell(grid, model, 2.0**-7, ratio, BATCH, 12, examples, 3, folder / "cells")
 
 
 def task_of(cell: GridCell):
@@ -115,8 +108,9 @@ def test_steps_are_those_of_central_training(small_store, tmp_path, model, clip_
 
 
 @pytest.mark.long
-def test_noise_on_the_mean_has_the_ratio_for_its_deviation(small_store, tmp_path):
-    """A chi-square test of more than 10 thousand coordinates, of which one in a million fails."""
+def test_noise_on_the_mean_has_the_ratio_for_its_deviation_and_is_independent(small_store, tmp_path):
+    """A chi-square test of more than 10 thousand coordinates, of which one in a million fails, and Kolmogorov-Smirnov
+    and correlation tests, of which one in a hundred thousand fails."""
     ratio, found = 2.0**-6, []
     for one in (0.0, ratio):
         cell = make_cell(small_store, tmp_path, ratio=one)
@@ -129,11 +123,6 @@ def test_noise_on_the_mean_has_the_ratio_for_its_deviation(small_store, tmp_path
     noise = (found[1] - found[0]) / (1 - cell.grid.beta1)
     assert len(noise) > 10_000
     assert 5e-7 < stats.chi2.cdf(np.sum(noise**2) / ratio**2, len(noise)) < 1 - 5e-7
-
-
-@pytest.mark.long
-def test_noise_is_gaussian_and_independent_between_steps_and_leaves():
-    """Kolmogorov-Smirnov and correlation tests, of which one in a hundred thousand fails."""
     zeros = {"a": np.zeros(20_000, np.float32), "b": np.zeros((100, 200), np.float32)}
     drawn = [add_noise(zeros, np.float32(2.0), jax.random.key(0), np.int32(step)) for step in (0, 1)]
     series = [np.ravel(leaf) for tree in drawn for leaf in leaves(tree)]
@@ -166,37 +155,28 @@ def test_an_interrupted_cell_ends_with_the_same_bits(small_store, tmp_path, monk
     assert cell.result.read_bytes() == whole
 
 
-def test_a_cell_that_diverges_ends_with_what_it_measured(small_store, tmp_path, monkeypatch):
-    cell = make_cell(small_store, tmp_path)
-    measured = iter([1.0, math.nan])
-
-    def row(measures):
-        return block_row(measures) | {"loss": next(measured)}
-
-    monkeypatch.setattr(cell_module, "block_row", row)
-    train_cell(cell, lambda row: None)
-    assert read_measurements(cell.result).step.tolist() == [4]
-
-
-def test_measurements_say_what_was_trained(small_store, tmp_path):
+def test_measurements_say_what_was_trained_until_it_diverged(small_store, tmp_path, monkeypatch):
     cell = make_cell(small_store, tmp_path, ratio=2.0**-8)
-    train_cell(cell, lambda row: None)
+    rows = []
+    monkeypatch.setattr(
+        cell_module, "block_row", lambda measures: block_row(measures) | ({"loss": math.nan} if len(rows) == 2 else {})
+    )
+    train_cell(cell, rows.append)
     found = read_measurements(cell.result)
+    assert found.step.tolist() == [4, 8]
     vocabulary = task_of(cell).vocabulary_size
     assert set(found.parameters) == {parameter_count(create_model(TINY, vocabulary))}
     assert set(found.non_embedding_parameters) == {WIDTH**2}
-    assert set(zip(found.learning_rate, found.noise_batch_ratio, found.steps, found.seed, strict=True)) == {
-        (2.0**-7, 2.0**-8, 12, 3)
-    }
+    said = zip(found.learning_rate, found.noise_batch_ratio, found.steps, found.seed, strict=True)
+    assert set(said) == {(2.0**-7, 2.0**-8, 12, 3)}
     assert np.all((found.loss > 3) & (found.loss < 6) & (found.loss_error > 0) & (found.loss_error < 0.3))
 
 
-@pytest.mark.parametrize("name", ["bert_tiny", "transformer_2x64", "cifg_tiny"])
-def test_parameters_without_embeddings_are_those_between_input_and_output(name):
-    model = create_model(name, 500)
-    smaller = create_model(name, 400)
-    counts = [non_embedding_parameters(one) for one in (model, smaller)]
-    assert counts[0] == counts[1] < parameter_count(smaller)
+def test_parameters_without_embeddings_are_those_between_input_and_output():
+    for name in ("bert_tiny", "transformer_2x64", "cifg_tiny"):
+        model, smaller = create_model(name, 500), create_model(name, 400)
+        counts = [non_embedding_parameters(one) for one in (model, smaller)]
+        assert counts[0] == counts[1] < parameter_count(smaller)
 
 
 def test_few_training_examples_are_repeated(small_store, tmp_path):

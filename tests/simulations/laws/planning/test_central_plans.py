@@ -59,14 +59,14 @@ def test_more_of_anything_never_hurts_and_compute_saturates(planner, plan):
     assert planner.least_loss(BUDGET._replace(compute=plan.saturating_compute / 4)) > at
 
 
+OF_SHIPPED = Budget(examples=1e7, epsilon=8.0, delta=2e-8, compute=1e16)
+
+
 @pytest.fixture(scope="module")
 def shipped():
     """The laws that come with fedlm, and a planner by them."""
     laws = shipped_laws()
     return laws, Planner(laws.surface, laws.surface.length)
-
-
-OF_SHIPPED = Budget(examples=1e7, epsilon=8.0, delta=2e-8, compute=1e16)
 
 
 @pytest.mark.long
@@ -109,10 +109,25 @@ def test_the_chosen_training_is_accounted_exactly(plan):
 
 def test_a_training_without_privacy_has_no_noise_and_no_guarantee(planner):
     budget = BUDGET._replace(epsilon=math.inf, compute=1e19)
-    chosen = choose_training(Laws(surface=surface_of()), make_plan(planner, budget))
+    plan, laws = make_plan(planner, budget), Laws(surface=surface_of(), task={"clip_norm": 1.0})
+    assert set(plan.doubled) == {"compute"}
+    chosen = choose_training(laws, plan)
     assert chosen.guarantee is None
     assert chosen.noise_multiplier == chosen.noise_batch_ratio == 0
     assert chosen.loss < planner.least_loss(budget._replace(epsilon=4.0))
+    assert any("without privacy does not" in note for note in chosen.notes)
+
+
+def test_what_is_extrapolated_is_said(planner, plan):
+    chosen = choose_training(Laws(surface=surface_of(measured_steps=2000.0)), plan)
+    assert any(note.startswith("extrapolated: the loss at") for note in chosen.notes)
+    for examples in (1e5, 1e12):
+        found = make_plan(planner, BUDGET._replace(epsilon=math.inf, examples=examples, compute=1e19))
+        notes = choose_training(Laws(surface=surface_of()), found).notes
+        assert any("extrapolated: the training sees its examples" in note for note in notes) == (examples == 1e5)
+    unknown = dataclasses.replace(planner.surface, learning_rates=np.full(planner.surface.loss.shape, np.nan))
+    with pytest.raises(ConfigurationError, match="no learning rate was measured"):
+        choose_training(Laws(surface=unknown), plan)
 
 
 @pytest.mark.parametrize(
@@ -139,19 +154,6 @@ def test_laws_of_trainings_without_noise_have_no_private_plan():
         make_plan(planner, budget)
 
 
-def test_steps_beyond_the_longest_training_are_said_to_be_extrapolated(plan):
-    surface = surface_of(measured_steps=2000.0)
-    chosen = choose_training(Laws(surface=surface), plan)
-    assert any(note.startswith("extrapolated: the loss at") for note in chosen.notes)
-
-
-def test_passing_over_examples_again_is_said_to_be_extrapolated(planner):
-    few = make_plan(planner, BUDGET._replace(epsilon=math.inf, examples=1e5, compute=1e19))
-    assert "extrapolated: the training sees its examples" in choose_training(Laws(surface=surface_of()), few).notes[-1]
-    many = make_plan(planner, BUDGET._replace(epsilon=math.inf, examples=1e12, compute=1e19))
-    assert not any("sees its examples" in note for note in choose_training(Laws(surface=surface_of()), many).notes)
-
-
 def test_where_less_compute_is_better_the_plan_says_so(planner):
     larger_are_worse = np.array([1.0, 1.1, 1.2, 1.3, 1.4, 1.5])[:, None]
     noiseless = planner.surface.noiseless[:1] * larger_are_worse
@@ -165,30 +167,19 @@ def test_where_less_compute_is_better_the_plan_says_so(planner):
     assert make_plan(planner, budget).cheaper is None
 
 
-def test_nothing_is_planned_where_no_learning_rate_was_measured(planner, plan):
-    unknown = dataclasses.replace(planner.surface, learning_rates=np.full(planner.surface.loss.shape, np.nan))
-    with pytest.raises(ConfigurationError, match="no learning rate was measured"):
-        choose_training(Laws(surface=unknown), plan)
-
-
-DATA = TrainingData(10**8, 30_522, "example: one packed sequence of 512 tokens, in all steps", "Per sequence.", UNKNOWN)
-
-
-def test_a_plan_for_data_has_its_unit_and_says_what_is_not_covered(plan):
-    chosen = choose_training(Laws(surface=surface_of()), plan, DATA)
-    assert chosen.guarantee.unit == DATA.unit
-    assert chosen.covers[0] == "Per sequence."
-    assert chosen.covers[1].startswith("VOCABULARY NOT COVERED")
-
-
-def test_a_vocabulary_with_an_epsilon_is_part_of_the_promise(plan):
+def test_a_plan_has_the_unit_of_its_data_and_a_vocabulary_with_an_epsilon_is_part_of_the_promise(plan):
+    unit = "example: one packed sequence of 512 tokens, in all steps"
+    data = TrainingData(10**8, 30_522, unit, "Per sequence.", UNKNOWN)
+    alone = choose_training(Laws(surface=surface_of()), plan, data)
+    assert alone.guarantee.unit == unit
+    assert alone.covers[0] == "Per sequence."
+    assert alone.covers[1].startswith("VOCABULARY NOT COVERED")
     private = origin_of_import(PrivateVocabulary(2.0, 5e-9, gaussian_noise_multiplier(2.0, 4e-9), 50.0, 1e-9, 100))
-    alone = choose_training(Laws(surface=surface_of()), plan, DATA)
     # A packed sequence may hold data of several clients, to each of whom the vocabulary is private.
-    packed = choose_training(Laws(surface=surface_of()), plan, DATA._replace(vocabulary=private))
+    packed = choose_training(Laws(surface=surface_of()), plan, data._replace(vocabulary=private))
     assert packed.noise_multiplier == alone.noise_multiplier
     assert any("VOCABULARY NOT COVERED" in line for line in packed.covers)
-    apart = DATA._replace(vocabulary=private, unit="example: one example (training reads at most 512 tokens)")
+    apart = data._replace(vocabulary=private, unit="example: one example (training reads at most 512 tokens)")
     with_words = choose_training(Laws(surface=surface_of()), plan, apart)
     assert any("the vocabulary is covered" in line for line in with_words.covers)
     assert with_words.noise_multiplier > alone.noise_multiplier
@@ -197,30 +188,21 @@ def test_a_vocabulary_with_an_epsilon_is_part_of_the_promise(plan):
     assert account(training, 1e-8).epsilon < 3.9
 
 
-@pytest.mark.parametrize("task", [{"schedule": "exponential"}, {"warmup_steps": "x"}, {"clip_norm": [1]}])
-def test_settings_of_laws_that_no_run_takes_are_refused(plan, task):
-    laws = Laws(surface=surface_of(), task=task)
-    with pytest.raises(DataError, match="make no training that can be run"):
-        settings_of(choose_training(laws, plan), laws, "transformer_2x64")
+def test_settings_of_laws_that_no_run_takes_are_refused(plan):
+    for task in ({"schedule": "exponential"}, {"warmup_steps": "x"}, {"clip_norm": [1]}):
+        laws = Laws(surface=surface_of(), task=task)
+        with pytest.raises(DataError, match="make no training that can be run"):
+            settings_of(choose_training(laws, plan), laws, "transformer_2x64")
 
 
-@pytest.mark.parametrize("wanted", [130_000, 300_000, 1_500_000])
-def test_the_nearest_model_can_be_built_and_has_the_size_that_is_said(wanted):
-    found = nearest_architecture(surface_of(DECODERS), wanted, vocabulary_size=512)
-    build, config = read_description(found.description)
-    assert config.vocabulary_size == found.vocabulary_size == 512
-    assert parameter_count(build("planned", config)) == found.parameters
-    assert abs(math.log(found.parameters / wanted)) < 0.2
-
-
-def test_of_models_that_differ_in_more_than_size_a_measured_one_is_chosen():
+def test_the_nearest_model_can_be_built_and_has_the_size_that_is_said():
+    for wanted in (130_000, 300_000, 1_500_000):
+        found = nearest_architecture(surface_of(DECODERS), wanted, vocabulary_size=512)
+        build, config = read_description(found.description)
+        assert config.vocabulary_size == found.vocabulary_size == 512
+        assert parameter_count(build("planned", config)) == found.parameters
+        assert abs(math.log(found.parameters / wanted)) < 0.2
+    # Of models that differ in more than size, a measured one is chosen.
     mixed = surface_of({"transformer_2x64": 132_224, "cifg_tiny": 148_736, "transformer_3x128": 657_664})
     found = nearest_architecture(mixed, 145_000, vocabulary_size=512)
     assert (found.name, found.parameters) == ("cifg_tiny", 148_736)
-
-
-def test_without_privacy_more_people_are_no_budget_and_clipping_is_said_to_be_missing(planner):
-    plan = make_plan(planner, Budget(1e8, math.inf, 1e-8, 1e17))
-    assert set(plan.doubled) == {"compute"}
-    chosen = choose_training(Laws(surface=planner.surface, task={"clip_norm": 1.0}), plan)
-    assert any("without privacy does not" in note for note in chosen.notes)

@@ -42,12 +42,6 @@ def planner_of(mechanism, sampler, **settings):
     return FederatedPlanner(SURFACE, mechanism, options, sampler, FederatedSettings(**settings))
 
 
-def accounted(capsys, *words):
-    capsys.readouterr()
-    assert main(["account", *map(str, words), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("mechanism", "settings", "sampler", "adjacency"),
@@ -66,7 +60,9 @@ def test_a_plan_is_accounted_as_fedlm_account_does(capsys, mechanism, settings, 
     else:
         assert found.min_separation == min(found.people // found.cohort_size, found.rounds)
         limits = ("--min-separation", found.min_separation, "--epsilon", 4.0)
-    statement = accounted(capsys, mechanism, "--rounds", found.rounds, "--delta", 1e-7, *limits)
+    words = ("account", mechanism, "--rounds", found.rounds, "--delta", 1e-7, *limits, "--json")
+    assert main([*map(str, words)]) == 0
+    statement = json.loads(capsys.readouterr().out)
     guarantee = found.guarantee.as_json()
     assert {name: statement[name] for name in guarantee} == json.loads(json.dumps(guarantee))
     assert 3.9 < guarantee["epsilon"] <= 4
@@ -113,13 +109,9 @@ def test_the_best_is_the_least_of_all_and_more_of_anything_never_hurts():
     assert found.model.parameters == found.parameters
     assert found.rates == {"client_learning_rate": 0.5, "server_learning_rate": 2**-8}
     assert found.client_trainings == found.cohort_size * found.rounds <= BUDGET.client_trainings
-
-
-def test_without_privacy_cohorts_are_those_that_were_measured():
     found = planned(epsilon=math.inf)
     assert found.guarantee is found.mechanism is found.cohort_sampler is None
-    assert found.noise_multiplier == 0
-    assert found.cohort_size == 32
+    assert (found.noise_multiplier, found.cohort_size) == (0, 32)  # that was measured
     assert any(note.startswith("extrapolated: the loss at") for note in found.notes)
 
 
@@ -206,14 +198,10 @@ def test_a_plan_is_written_out_as_options_of_fedlm_simulate(tmp_path, capsys):
     assert experiment.training.update_clip_norm == 0.5
     assert experiment.privacy.tree_restart_every == 64
     assert not {"noise_multiplier", "noise_seed", "seed"} & settings.keys()  # laws do not say whether noise is secret
-
-
-@pytest.mark.long
-def test_no_options_are_written_for_models_that_are_not_known_here(tmp_path, capsys):
-    path, file = tmp_path / "laws.json", tmp_path / "planned.toml"
-    surface = dataclasses.replace(SURFACE, models=("elsewhere", "larger"))
-    write_laws(dataclasses.replace(laws_of("tree"), surface=surface), path)
-    words = ["laws", "plan", "--laws", str(path), "--epsilon", "4", "--federated", "--people", "1e6"]
-    assert main([*words, "--client-trainings", "2e5", "--write-config", str(file)]) == 2
+    # No options are written for models that are not known here.
+    unknown = dataclasses.replace(SURFACE, models=("elsewhere", "larger"))
+    write_laws(dataclasses.replace(laws_of("tree"), surface=unknown), path)
+    file.unlink()
+    assert main(asked) == 2
     assert "none that can be built here" in capsys.readouterr().err
     assert not file.exists()

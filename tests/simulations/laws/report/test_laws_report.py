@@ -1,8 +1,11 @@
-"""The page of laws is well formed and has every part; commands name what is wrong."""
+"""The page of laws has every part, findings hold in a world that was made so, and commands name what is wrong."""
 
+import dataclasses
 import json
 import re
+import warnings
 
+import numpy as np
 import pytest
 
 from fedlm.commands.cli import main
@@ -10,11 +13,16 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.laws.figures import noise
 from fedlm.simulations.laws.figures.figure import Evidence
 from fedlm.simulations.laws.figures.registry import FIGURES
+from fedlm.simulations.laws.figures.search import TrainingSearch
+from fedlm.simulations.laws.figures.table import table_of
+from fedlm.simulations.laws.figures.table2 import saturating_table
 from fedlm.simulations.laws.laws_file import Laws, write_laws
+from fedlm.simulations.laws.planning.central_planner import Budget
+from fedlm.simulations.laws.report import paper_findings
 from fedlm.simulations.laws.report.page import write_laws_report
-from fedlm.simulations.laws.report.paper_findings import FINDINGS
+from fedlm.simulations.laws.report.paper_findings import FINDINGS, judge_findings, physical_batches
 from tests.simulations.reporting.html_page import Page
-from tests.support.synthetic_laws import COEFFICIENTS, fitted_form, surface_of
+from tests.support.synthetic_laws import COEFFICIENTS, FEW, WORLD, fitted_form, surface_of
 
 _HELD_OUT = {
     "cells": {"points": 9, "points_out_of_reach": 1, "mean_relative_error": 0.0123, "max_relative_error": 0.05}
@@ -27,22 +35,17 @@ def quick_fields(monkeypatch):
     monkeypatch.setattr(noise, "_RANGES", {"examples": (24,), "epsilon": (2,), "batch_size": (16,)})
 
 
-def written_page(evidence, tmp_path):
-    """The source of the page of laws, which is well formed and needs no other file, and what is read on it."""
-    source, task = {"measurements": "m.parquet"}, {"data": "<b>data</b>"}
-    laws = Laws(evidence.search.surface, evidence.forms, _HELD_OUT, source, task)
-    path = write_laws_report(laws, evidence, tmp_path / "out" / "report.html", "fedlm laws report laws.json")
-    text = path.read_text()
-    page = Page(text)
-    identifiers = [value for name, value in page.attributes if name == "id"]
-    assert len(identifiers) == len(set(identifiers))
-    assert not re.search(r'(src|href)="(?!#)', text)
-    return page
-
-
 @pytest.mark.long
 def test_the_page_has_every_figure_and_finding(evidence, quick_fields, tmp_path):
-    page = written_page(evidence, tmp_path)
+    source, task = {"measurements": "m.parquet"}, {"data": "<b>data</b>"}
+    laws = Laws(evidence.search.surface, evidence.forms, _HELD_OUT, source, task)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        path = write_laws_report(laws, evidence, tmp_path / "out" / "report.html", "fedlm laws report laws.json")
+    page = Page(path.read_text())
+    identifiers = [value for name, value in page.attributes if name == "id"]
+    assert len(identifiers) == len(set(identifiers))
+    assert not re.search(r'(src|href)="(?!#)', path.read_text()), "it needs no other file"
     assert page.tags.count("svg") == len(FIGURES)
     assert all(figure.caption in page.text for figure in FIGURES.values())
     for words in ("NOT PRIVATE", "add-or-remove", "delta 1e-8", "1.23%", "made up", "<b>data</b>", "laws.json"):
@@ -75,40 +78,116 @@ def test_a_figure_is_written_by_its_command(evidence, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (
-            ["figures", "--figure", "figure2", "--out", "x.png"],
-            "unknown figure 'figure2'; choose from figure1, figure3",
-        ),
-        (["figures", "--figure", "figure4", "--out", "x.pdf"], "must be a file name that ends in .png"),
-        (["figures", "--figure", "figure1", "--out", "x.png"], "figure1 needs a file of laws with a surface of losses"),
-        (["figures", "none.json", "--figure", "figure1", "--out", "x.png"], "none.json: cannot be read"),
-        (["report", "none.json", "--out", "x.html"], "none.json: cannot be read"),
-        (["table2", "none.json"], "none.json: cannot be read"),
-        (["table2", "--examples", "7"], "the published table has none of these"),
+        ("figures --figure figure2 --out x.png", "unknown figure 'figure2'; choose from figure1, figure3"),
+        ("figures --figure figure4 --out x.pdf", "must be a file name that ends in .png"),
+        ("figures --figure figure1 --out x.png", "figure1 needs a file of laws with a surface of losses"),
+        ("figures none.json --figure figure1 --out x.png", "none.json: cannot be read"),
+        ("report none.json --out x.html", "none.json: cannot be read"),
+        ("table2 none.json", "none.json: cannot be read"),
+        ("table2 --examples 7", "the published table has none of these"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(words, error, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["laws", *words]) == 2
+    assert main(["laws", *words.split()]) == 2
     told = capsys.readouterr().err
     assert error in told
     assert "Traceback" not in told
     assert not list(tmp_path.iterdir())
 
 
-def test_table_2_of_laws_is_printed(tmp_path, capsys, evidence):
+def test_table_2_of_laws_is_printed_and_states_what_its_epsilons_are_of(tmp_path, capsys, evidence):
     laws = tmp_path / "laws.json"
     write_laws(Laws(surface_of(), {}), laws)
     assert main(["laws", "table2", str(laws), "--examples", "1e8", "--epsilons", "4", "--format", "json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["examples"], row["epsilon"]) == (1e8, 4.0)
     assert row["noise_batch_ratio"] == pytest.approx(row["noise_multiplier"] / round(row["batch_size"]))
-
-
-def test_table_2_states_what_its_epsilons_are_of(capsys):
     assert main(["laws", "table2", "--examples", "1e5", "--epsilons", "64"]) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert "at delta 1e-8" in words
-    assert (
-        "unit: one training example, in all steps; adjacency: add-or-remove; if each example is in each batch" in words
+    assert "unit: one training example, in all steps; adjacency: add-or-remove; if each example is in each" in words
+
+
+@pytest.fixture(scope="module")
+def findings(evidence):
+    return {finding.number: finding for finding in judge_findings(evidence)}
+
+
+@pytest.mark.long
+def test_every_finding_has_a_verdict_a_reason_and_numbers(findings):
+    assert list(findings) == list(FINDINGS) == list(range(1, 11))
+    for finding in findings.values():
+        assert finding.why
+        assert finding.claim.endswith(").")
+        if finding.verdict != "not reached":
+            assert finding.numbers
+
+
+def test_what_was_made_so_holds(findings):
+    assert {number: findings[number].verdict for number in (1, 3, 6)} == dict.fromkeys((1, 3, 6), "holds")
+    assert findings[8].verdict == "not reached"
+
+
+@pytest.mark.long
+def test_nothing_is_reached_where_the_grid_has_one_model_and_much_noise(evidence):
+    surface = surface_of({"only": 1e6}, steps=[1000.0, 2000.0])
+    cut = {name: getattr(surface, name)[..., -2:] for name in ("noise_batch_ratios", "loss", "learning_rates", "draws")}
+    search = TrainingSearch(dataclasses.replace(surface, **cut), 4)
+    found = {number: FINDINGS[number][1](search, Evidence(search)).verdict for number in (1, 2, 3, 4, 5, 7, 8, 9)}
+    assert found == dict.fromkeys(found, "not reached")
+
+
+def test_doubling_batch_and_examples_together_halves_the_ratio_exactly():
+    gains = paper_findings.returns_of_doubling()
+    assert np.allclose(gains["examples and batch"], 1.0)
+    assert max(gains["batch"][-2:]) < 0.1
+
+
+def test_larger_physical_batches_are_judged_by_the_sign_of_their_effect():
+    few = dataclasses.replace(FEW, parameters=(1e5,)).measure(WORLD)
+    worse = {0.0: -0.1, 2**-14: 0.0, 2**-11: 0.1, 2**-8: 0.2}
+    more = dataclasses.replace(
+        few,
+        batch_size=few.batch_size * 4,
+        loss=few.loss + np.array([worse[ratio] for ratio in few.noise_batch_ratio]),
     )
+    both = few.joined([more])
+    assert physical_batches(both).verdict == "holds"
+    assert physical_batches(dataclasses.replace(both, loss=-both.loss + 40)).verdict == "does not hold"
+    assert physical_batches(few).verdict == "not reached"
+
+
+def test_a_saturating_row_is_the_first_compute_within_a_percent_of_the_best(evidence):
+    search = evidence.search
+    (row,) = saturating_table(search, (1e8,), (4.0,)).rows()
+    budget = Budget(row["examples"], row["epsilon"], row["delta"], 0.0)
+    losses = np.array([search.best(budget._replace(compute=compute))["loss"] for compute in search.computes])
+    assert row["compute"] == search.computes[int(np.argmax(losses <= 1.01 * np.nanmin(losses)))]
+    assert len(saturating_table(search, (100.0,), (1e-3,))) == 0
+
+
+def test_the_best_training_is_the_least_of_all_that_cost_as_much(evidence):
+    budgets = Budget(1e8, 4.0, 1e-8, 1e21)
+    best = evidence.search.best(budgets)
+    assert best["limits"] == ""
+    assert 6 * best["parameters"] * best["batch_size"] * best["steps"] * 512 == pytest.approx(1e21)
+    found = evidence.search.candidates(budgets)
+    known = np.isfinite(found.loss)
+    assert best["loss"] == found.loss[known].min()
+    truth = WORLD.loss(found.parameters, found.steps, found.noise_batch_ratio)[known]
+    assert best["loss"] == pytest.approx(truth.min(), rel=0.02)
+    good = found.batch_size[known][found.loss[known] <= 1.01 * best["loss"]]
+    assert (best["batch_size_low"], best["batch_size_high"]) == (good.min(), good.max())
+    assert best["loss_low"] < best["loss"] < best["loss_high"]
+    assert "smallest model" in evidence.search.best(budgets._replace(compute=1e17))["limits"]
+    nothing = evidence.search.best(budgets._replace(compute=1e30))
+    assert nothing["limits"] == "outside the grid"
+    assert np.isnan(nothing["loss"])
+
+
+def test_unknown_numbers_are_empty_in_csv_and_null_in_json():
+    table = table_of([{"name": "a", "loss": 1.5}, {"name": "b", "loss": float("nan")}])
+    assert table.as_csv() == "name,loss\na,1.5\nb,\n"
+    assert json.loads(table.as_json()) == [{"name": "a", "loss": 1.5}, {"name": "b", "loss": None}]
+    assert table.where(name="b").values("name") == ["b"]

@@ -1,9 +1,17 @@
+"""Noisy losses smoothed, and curves through few of them, beside SciPy and closed forms."""
+
 import dataclasses
 
 import numpy as np
 import pytest
+from scipy.optimize import isotonic_regression
 
 from fedlm.simulations.laws.surface.loss_surface import LossSurface
+from fedlm.simulations.laws.surface.smoothing import (
+    fit_power_curves,
+    isotonic,
+    power_curve,
+)
 
 
 def surface_of(
@@ -57,44 +65,40 @@ class TestPrediction:
         assert found.dtype == np.float64
         assert np.allclose(found, expected, rtol=1e-12)
 
-    def test_without_noise_the_noiseless_grid_counts(self):
-        surface = surface_of(multilinear)
-        assert np.isclose(surface.predict(1e6, 1000, 0), multilinear(6, 3, -4) - 1)
-        assert np.array_equal(surface.learning_rate(1e6, 500, [0, 1e-3]), [0.5, 0.25])
-
-    def test_the_code_interpolates_the_logarithm_of_the_loss(self):
+    def test_the_code_interpolates_the_logarithm_of_the_loss_and_without_noise_the_noiseless_grid_counts(self):
         surface = surface_of(multilinear)
         ends = surface.predict(1e6, [100, 1000], 1e-4)
         middle = dataclasses.replace(surface, method="code").predict(1e6, 10**2.5, 1e-4)
         assert np.isclose(middle, np.sqrt(ends.prod()), rtol=1e-12)
+        assert np.isclose(surface.predict(1e6, 1000, 0), multilinear(6, 3, -4) - 1)
+        assert np.array_equal(surface.learning_rate(1e6, 500, [0, 1e-3]), [0.5, 0.25])
 
-    @pytest.mark.parametrize(
-        "point",
-        [(9e4, 500, 1e-3), (1e6, 1001, 1e-3), (1e6, 500, 1e-5), (1e6, 500, 2e-2), (1e6, 500, -1e-3), (0, 500, 0)],
-    )
-    def test_outside_the_grid_there_is_no_loss(self, point):
-        assert np.isnan(surface_of(multilinear).predict(*point))
-        assert np.isnan(surface_of(multilinear).learning_rate(*point))
-
-    def test_linear_beyond_the_grid_where_that_is_asked_for(self):
+    def test_outside_the_grid_there_is_no_loss_unless_it_is_asked_for(self):
         surface = surface_of(multilinear)
+        for point in (
+            (9e4, 500, 1e-3),
+            (1e6, 1001, 1e-3),
+            (1e6, 500, 1e-5),
+            (1e6, 500, 2e-2),
+            (1e6, 500, -1e-3),
+            (0, 500, 0),
+        ):
+            assert np.isnan(surface.predict(*point))
+            assert np.isnan(surface.learning_rate(*point))
         assert np.isclose(surface.predict(1e8, 1e4, 1e-5, extrapolate=True), multilinear(8, 4, -5))
         assert np.isnan(surface.predict(-1, 1e4, 1e-5, extrapolate=True))
-
-    def test_edges_belong_to_the_grid_though_logarithms_round(self):
+        # Edges belong to it, though logarithms round.
         surface = surface_of(multilinear, parameters=(3.0e5, 7.7e6), steps=(96.0, 1024.0), ratios=(2.0**-14, 2.0**-6))
         assert np.isfinite(surface.predict(7.7e6, np.exp(np.log(1024.0)), np.exp(np.log(2.0**-6)))).all()
+        alone = surface_of(multilinear, parameters=(1e6,))
+        assert np.isclose(alone.predict(1e6, 1000, 1e-4), multilinear(6, 3, -4))
+        assert np.isnan(alone.predict(1.1e6, 1000, 1e-4))
 
     def test_a_missing_value_is_missing_only_where_it_has_weight(self):
         surface = surface_of(multilinear)
         surface.loss[2, :, 1] = np.nan
         assert np.isfinite(surface.predict([1e6, 1e7], 500, [1e-2, 1e-4])).all()
         assert np.isnan(surface.predict([1e7, 2e6], 500, [1e-3, 1e-2])).all()
-
-    def test_one_size_alone_is_known_at_that_size(self):
-        surface = surface_of(multilinear, parameters=(1e6,))
-        assert np.isclose(surface.predict(1e6, 1000, 1e-4), multilinear(6, 3, -4))
-        assert np.isnan(surface.predict(1.1e6, 1000, 1e-4))
 
 
 class TestBands:
@@ -114,3 +118,36 @@ class TestBands:
         linear = dataclasses.replace(surface, interpolation="linear").predict(1e6, 500, 10**-1.5)
         assert abs(cubic - (3 + np.exp(-1.5))) < abs(linear - (3 + np.exp(-1.5))) / 3
         assert low < cubic < linear < high
+
+
+STEPS = np.arange(16_000.0, 128_001, 1000)
+
+
+class TestIsotonic:
+    def test_rows_as_scipy_regresses_them_with_missing_left_out(self):
+        values = np.random.default_rng(0).normal(size=(3, 4, 30)) - np.linspace(0, 2, 30)
+        values[1, 2, [0, 7, 8, 29]] = np.nan
+        values[2, 3] = np.nan
+        found = isotonic(values, increasing=False)
+        assert np.array_equal(found[0, 1], isotonic_regression(values[0, 1], increasing=False).x)
+        known = np.isfinite(values[1, 2])
+        assert np.array_equal(found[1, 2, known], isotonic_regression(values[1, 2, known], increasing=False).x)
+        assert np.array_equal(np.isnan(found), np.isnan(values))
+
+
+class TestPowerCurves:
+    @pytest.mark.parametrize("coefficients", [(1.3, 40.0, 0.45), (0.0, 9.0, 0.1), (2.0, 3000.0, 0.9), (2.5, 1e6, 1.6)])
+    def test_known_curves_are_recovered(self, coefficients):
+        found = fit_power_curves(STEPS, power_curve(np.array(coefficients), STEPS), np.ones(len(STEPS)))
+        assert np.allclose(found, coefficients, rtol=1e-4, atol=1e-4)
+        # Losses that do not fall are a constant.
+        limit, scale, _ = fit_power_curves(STEPS, np.linspace(2.0, 2.1, len(STEPS)), np.ones(len(STEPS)))
+        assert np.allclose((limit, scale), (2.05, 0))
+
+    def test_a_known_limit_is_kept_and_missing_losses_do_not_count(self):
+        losses = np.tile(power_curve(np.array([1.3, 40.0, 0.45]), STEPS), (2, 1))
+        losses[1, ::3] = np.nan
+        found = fit_power_curves(STEPS, losses, np.ones(len(STEPS)), np.array([1.3, 1.3]))
+        assert np.allclose(found, [1.3, 40.0, 0.45], rtol=1e-4)
+        losses[1, 2:] = np.nan
+        assert np.isnan(fit_power_curves(STEPS, losses, np.ones(len(STEPS)))[1]).all()

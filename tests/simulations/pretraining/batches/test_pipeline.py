@@ -3,30 +3,21 @@ import json
 import numpy as np
 import pytest
 
-from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models.base import Batch
 from fedlm.models.special_tokens import PAD_ID
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.pretraining.batches.masking import MaskedWords
 from fedlm.simulations.pretraining.batches.pipeline import logical_batches
-from fedlm.simulations.pretraining.batches.privacy_units import open_units
-from fedlm.simulations.pretraining.batches.sampling import PoissonBatches, ShuffledBatches
+from fedlm.simulations.pretraining.batches.sampling import PoissonBatches
+from tests.simulations.pretraining.small_stores import opened
 
 STEPS = 12
 
 
 @pytest.fixture(scope="module")
 def units(small_store, tmp_path_factory):
-    return open_units(
-        TokenStore.open(small_store),
-        "train",
-        8,
-        unit="user",
-        packing="none",
-        sequences_per_unit=3,
-        seed=0,
-        cache=tmp_path_factory.mktemp("cache"),
-    )
+    cache = tmp_path_factory.mktemp("cache")
+    return opened(TokenStore.open(small_store), cache, 8, unit="user", sequences_per_unit=3)
 
 
 @pytest.fixture(scope="module")
@@ -69,17 +60,14 @@ def test_batches_hold_the_units_that_were_drawn_and_fill_chunks(units, poisson):
         Batch(**batch.chunk(0))
 
 
-def test_an_empty_batch_has_no_chunk(units):
-    batches = PoissonBatches(units, 1, seed=0)
-    step = next(step for step in range(100) if not len(batches.draw(step)))
-    for transform in (None, MaskedWords(120, seed=0)):
-        (batch,) = batches_of(units, batches, step, 1, transform=transform)
-        assert (batch.size, batch.positions, batch.num_chunks) == (0, 0, 0)
-
-
 def test_iteration_begins_at_any_step(units, poisson):
     assert_same(batches_of(units, poisson)[5:], batches_of(units, poisson, 5, STEPS - 5))
     assert_same(batches_of(units, poisson), batches_of(units, poisson, prefetch=1))
+    few = PoissonBatches(units, 1, seed=0)
+    empty = next(step for step in range(100) if not len(few.draw(step)))
+    for transform in (None, MaskedWords(120, seed=0)):
+        (batch,) = batches_of(units, few, empty, 1, transform=transform)
+        assert (batch.size, batch.positions, batch.num_chunks) == (0, 0, 0)
 
 
 def test_a_saved_iterator_goes_on_with_the_same_batches(units, poisson):
@@ -106,23 +94,3 @@ def test_processes_share_every_chunk(units, poisson, transform):
         for number, chunk in enumerate(batch.chunks):
             for name, array in chunk.items():
                 np.testing.assert_array_equal(np.concatenate([share.chunk(number)[name] for share in shares]), array)
-
-
-def test_shuffled_batches_pass_through_too(units):
-    found = batches_of(units, ShuffledBatches(units, 6, seed=0), physical_batch=6)
-    assert [(batch.size, batch.num_chunks) for batch in found] == [(6, 1)] * STEPS
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"physical_batch": 0}, "physical_batch is 0, but must be at least 1"),
-        ({"first_step": -1}, "first_step is -1, but must be at least 0"),
-        ({"prefetch": 0}, "prefetch is 0, but must be at least 1"),
-        ({"process_index": 2, "process_count": 2}, "process_index is 2, but must lie between 0 and 1"),
-        ({"process_count": 3}, "physical_batch is 4, but must be a multiple of the number of processes, 3"),
-    ],
-)
-def test_wrong_settings_are_named(units, poisson, options, message):
-    with pytest.raises(ConfigurationError, match=message):
-        batches_of(units, poisson, **options)

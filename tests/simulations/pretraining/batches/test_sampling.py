@@ -5,11 +5,10 @@ from dataclasses import dataclass
 import dp_accounting
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.pretraining.batches.cyclic_sampling import CyclicPoissonBatches
 from fedlm.simulations.pretraining.batches.sampling import PoissonBatches, ShuffledBatches, TruncatedPoissonBatches
 
 STEPS = 4000
@@ -54,23 +53,17 @@ def test_a_batch_is_a_function_of_seed_and_step(kind):
     assert one.draw(0).dtype == np.int64
 
 
-@given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 2**256 - 1), st.integers(0, 10**6))
-def test_truncated_batches_are_never_larger(count, size, seed, step):
-    size = min(count, size)
-    batches = TruncatedPoissonBatches(Numbered(count), size, seed, size)
-    assert len(batches.draw(step)) <= size
-
-
-def test_poisson_batches_have_binomial_sizes():
-    sizes = drawn(PoissonBatches(Numbered(40), 8, SECRET)).sum(1)
-    assert chi_square(sizes, stats.binom(40, 0.2)) > FALSE_ALARM
-
-
-def test_truncated_batches_have_truncated_binomial_sizes():
+def test_batches_have_binomial_sizes_and_truncated_ones_are_never_larger():
     whole, cut = PoissonBatches(Numbered(40), 8, SECRET), TruncatedPoissonBatches(Numbered(40), 8, SECRET, 10)
     sizes, cut_sizes = drawn(whole).sum(1), drawn(cut).sum(1)
+    assert chi_square(sizes, stats.binom(40, 0.2)) > FALSE_ALARM
     np.testing.assert_array_equal(cut_sizes, np.minimum(sizes, 10))
     assert (sizes > 10).sum() > 100
+    # It is the sampling that is accounted.
+    event = dp_accounting.TruncatedSubsampledGaussianDpEvent(
+        cut.units.count, cut.probability, cut.truncated_batch_size, 1.0
+    )
+    assert (event.dataset_size, event.sampling_probability, event.truncated_batch_size) == (40, 0.2, 10)
 
 
 @pytest.mark.parametrize("most", [40, 9])
@@ -116,14 +109,6 @@ def test_a_private_batch_is_in_any_order_as_likely(kind):
     assert stats.chisquare(counts).pvalue > FALSE_ALARM
 
 
-def test_it_is_the_sampling_that_is_accounted():
-    batches = TruncatedPoissonBatches(Numbered(1000), 50, SECRET, 80)
-    event = dp_accounting.TruncatedSubsampledGaussianDpEvent(
-        batches.units.count, batches.probability, batches.truncated_batch_size, 1.0
-    )
-    assert (event.dataset_size, event.sampling_probability, event.truncated_batch_size) == (1000, 0.05, 80)
-
-
 def test_an_epoch_has_every_unit_once():
     batches = ShuffledBatches(Numbered(23), 5, SECRET)
     assert batches.steps_per_epoch == 4
@@ -134,30 +119,15 @@ def test_an_epoch_has_every_unit_once():
     assert np.abs(deviation).max() < stats.norm.isf(FALSE_ALARM / 23 / 2)
 
 
-def test_the_seed_is_not_shown():
-    assert all(str(SECRET) not in repr(kind(Numbered(9), 3, SECRET)) for kind in KINDS.values())
-
-
-def test_only_random_batches_are_private():
-    assert {name: kind(Numbered(9), 3, 0).is_private_sampling for name, kind in KINDS.items()} == {
-        "poisson": True,
-        "truncated": True,
-        "shuffled": False,
-    }
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: PoissonBatches(Numbered(5), 6, 0), r"batch_size is 6, but must lie between 1 and .*, 5 \(one example"),
-        (lambda: ShuffledBatches(Numbered(5), 0, 0), "batch_size is 0"),
-        (lambda: PoissonBatches(Numbered(5), 2, -1), "seed is -1, but must not be negative"),
-        (lambda: TruncatedPoissonBatches(Numbered(5), 3, 0, 2), "truncated_batch_size is 2, but must not be below"),
-    ],
-)
-def test_wrong_settings_are_named(make, message):
-    with pytest.raises(ConfigurationError, match=message):
-        make()
+def test_what_does_not_fit_is_refused_and_seeds_are_not_shown():
+    with pytest.raises(ConfigurationError, match=r"batch_size is 6, but must lie between 1 and .*, 5 \(one example"):
+        PoissonBatches(Numbered(5), 6, 0)
+    with pytest.raises(ConfigurationError, match="truncated_batch_size is 2, but must not be below"):
+        TruncatedPoissonBatches(Numbered(5), 3, 0, 2)
+    made = {name: kind(Numbered(5), 3, SECRET) for name, kind in KINDS.items()}
+    assert not any(str(SECRET) in repr(batches) for batches in made.values())
+    private = {name: batches.is_private_sampling for name, batches in made.items()}
+    assert private == {"poisson": True, "truncated": True, "shuffled": False}
 
 
 def chi_square(values, distribution):
@@ -175,3 +145,53 @@ def subset_test(subsets, probabilities):
     assert (counts[probabilities == 0] == 0).all()
     possible = probabilities > 0
     return stats.chisquare(counts[possible], probabilities[possible] * len(subsets)).pvalue
+
+
+def batches_of(count=40, cycle=4, probability=0.5, **options):
+    return CyclicPoissonBatches(Numbered(count), max(1, count // cycle // 2), SECRET, probability, cycle, **options)
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_a_unit_is_in_steps_of_its_part_alone_and_there_as_often_as_accounted(equal):
+    found = drawn(batches_of(equal_parts=equal)).reshape(-1, 4, 40)
+    times = found.sum(0)
+    assert (np.count_nonzero(times, axis=0) == 1).all()
+    for unit, part in enumerate(times.argmax(0)):
+        assert stats.binomtest(int(times[part, unit]), len(found), 0.5).pvalue > FALSE_ALARM
+    sizes = np.bincount(times.argmax(0), minlength=4)
+    assert (sizes == 10).all() == equal
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_units_of_a_part_are_drawn_independently_of_each_other_and_of_other_turns(equal):
+    found = drawn(batches_of(equal_parts=equal))[::4]
+    members = found[:, found.any(0)].astype(float)
+    correlations = np.corrcoef(np.concatenate([members[1:], members[:-1]], axis=1), rowvar=False)
+    off = np.abs(correlations[~np.eye(len(correlations), dtype=bool)])
+    assert off.max() * np.sqrt(len(members)) < stats.norm.isf(FALSE_ALARM / 2 / off.size)
+
+
+def test_independent_parts_are_drawn_for_each_unit_alone():
+    """Over many seeds the parts of two units are independent, so that the sizes of parts are binomial."""
+    sizes = []
+    for seed in range(1000):
+        batches = CyclicPoissonBatches(Numbered(12), 2, SECRET + seed, 1.0, 3)
+        sizes.append(len(batches.draw(0)))
+    assert chi_square(np.array(sizes), stats.binom(12, 1 / 3)) > FALSE_ALARM
+
+
+def test_equal_parts_have_as_many_places_where_units_do_not_fill_them():
+    batches = batches_of(count=10, cycle=4, probability=1.0, equal_parts=True)
+    sizes = [len(batches.draw(step)) for step in range(4)]
+    assert sum(sizes) == 10
+    assert max(sizes) <= 3
+    assert np.sort(np.concatenate([batches.draw(step) for step in range(4)])).tolist() == list(range(10))
+
+
+def test_with_one_part_batches_are_poisson_batches_and_large_ones_are_cut_as_accounted():
+    cyclic, plain = batches_of(cycle=1, probability=0.5), PoissonBatches(Numbered(40), 20, SECRET)
+    for step in range(50):
+        np.testing.assert_array_equal(cyclic.draw(step), plain.draw(step))
+    whole, cut = (drawn(batches_of(equal_parts=True, truncated_batch_size=most)).sum(1) for most in (None, 6))
+    np.testing.assert_array_equal(cut, np.minimum(whole, 6))
+    assert (whole > 6).sum() > 100
