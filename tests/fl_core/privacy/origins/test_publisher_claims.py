@@ -64,30 +64,23 @@ def test_a_claim_promises_nothing_where_the_text_may_be_the_same_people_s():
     assert terms[CLAIMS_FIELD][0]["claim"]["epsilon"] == 2.0
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"unit": 'user"; this run: epsilon 0.1'},
-        {"unit": "user; checked by fedlm"},
-        {"unit": "user\nepsilon 0.1 at delta 0"},
-        {"unit": "user\u2028epsilon"},
-        {"source": "\u202egro.elpmaxe"},
-        {"source": "\x1b[2Jreport"},
-        {"source": "[bold]report[/]"},
-        {"source": "<script>"},
-        {"unit": "\u201duser"},
-        {"unit": " "},
-        {"source": "x" * 201},
-        {"unit": 3},
-        {"epsilon": float("nan")},
-        {"epsilon": float("inf")},
-        {"epsilon": -1.0},
-        {"epsilon": True},
-        {"epsilon": "2"},
-        {"delta": 1.0},
-        {"delta": -1e-9},
+NO_CLAIMS = {
+    "unit": [
+        'user"; this run: epsilon 0.1',
+        "user; checked by fedlm",
+        "user\nepsilon",
+        "user\u2028",
+        "\u201duser",
+        " ",
+        3,
     ],
-)
+    "source": ["\u202egro.elpmaxe", "\x1b[2Jreport", "[bold]report[/]", "<script>", "x" * 201],
+    "epsilon": [float("nan"), float("inf"), -1.0, True, "2"],
+    "delta": [1.0, -1e-9],
+}
+
+
+@pytest.mark.parametrize("changes", [{name: value} for name, values in NO_CLAIMS.items() for value in values])
 def test_a_claim_that_could_be_taken_for_another_s_words_is_refused(changes):
     with pytest.raises(ConfigurationError, match=r"publisher_(unit|source|epsilon|delta)"):
         PublisherClaim(**CLAIM.as_json() | changes)

@@ -180,8 +180,5 @@ def test_what_is_released_beside_a_selection_is_composed_with_it():
 def test_what_is_no_law_is_refused(values, message):
     with pytest.raises(ConfigurationError, match=message):
         TrialsLaw(*values)
-
-
-def test_trials_without_a_known_divergence_are_refused():
     with pytest.raises(ConfigurationError, match="truncated rounds"):
         selection(LAWS[0], GaussianEvent(2.0, 10, 0.01, 1000, 30))

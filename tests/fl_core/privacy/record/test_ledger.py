@@ -29,6 +29,10 @@ class Stored:
         return self.digests.get(rounds)
 
 
+def ledger_in(directory):
+    return PrivacyLedger(directory / "privacy" / LEDGER_FILE)
+
+
 def begin(directory, stored=None, plan=PLAN):
     releases = Releases(directory / "privacy")
     return releases, releases.resume(plan, DELTA, {"whose": "ours"}, stored or Stored())
@@ -62,15 +66,15 @@ def test_a_new_run_begins_with_a_secret_that_only_its_owner_can_read(tmp_path):
 
 def test_spent_counts_intents(run):
     directory, _ = run
-    ledger = PrivacyLedger(directory / "privacy" / LEDGER_FILE)
+    ledger = ledger_in(directory)
     assert state(ledger).own == account(PLAN, DELTA, [(0, 10)])
     ledger.intend(Release(15, "lost"))
-    assert state(PrivacyLedger(directory / "privacy" / LEDGER_FILE)).own == account(PLAN, DELTA, [(0, 15)])
+    assert state(ledger_in(directory)).own == account(PLAN, DELTA, [(0, 15)])
 
 
 def test_a_lost_checkpoint_counts_and_noise_begins_anew(run):
     directory, stored = run
-    PrivacyLedger(directory / "privacy" / LEDGER_FILE).intend(Release(13, "lost"))
+    ledger_in(directory).intend(Release(13, "lost"))
     before, found = begin(directory, stored)
     assert (found.checkpoint, found.first, found.noise_from) == (10, 13, 13)
     assert found.fresh_noise
@@ -101,7 +105,7 @@ def test_a_run_with_interruptions_ends_early_rather_than_spend_more_than_planned
 
 def test_an_intent_whose_checkpoint_is_there_becomes_a_release(run):
     directory, stored = run
-    PrivacyLedger(directory / "privacy" / LEDGER_FILE).intend(Release(12, "whole"))
+    ledger_in(directory).intend(Release(12, "whole"))
     stored.digests[12] = "other"
     with pytest.raises(CheckpointError, match="is not the one that it names"):
         begin(directory, stored)
@@ -200,7 +204,7 @@ def test_a_missing_or_other_secret_is_refused_and_cohorts_are_drawn_by_the_first
         begin(directory, stored)
     path.write_bytes(bytes.fromhex(found.secret))
     # Also after noise began anew.
-    PrivacyLedger(directory / "privacy" / LEDGER_FILE).intend(Release(13, "lost"))
+    ledger_in(directory).intend(Release(13, "lost"))
     releases, _ = begin(directory, stored)
     assert releases.cohort_secret() == drawn_by
     change(path)
@@ -217,7 +221,7 @@ def test_another_plan_is_refused(run):
 
 def test_rounds_are_released_once(run):
     directory, _ = run
-    ledger = PrivacyLedger(directory / "privacy" / LEDGER_FILE)
+    ledger = ledger_in(directory)
     with pytest.raises(LedgerError, match="rounds up to 10 were released before"):
         ledger.intend(Release(10, "again"))
     with pytest.raises(LedgerError, match="cannot follow"):
@@ -240,7 +244,7 @@ def test_noise_of_another_version_is_not_gone_on_with(tmp_path, monkeypatch, rel
         with pytest.raises(LedgerError, match=r"ledger\.jsonl: the run was begun by another version of fedlm"):
             begin(tmp_path, stored)
     assert lines_of(tmp_path) == written
-    assert state(PrivacyLedger(tmp_path / "privacy" / LEDGER_FILE)).own == account(PLAN, DELTA, [(0, released)])
+    assert state(ledger_in(tmp_path)).own == account(PLAN, DELTA, [(0, released)])
 
 
 def repeatable(directory, stored):
@@ -263,5 +267,5 @@ def test_rounds_with_repeatable_noise_are_run_again_to_the_same_model_alone(tmp_
 def test_the_ledger_has_a_release_before_its_checkpoint_is_written(tmp_path):
     releases, _ = begin(tmp_path)
     known = []
-    releases.save(5, "digest", lambda: known.append(PrivacyLedger(tmp_path / "privacy" / LEDGER_FILE).open_intent))
+    releases.save(5, "digest", lambda: known.append(ledger_in(tmp_path).open_intent))
     assert known == [Release(5, "digest")]
