@@ -126,8 +126,9 @@ def test_a_wheel_has_one_name_and_every_file(wheel):
         licence = archive.read(about.replace("METADATA", "licenses/LICENSE")).decode()
         metadata = archive.read(about).decode()
     own = {f"fedlm/{path.relative_to(ROOT / 'fedlm')}" for path in (ROOT / "fedlm").rglob("*.py")}
-    inside = [path for path in (ROOT / "clients/fedlm_client/fedlm_client").iterdir() if path.is_file()]
-    own |= {f"fedlm/fedlm_client/{path.name}" for path in inside}
+    client = ROOT / "clients/fedlm_client"
+    inside = [path for path in (client / "fedlm_client").rglob("*.p[yr]*") if path.suffix != ".pyc"]
+    own |= {f"fedlm/{path.relative_to(client)}" for path in inside}
     own |= {"fedlm/py.typed"} | {f"fedlm/{path.relative_to(ROOT)}" for house in HOUSES[1:] for path in files_of(house)}
     assert names == own
     assert {Path(name).suffix for name in names} >= {".html", ".proto", ".pyi", ".typed"}
