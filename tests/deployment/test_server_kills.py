@@ -13,7 +13,7 @@ from tests.deployment import kills
 from tests.deployment import small_deployment as small
 
 SERVER_KILLS = int(os.environ.get("FEDLM_SERVER_KILLS", "3"))
-COORDINATOR_KILLS = int(os.environ.get("FEDLM_COORDINATOR_KILLS", "3"))
+COORDINATOR_KILLS = int(os.environ.get("FEDLM_COORDINATOR_KILLS", "2"))
 
 
 @pytest.mark.long

@@ -40,12 +40,12 @@ class Handlers:
     async def upload(self, peer, upload):
         if self.fault:
             raise self.fault
-        header, body, space = await upload.header(), b"", memoryview(bytearray(999))
+        header, body, space = await upload.header(), bytearray(), memoryview(bytearray(1 << 16))
         while count := await upload.read_into(space):
             body += space[:count]
         if header is None:
             return messages.UploadReply(status=messages.UploadReply.INVALID)
-        return messages.UploadReply(status=messages.UploadReply.ACCEPTED, reason=f"{header.size} {hash(body)}")
+        return messages.UploadReply(status=messages.UploadReply.ACCEPTED, reason=f"{header.size} {hash(bytes(body))}")
 
 
 @contextlib.contextmanager
