@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedlm.fl_core.deployment.server import client_registry, local_rounds, training
+from fedlm.fl_core.deployment.server import client_registry, local_collection, training
 from tests.deployment import small_deployment as small
 
 
@@ -17,7 +17,7 @@ async def test_a_clock_that_steps_backwards_stops_nothing(tmp_path, monkeypatch)
     server, shift = small.Server(small.task(small.deployment(**private | cohort)), tmp_path / "run"), [0.0]
     clock = SimpleNamespace(time=lambda: time.time() + shift[0], monotonic=time.monotonic, sleep=time.sleep)
     # The server's own clock alone.
-    for module in (client_registry, local_rounds, training):
+    for module in (client_registry, local_collection, training):
         monkeypatch.setattr(module, "time", clock)
     async with (
         asyncio.timeout(small.PATIENCE),
