@@ -26,7 +26,6 @@ def pair(**settings):
 CASES = {
     "all diverged without scores": pair(status="diverged", loss=None),
     "all failed at once": pair(status="failed", curve=[]),
-    "one seed": [make_result("cifg_tiny"), make_result("si_cifg_tiny", loss=4.0)],
     "numbers that are none": pair(
         perplexity=float("nan"), test_accuracy=float("inf"), training_seconds=float("nan"), curve=[None, 3.0]
     ),

@@ -61,7 +61,7 @@ def test_sequences_that_cannot_be_near_the_truth_are_given_up():
         truth[row] = np.roll(truth[row], row % 3 == 0)
     sequences[:, PREFIX:] = truth
     exact, _ = decode(model, params, sequences, prefix=PREFIX)
-    for most in (0, 1, 2, 3):
+    for most in (0, 2):
         found, _ = decode(model, params, sequences, prefix=PREFIX, most_edits=most)
         near = edit_distances(np.asarray(exact), truth) <= most / SUFFIX
         assert 0 < near.sum() < 64
