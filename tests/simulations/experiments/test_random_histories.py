@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 )
 
 from fedlm.fl_core.errors import UserError
-from fedlm.fl_core.privacy import private_rounds, statement
+from fedlm.fl_core.privacy import joint_statement, private_rounds, statement
 from fedlm.fl_core.privacy.mechanisms.strategy import StrategyMechanism
 from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
 from fedlm.fl_core.privacy.participation import PoissonParticipation
@@ -250,7 +250,7 @@ class Operator(RuleBasedStateMachine):
         if len(several) < 2 or self.told.get("several") == known:
             return
         self.told["several"] = known
-        self._is_enough(several, statement.state_together(ledgers).as_json())
+        self._is_enough(several, joint_statement.state_together(ledgers).as_json())
 
     @invariant()
     def a_budget_is_kept(self):
