@@ -158,8 +158,9 @@ def epsilon_bounds(events: Sequence[Event], delta: float) -> EpsilonBounds:
     """Compose events, all about the same person, into one epsilon at delta, between bounds.
 
     The bounds are less than 1 % apart, but where a release has a noise multiplier below `LITTLE_NOISE`, beside sampled
-    ones, so that closed forms are taken; and where delta is so close to the total variation that epsilon is as good as
-    0, a small part of what the losses are.
+    ones, so that closed forms are taken (unsampled ones together count as one); where a release gives everything away
+    about as often as delta says; and where delta is so close to the total variation that epsilon is as good as 0, a
+    small part of what the losses are.
 
     It holds under zero-out, and under add-or-remove where each of the events alone holds under it; later releases may
     depend on earlier ones in any way.
