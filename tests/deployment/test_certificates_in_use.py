@@ -20,6 +20,7 @@ from tests.support.serving import Handlers, serving
 
 @pytest.fixture
 def authority(tmp_path, monkeypatch):
+    assert credentials._SECONDS_BETWEEN_LOOKS <= 1
     # A server then looks at its files in every handshake.
     monkeypatch.setattr(credentials, "_SECONDS_BETWEEN_LOOKS", 0.0)
     made = Authority.create(tmp_path / "keys")

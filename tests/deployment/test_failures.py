@@ -24,9 +24,10 @@ async def test_a_clock_that_steps_backwards_stops_nothing(tmp_path, monkeypatch)
         server,
         small.running([small.make_client(server.port, tmp_path, one) for one in range(10)]),
     ):
-        for count, shift[0] in ((1, -3600.0), (2, 3600.0)):
+        for count, seconds in ((1, -3600.0), (2, 3600.0)):
             while len(server.rows) < count:
                 await asyncio.sleep(0.01)
+            shift[0] = seconds
         assert await server.over
     assert [row["round"] for row in server.rows] == [0, 1, 2, 3]
     assert all(0 <= row["seconds"] < 60 for row in server.rows)

@@ -155,7 +155,9 @@ def browse(url, folder):
         assert browser.open(url) == ""
         browser.wait("document.querySelectorAll('polyline').length === 3", 60)
         browser.screenshot(folder / "page.png")
-        return browser.run("document.body.innerHTML"), folder / "page.png"
+        dom = browser.run("document.body.innerHTML")
+        assert browser.run("showPrivacy(null); document.getElementById('promise').textContent") == "NOT PRIVATE"
+        return dom, folder / "page.png"
 
 
 def test_where_no_server_is_the_terminal_says_so():
@@ -251,6 +253,7 @@ def test_with_keys_operators_need_the_token_and_the_authority(tmp_path, capsys):
     assert listening(act, access, reloading_tls(keys)) == (0, 2)
     found = capsys.readouterr()
     assert "1 of 3 rounds done" in found.out
+    assert "NOT PRIVATE" in found.out
     assert "CERTIFICATE_VERIFY_FAILED" in found.err
 
 

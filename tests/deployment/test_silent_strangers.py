@@ -35,11 +35,11 @@ def keys(tmp_path):
 
 
 @contextlib.contextmanager
-def silent(count, port):
-    """Connections of the address that everybody has who calls below, which say nothing."""
+def silent(count, port, begun=b""):
+    """Connections of the address that everybody has who calls below, which say nothing more than they have begun."""
     with contextlib.ExitStack() as opened:
         for _ in range(count):
-            opened.enter_context(socket.create_connection(("127.0.0.1", port), 20))
+            opened.enter_context(socket.create_connection(("127.0.0.1", port), 20)).sendall(begun)
         yield
 
 
@@ -79,7 +79,7 @@ def test_silent_connections_do_not_lock_the_operators_port(keys, with_keys):
     def act(address):
         port = int(address.rpartition(":")[2])
         before = threading.active_count()
-        with silent(MORE_THAN_A_LISTENER_KEEPS, port), coming(port, 2):
+        with silent(MORE_THAN_A_LISTENER_KEEPS, port, b"" if with_keys else b"GET / HT"), coming(port, 2):
             answers = [ask(address, path, trust, token) for path in 5 * ["/healthz", "/readyz", "/status.json"]]
             return answers, threading.active_count() - before
 

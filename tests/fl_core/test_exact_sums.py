@@ -122,6 +122,8 @@ def test_sums_are_those_of_integers_in_any_order():
     halves = add_aggregates(total_of(updates[:500]), total_of(updates[:499:-1]))
     for total in (total_of(updates), total_of(rng.permutation(updates)), halves):
         assert integers(total.delta) == expected.tolist()
+        # Else the low numbers of more clients would overflow.
+        assert np.all((np.asarray(total.delta["x"].low) >= 0) & (np.asarray(total.delta["x"].low) < 1 << 20))
     with jax.enable_x64(True):
         assert as_float64(total.delta)["x"].tolist() == expected.tolist()
 

@@ -388,6 +388,17 @@ def test_a_server_that_was_there_and_is_another_is_waited_for(tmp_path, monkeypa
     assert len(server.headers) == 1
 
 
+def test_a_status_of_a_later_version_is_no_defect(tmp_path):
+    class Later(FakeServer):
+        async def upload(self, header, pieces):
+            await super().upload(header, pieces)
+            return Reply(status=99)
+
+    heard = []
+    run(Later(), tmp_path, notice=heard.append)
+    assert heard == ["round 0: 99"]
+
+
 def test_chunks_of_no_size_end_nothing_where_a_client_declines(tmp_path):
     server, heard = FakeServer(), []
     server.parameters.description.chunk_bytes = 0

@@ -40,12 +40,15 @@ def changed(plan, change):
 def test_a_plan_must_be_signed_by_a_key_that_its_owner_was_given(made, tmp_path):
     plan, _ = made
     keys = read_public_keys(create_plan_key(tmp_path / "keys"))
-    signature = PlanSigner(tmp_path / "keys" / PLAN_KEY_FILE).sign(plan.manifest)
+    signer = PlanSigner(tmp_path / "keys" / PLAN_KEY_FILE)
+    signature = signer.sign(plan.manifest)
     check_signature(plan.manifest, signature, keys)
     with pytest.raises(PlanError, match="not signed"):
         check_signature(plan.manifest, b"", keys)
     with pytest.raises(PlanError, match="not by a key"):
         check_signature(plan.manifest + b" ", signature, keys)
+    with pytest.raises(PlanError, match="not by a key"):
+        check_signature(plan.manifest, signer.sign(plan.manifest, purpose=b""), keys)
     others = read_public_keys(create_plan_key(tmp_path / "others"))
     with pytest.raises(PlanError, match="not by a key"):
         check_signature(plan.manifest, signature, others)

@@ -59,7 +59,7 @@ def test_clipped_gradients_are_no_longer_than_the_clip_norm(method, form, precis
             longest = 0.0
             for seed in range(12):
                 batch = random_units(np.random.default_rng(seed), 1, 2, 6, VOCABULARY)
-                longest = max(longest, length(clipped(parameters(seed), batch).gradient))
+                longest = np.maximum(longest, length(clipped(parameters(seed), batch).gradient))
             assert longest <= 0.3 * (1 + 1e-6)
             assert longest >= 0.3 * {"constant": 0.998, "automatic": 0.9, "per_layer": 0.5}[function]
 
@@ -75,7 +75,8 @@ LONG = ("cifg_tiny", "bert_tiny", "sasrec_tiny", "gemma")
 )
 def test_no_models_clipped_gradients_are_longer_than_the_clip_norm(name, method, precision):
     with precision_scope(precision):
-        assert max(lengths_of_rows(EVERY_MODEL[name], method, precision)) <= 0.05 * (1 + 1e-6)
+        for found in lengths_of_rows(EVERY_MODEL[name], method, precision):
+            assert found <= 0.05 * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])

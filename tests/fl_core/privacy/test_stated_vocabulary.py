@@ -141,6 +141,7 @@ def test_what_is_private_for_each_client_is_not_so_for_what_holds_text_of_severa
     found, alone = stated(plan, PRIVATE), account(plan, DELTA)
     assert ("VOCABULARY NOT COVERED" in found.sentence()) == (not covered)
     assert (found.total.epsilon > alone.epsilon) == covered
+    assert found.total.adjacency == alone.adjacency
     assert found.as_json()["vocabulary_origin"]["covered"] == covered
     assert VocabularyOrigin.from_json(found.vocabulary.as_json()) == found.vocabulary
     together = state_together({"one": ledger_of(tmp_path / "ledger", PRIVATE, plan=plan)})

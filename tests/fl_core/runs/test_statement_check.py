@@ -138,7 +138,13 @@ def changed(record, place, value):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["sampled", "composed", pytest.param("claimed", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("sampled", "composed"),
+        *(pytest.param(one, marks=pytest.mark.thorough) for one in ("tree", "claimed", "compared")),
+    ],
+)
 def test_whoever_changes_any_field_is_found_out(name, check):
     plan, about = PLANS[name]
     record = statement(plan, **about)
