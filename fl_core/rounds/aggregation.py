@@ -52,7 +52,7 @@ class AggregationRules:
 class CohortAggregate(NamedTuple):
     """Sums over clients; aggregators send every field to their coordinator as it is.
 
-    Every field but `delta` and `norm_counts` is a float32 scalar.
+    But for `delta` and `norm_counts` all numbers are float32 scalars.
 
     Attributes:
       delta: weighted sum of the decompressed, clipped updates: of deltas `server_params - local_params`, or of what

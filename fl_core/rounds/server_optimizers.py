@@ -2,8 +2,8 @@
 
 Source: Reddi et al. 2021, "Adaptive federated optimization". Each is an optax transform of the mean delta into
 a direction; the server then steps `params - learning_rate * direction`. FedAdam and FedYogi correct the
-bias of their moments, as optax (and TFF, and FedJAX) do and Algorithm 2 of the paper does not; `epsilon` is the
-paper's tau.
+bias of their moments, as optax (and TFF, and FedJAX) do and Algorithm 2 of the paper does not. `epsilon` is the
+paper's tau, but in FedAdagrad, where optax adds it to the sum of squares, within the root.
 
 An optimizer of one's own is any optax one, used as optax means it: the mean delta is its gradient, and its updates are
 added to the parameters. It is a `GradientTransformation`, which brings its own learning rate, or a function that makes
@@ -37,7 +37,8 @@ class ServerOptimizerConfig:
       momentum: of FedAvgM.
       beta1: decay of the first moment, of FedAdam and FedYogi.
       beta2: decay of the second moment, of FedAdam and FedYogi.
-      epsilon: added to the root of the second moment, of FedAdam, FedAdagrad and FedYogi.
+      epsilon: added to the root of the second moment, of FedAdam and FedYogi; to the sum of squares within the root, of
+        FedAdagrad.
     """
 
     name: str = "fedadam"

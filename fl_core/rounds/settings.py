@@ -56,7 +56,8 @@ class TrainingSettings:
     server_beta2: Decay = ServerOptimizerConfig.beta2
     """Decay of the second moment of fedadam and fedyogi."""
     server_epsilon: Positive = ServerOptimizerConfig.epsilon
-    """Added to the root of the second moment of fedadam, fedadagrad and fedyogi."""
+    """Added to the root of the second moment of fedadam and fedyogi, and within the root, to the sum of squares, of
+    fedadagrad."""
     server_warmup_rounds: CountOrZero = 0
     """Rounds over which the server's learning rate grows, in equal steps, to its full size."""
     weighting: Literal["auto", "examples", "uniform"] = "auto"

@@ -87,7 +87,7 @@ class _Refusal(NamedTuple):
     """Why a client may not take part."""
 
     reason: str
-    done: bool = True  # whether it is not to ask again in this run
+    done: bool = True  # whether it ends, and asks again once it was updated; else it asks again by itself
 
 
 class ClientHandlers:

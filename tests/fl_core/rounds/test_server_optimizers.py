@@ -38,7 +38,8 @@ def test_a_zero_pseudo_gradient_at_the_start_moves_nothing_and_state_keeps_its_s
 
 
 def reference(name, gradients, rate, momentum=0.9, b1=0.9, b2=0.999, eps=1e-8):
-    """The equations of Reddi et al. 2021 with bias-corrected moments, on one float64 vector."""
+    """The equations of Reddi et al. 2021 with bias-corrected moments, and FedAdagrad's epsilon within the root, on one
+    float64 vector."""
     x = np.asarray(PARAMS["w"], np.float64)
     m = v = np.zeros_like(x)
     for t, gradient in enumerate(gradients, start=1):
