@@ -38,8 +38,8 @@ ASSUMPTIONS = (
     "(printable ASCII)",
 )
 AS_FIXED = (
-    "the guarantee takes the vocabulary as fixed, but one client more or less might change it; this would change how "
-    "others' data become tokens, or which items and users are left"
+    "the guarantee takes the vocabulary as fixed, but one client more or less might change it, and with it the tokens "
+    "of others' data (for recommendation, also which items and users are kept)"
 )
 """Of a vocabulary that is not covered."""
 OF_ANOTHER = "one unit here was at most one client in the data set that the vocabulary was made with"

@@ -296,4 +296,4 @@ def test_one_user_changes_what_others_have_through_the_catalogue_alone_and_state
     said = state_plan(plan, 1e-5, {"vocabulary_origin": store.vocabulary_origin.as_json()}).sentence()
     assert "VOCABULARY NOT COVERED" in said
     assert "takes the vocabulary as fixed" in said
-    assert "which items and users are left" in said
+    assert "which items and users are kept" in said
