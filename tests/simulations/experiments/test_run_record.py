@@ -57,12 +57,14 @@ def test_divergence_is_three_rounds_without_a_finite_update_or_a_loss_that_is_no
         (True, "cd", (), True, False),
         (True, "bc", (), False, False),
         # A run that first parameters come from may have been trained on those who are held out here.
-        (True, "cd", ("a run on another split",), False, False),
+        (True, "cd", ("another split",), False, False),
     ],
 )
 def test_a_private_run_ends_by_nothing_that_those_who_are_trained_on_decide(private, heldout, before, lost, refusing):
     splits = {"train": SimpleNamespace(client_ids=list("ab")), "heldout": SimpleNamespace(client_ids=list(heldout))}
-    find = _divergence_of(private, splits, before)
+    phases = tuple(SimpleNamespace(training_data_sha256=data, people="same") for data in before)
+    beside = SimpleNamespace(origins=SimpleNamespace(ancestry=phases), training_data="this split")
+    find = _divergence_of(splits, SimpleNamespace(beside=beside) if private else None)
     assert (find([row(0, heldout_loss=None)]) is not None) == lost
     assert (find([row(1, 4), row(2, 4), row(3, 4)]) is not None) == refusing
 
