@@ -73,6 +73,14 @@ def test_the_page_on_attacks_has_the_table_of_liars_that_was_measured():
     assert poisoning.table(results_of("security/results/poisoning")["rows"]) in page("reference/attacks")
 
 
+def test_the_committed_histories_are_those_of_the_page_and_found_every_known_fault_and_nothing_else():
+    record = results_of("privacy/results/histories")
+    (histories,) = record["histories"]
+    assert (histories["count"], histories["wrong"]) == (10_000, [])
+    assert f"none of {histories['did']['epsilons compared']:,} epsilons was too small" in page("design/privacy")
+    assert all(fault["found_after"] for fault in record["faults"].values())
+
+
 def test_the_twins_whose_memorization_is_compared_differ_in_privacy_alone(tmp_path):
     arguments = argparse.Namespace(
         model="cifg_tiny", steps=5, batch_size=4, epsilon=8.0, delta=1e-5, canaries=3, options=["learning-rate=0.1"]

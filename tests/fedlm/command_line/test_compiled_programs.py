@@ -67,6 +67,7 @@ def test_programs_are_kept_below_the_users_cache_folder(home, monkeypatch):
     ("name", "value"),
     [
         (FOLDER, "elsewhere"),
+        (FOLDER, ""),
         ("JAX_COMPILATION_CACHE_MAX_SIZE", "1000"),
         ("JAX_ENABLE_COMPILATION_CACHE", "False"),
     ],

@@ -197,10 +197,13 @@ def test_a_file_holds_what_the_line_would(line, expected, file):
     ("line", "message"),
     [
         ("rate = [0.1]", r"rate is \[0.1\], but must be a number"),
+        ("rate = true", "rate is True, but must be a number"),
+        ("bands = true", "bands is True, but must be a whole number"),
         ("bands = 2.0", "bands is 2.0, but must be a whole number"),
         ("bands = 'none'", "bands is 'none', but must be a whole number"),
         ("limit = 1979-05-27", "limit is .*, but must be a number"),
         ("seeds = [1, 'two']", r"seeds is \[1, 'two'\], but each must be a whole number"),
+        ("seeds = [1, false]", "each must be a whole number"),
         ("rotate = 1", "rotate is 1, but must be true or false"),
         ("model = 3", "model is 3, but must be a string"),
         ("out = ['a']", r"out is \['a'\], but must be a string"),

@@ -240,6 +240,7 @@ def test_a_mistake_is_one_line_and_status_2(words, message, capsys):
         (lambda content: content.replace(b'"rounds": 6', b'"rounds": 5', 1), "does not match its checksum"),
         (lambda content: content.split(b"\n", 1)[1], "does not follow"),
         (lambda content: b"\xff\xfe\n", "not a record of ours"),
+        (lambda content: b"[1, 2]\n", "not a record of ours"),
         (lambda content: b"", "no ledger, or no whole record"),
     ],
 )

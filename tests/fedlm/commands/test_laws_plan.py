@@ -64,8 +64,12 @@ def test_a_plan_for_data_states_what_the_run_will(laws, small_store, tmp_path, c
     assert "The promise is per sequence, not per document or per user" in words
     assert "VOCABULARY NOT COVERED" in words
     assert "delta is 0.01, above one in" in words
+    assert "at delta" in words
     model = tomllib.loads(file.read_text(encoding="utf-8"))["model"]
     assert model in MODELS or Path(model).is_file()
+    status, out = planned(laws, *("--examples", "5000", "--epsilon", "inf", "--compute", "1e8"), capsys=capsys)
+    assert status == 0, out.err
+    assert "NOT PRIVATE" in out.out
 
 
 @pytest.mark.long

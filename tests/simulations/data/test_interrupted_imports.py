@@ -76,6 +76,20 @@ def test_stopped_after_every_step_it_ends_with_the_same_bytes_and_reads_nothing_
 
 
 @pytest.mark.long
+def test_an_import_of_other_files_begins_anew(messages, tmp_path):
+    def interrupt(phase, done, total, unit):
+        if phase == "tokenize":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_import(messages, tmp_path / "s", progress=interrupt)
+    with messages.open("a") as file:
+        file.write('{"user": "new", "text": "omega"}\n')
+    store = TokenStore.open(run_import(messages, tmp_path / "s").path)
+    assert sum(store.split(name).num_clients for name in ("train", "heldout", "test")) == 98
+
+
+@pytest.mark.long
 def test_killed_at_any_time_it_ends_with_the_same_bytes(messages, tmp_path):
     whole = run_import(messages, tmp_path / "whole").path
     out, environment = tmp_path / "killed", {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -76,6 +76,10 @@ def test_weights_may_come_from_a_file(small_store, train, tmp_path):
         ({"cohort_weights": "x"}, "cohort_weights is x, which does nothing.*give cohort_sampler weighted"),
         ({"cohort_sampler": "weighted", "availability_cycle_hours": 2.0}, "availability_cycle_hours is 2.0"),
         ({"cohort_weight_exponent": 0.5}, "cohort_weight_exponent is 0.5"),
+        (
+            {"cohort_sampler": "weighted", "cohort_weights": "x", "cohort_weight_exponent": 0.5},
+            "does nothing with cohort_weights",
+        ),
         ({"cohort_sampler": "weighted", "cohort_weight_exponent": float("inf")}, "must be finite"),
         ({"cohort_sampler": "availability", "availability_trace": "x", "round_minutes": 0.0}, "round_minutes is 0.0"),
         ({"cohort_sampler": "best"}, "cohort_sampler is 'best'"),

@@ -44,10 +44,19 @@ def settings_on(store, **changes):
     return compose(Experiment, data=store, **PRIVATE | changes)
 
 
-@pytest.mark.parametrize("origin", [OF_NOISE, VocabularyOrigin("training data"), UNKNOWN], ids=lambda one: one.kind)
-def test_ledger_summary_and_release_say_it(small_store, tmp_path, origin):
+@pytest.mark.parametrize(
+    ("origin", "sampler"),
+    [
+        (OF_NOISE, "min_separation"),
+        (VocabularyOrigin("training data"), "min_separation"),
+        (VocabularyOrigin("training data"), "poisson"),
+        (UNKNOWN, "min_separation"),
+    ],
+    ids=lambda one: getattr(one, "kind", one),
+)
+def test_ledger_summary_and_release_say_it(small_store, tmp_path, origin, sampler):
     store = store_of(small_store, tmp_path, origin)
-    summary = run_experiment(settings_on(store), tmp_path / "run")
+    summary = run_experiment(settings_on(store, cohort_sampler=sampler), tmp_path / "run")
     ledger = PrivacyLedger(tmp_path / "run" / "privacy" / "ledger.jsonl")
     assert VocabularyOrigin.from_json(ledger.about["vocabulary_origin"]) == origin
     assert summary["vocabulary_origin"] == origin.as_json()
@@ -64,7 +73,8 @@ def test_ledger_summary_and_release_say_it(small_store, tmp_path, origin):
     assert stated["vocabulary"]["covered"] == origin.covered
     assert stated["privacy_guarantee"] == summary["privacy_guarantee"]
     page = (tmp_path / "out" / "statement.html").read_text()
-    rho = "not stated: rho does not express all .* vocabulary" if origin is OF_NOISE else "rho = 0"
+    has_rho = origin is not OF_NOISE and sampler != "poisson"
+    rho = "rho = 0" if has_rho else "not stated: rho does not express all .* sampling, .* vocabulary"
     assert re.search(f"<dt>zCDP</dt><dd>{rho}", page)
     assert "sampling amplifies" not in page, "a reason that is not this run's"
 
@@ -99,6 +109,12 @@ def test_a_run_does_not_go_on_with_the_vocabulary_of_another_import(small_store,
     on_the_other = settings_on(store_of(small_store, tmp_path / "other", again), rounds=2)
     with pytest.raises(CheckpointError, match="the vocabulary of another import"):
         run_experiment(on_the_other, tmp_path / "run")
+
+
+def test_a_target_of_a_run_includes_its_vocabulary(small_store, tmp_path):
+    store = store_of(small_store, tmp_path, OF_NOISE)
+    summary = run_experiment(settings_on(store, noise_multiplier=None, target_epsilon=3.0), tmp_path / "run")
+    assert 3.0 * (1 - 1e-2) < summary["privacy_guarantee"]["epsilon"] <= 3.0
 
 
 def test_central_training_includes_it(small_store, tmp_path):

@@ -12,6 +12,7 @@ from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.models.special_tokens import BOS_ID, OOV_ID, PAD_ID
 from fedlm.simulations.data.federated_data import StoredData, evaluation_batches, evaluation_order, evaluation_owners
 from fedlm.simulations.data.grouping import client_digest
+from fedlm.simulations.data.recommendation import importing
 from fedlm.simulations.data.recommendation.importing import import_recommendation
 from fedlm.simulations.data.recommendation.settings import RecommendationSettings
 from fedlm.simulations.data.sources.interactions import Interactions
@@ -214,6 +215,28 @@ def test_a_private_catalogue_is_covered(tmp_path):
     assert {"x", "y"} <= found
     assert store.vocabulary_origin.kind == "private"
     assert store.vocabulary_origin.private.epsilon <= 20.0
+
+
+def test_an_interrupted_import_reads_nothing_again_and_keeps_its_private_catalogue(tmp_path, monkeypatch):
+    sequences = {f"user{user}": ["x", "y", "x"] for user in range(200)}
+    source = Interactions((write_pairs(tmp_path / "pairs.txt", sequences),), format="pairs")
+    private = {"vocabulary_epsilon": 20.0, "vocabulary_delta": 1e-3, "vocabulary_words_per_client": 3}
+    settings, phases = RecommendationSettings(min_interactions=1, **private), []
+
+    def stop(*arguments, **named):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(importing, "_write", stop)
+        with pytest.raises(KeyboardInterrupt):
+            import_recommendation(source, tmp_path / "store", settings, workers=1)
+    assert not (tmp_path / "store").exists()
+    monkeypatch.setattr(importing, "noisy_words", lambda *_: pytest.fail("noise was drawn again"))
+    import_recommendation(
+        source, tmp_path / "store", settings, workers=1, progress=lambda phase, *_: phases.append(phase)
+    )
+    assert set(phases) == {"write"}, "what was read is not read again"
+    assert not list(tmp_path.glob(".store*"))
 
 
 TO_CATALOGUE = {"catalogue": Path("items.txt")}
