@@ -44,6 +44,7 @@ def test_parameters_are_float32_and_each_has_its_own_draws_from_the_key(small):
     assert {leaf.dtype for leaf in first} == {jnp.dtype("float32")}
     jax.tree_util.tree_map(np.testing.assert_array_equal, first, again)
     drawn = [(np.asarray(x), np.asarray(y)) for x, y in zip(first, other, strict=True) if np.ptp(x) > 0]
+    assert drawn
     assert all(np.mean(x == y) < 0.01 for x, y in drawn)
     normalised = [(x / np.abs(x).max()).ravel()[:20] for x, _ in drawn]
     for i, x in enumerate(normalised):

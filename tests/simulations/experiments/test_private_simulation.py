@@ -265,6 +265,15 @@ def test_the_folder_is_its_owners_alone(settings, begun_by_others, tmp_path):
     assert (tmp_path / "public" / "summary.json").stat().st_mode & 0o044
 
 
+def test_an_empty_cohort_still_releases_noise(settings, tmp_path):
+    settings |= {"privacy": "gaussian", "cohort_sampler": "poisson", "cohort_size": 1, "seed": 1}
+    del settings["min_separation"], settings["max_participations"]
+    run(settings, tmp_path, noise_seed="experiment")
+    empty = [row for row in rows_of(tmp_path) if row["cohort"] == 0]
+    assert empty, "choose another seed: every cohort had somebody"
+    assert all(row["noise_norm"] > 0 and row["clipped_fraction"] is None for row in empty)
+
+
 def test_a_begun_run_keeps_its_plan(settings, tmp_path):
     run(settings, tmp_path, rounds=2)
     before = (tmp_path / "privacy" / "ledger.jsonl").read_bytes()
