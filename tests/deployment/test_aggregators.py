@@ -99,8 +99,12 @@ async def test_operators_see_the_rounds_at_the_coordinator_and_the_calls_at_each
             await asyncio.sleep(0.05)
         async with aggregators_here(2, settings, tmp_path, url, free_port, show), small.running(early):
             status = {"round": None}
-            # The round waits for its last client.
-            while not status["round"] or status["round"]["reported"] < len(early):
+            # The round waits for its last client; when a client was seen comes to the database a second later.
+            while (
+                not status["round"]
+                or status["round"]["reported"] < len(early)
+                or status["clients"]["within_a_day"] < len(early)
+            ):
                 await asyncio.sleep(0.05)
                 status = json.loads(await get(shown[0], "/status.json"))
             with pytest.raises(urllib.error.HTTPError, match="404"):

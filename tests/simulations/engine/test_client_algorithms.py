@@ -26,6 +26,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 OWN = "tests.support.own_algorithms:REMEMBERING"
 NAMES = (*CLIENT_ALGORITHMS, OWN)
 MODEL = small.task(small.deployment()).model
+PARAMS = MODEL.init(jax.random.key(0))
 DATA = InMemoryData([small.examples_of(client) for client in range(small.CLIENTS)])
 SAMPLER = UniformSampler(small.CLIENTS, 8, 5)
 
@@ -53,7 +54,7 @@ def loop_of(settings):
 def after_rounds(settings, runner, rounds=2):
     """The server's state after rounds, and what the last cohort cost."""
     optimization = settings.optimization()
-    state = optimization.first_state(MODEL.init(jax.random.key(0)))
+    state = optimization.first_state(PARAMS)
     for result in Rounds(state, range(rounds), runner, SAMPLER, optimization=optimization):
         state, cohort = result.state, result.cohort
     return state, cohort
@@ -86,7 +87,7 @@ def test_a_run_that_is_resumed_ends_with_the_same_bits_but_not_with_another_algo
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_algorithm_is_usable_sends_float32_numbers_and_is_private_exactly_where_it_sends_its_delta_alone(name):
-    algorithm, params = make_algorithm(name), MODEL.init(jax.random.key(0))
+    algorithm, params = make_algorithm(name), PARAMS
     check_usable(algorithm, jax.eval_shape(lambda: params))
     # Nothing is compiled twice for equal constants.
     assert (make_algorithm(name), hash(make_algorithm(name))) == (algorithm, hash(algorithm))
@@ -169,7 +170,7 @@ def of_dtype(dtype):
 def test_an_algorithm_that_does_not_fit_says_what_does_not_before_anything_is_computed(functions, told):
     settings, algorithm = settings_of("sgd").optimization(), altered(**functions)
     with pytest.raises(ConfigurationError, match=told):
-        dataclasses.replace(settings, algorithm=algorithm).first_state(MODEL.init(jax.random.key(0)))
+        dataclasses.replace(settings, algorithm=algorithm).first_state(PARAMS)
 
 
 @pytest.mark.parametrize("kind", ["complex64", "float16", "int32"])
@@ -179,4 +180,4 @@ def test_privacy_is_refused_for_numbers_that_it_cannot_measure(kind):
 
     algorithm = altered(finish=finish)
     with pytest.raises(ConfigurationError, match="made for the update alone"):
-        check_private(algorithm, MODEL.init(jax.random.key(0)))
+        check_private(algorithm, PARAMS)

@@ -19,12 +19,18 @@ from fedlm.simulations.engine.client_states import ClientStates
 from fedlm.simulations.engine.cohort_engine import CohortEngine
 from tests.clients.in_process import InProcessRunner
 from tests.deployment import small_deployment as small
-from tests.simulations.engine.test_client_algorithms import DATA, MODEL, after_rounds, engine_of, loop_of, work_of
+from tests.simulations.engine.test_client_algorithms import (
+    DATA,
+    MODEL,
+    PARAMS,
+    after_rounds,
+    engine_of,
+    loop_of,
+    work_of,
+)
 from tests.support.own_algorithms import REMEMBERING
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-PARAMS = MODEL.init(jax.random.key(0))
 
 FIRST = {"head": PARAMS["head"], "table": None}
 PERSONAL = {"upload_bits": 32, "personal_layers": ("head",)}
