@@ -25,10 +25,19 @@ Products = Counter[Product]
 """How often each product is computed."""
 
 
-def products_of(function: Callable, *arguments: Any, scope: str | None = None) -> Products:
-    """Count the matrix products of a function, of whose arguments the shapes and types are enough; where `scope` is
-    given, those that `jax.named_scope` puts there."""
-    return _in_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr, scope)
+def products_of(function: Callable, *arguments: Any) -> Products:
+    """Count the matrix products of a function, of whose arguments the shapes and types are enough."""
+    return products_in(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def products_in(jaxpr: Any, scope: str | None = None) -> Products:
+    """Count the matrix products of a traced function; where `scope` is given, those that `jax.named_scope` puts
+    there."""
+    total: Products = Counter()
+    for equation in jaxpr.eqns:
+        inside = scope in str(equation.source_info.name_stack).split("/")
+        total.update(_in_equation(equation, None if inside else scope))
+    return total
 
 
 def total_flops(products: Products) -> float:
@@ -43,29 +52,21 @@ def as_json(products: Products) -> list[list[float]]:
     return [[product.flops, product.bytes, count] for product, count in sorted(products.items())]
 
 
-def _in_jaxpr(jaxpr: Any, scope: str | None) -> Products:
-    total: Products = Counter()
-    for equation in jaxpr.eqns:
-        inside = scope in str(equation.source_info.name_stack).split("/")
-        total.update(_in_equation(equation, None if inside else scope))
-    return total
-
-
 def _in_equation(equation: Any, scope: str | None) -> Products:
     name, parameters = equation.primitive.name, equation.params
     if name == "dot_general":
         return Counter([_product(equation)] if scope is None else [])
     if name == "scan":
-        return _times(parameters["length"], _in_jaxpr(parameters["jaxpr"].jaxpr, scope))
+        return _times(parameters["length"], products_in(parameters["jaxpr"].jaxpr, scope))
     if name == "while":
-        if _in_jaxpr(parameters["body_jaxpr"].jaxpr, scope):
+        if products_in(parameters["body_jaxpr"].jaxpr, scope):
             raise ValueError("a loop of unknown length multiplies matrices; count the products of one iteration")
         return Counter()
     if name == "cond":
-        return max((_in_jaxpr(branch.jaxpr, scope) for branch in parameters["branches"]), key=total_flops)
+        return max((products_in(branch.jaxpr, scope) for branch in parameters["branches"]), key=total_flops)
     total: Products = Counter()
     for inner in _inner(parameters):
-        total.update(_in_jaxpr(inner, scope))
+        total.update(products_in(inner, scope))
     return total
 
 

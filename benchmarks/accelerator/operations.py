@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from benchmarks.accelerator.kernels import PARTS
-from benchmarks.accelerator.matrix_products import products_of, total_flops
+from benchmarks.accelerator.matrix_products import products_in, total_flops
 from benchmarks.accelerator.private_steps import build
 from benchmarks.clipping.steps import LANES, Setting, draw_batch, step_over
 from fedlm.models.precision import Precision, precision_scope, with_precision
@@ -33,12 +33,10 @@ def main() -> None:
         print(row(model, examples, length))
 
 
-def row(
-    model: str, examples: int, length: int, vocabulary: int | None = None, precision: Precision = "bfloat16"
-) -> str:
+def row(model: str, examples: int, length: int) -> str:
     """Write a step's row of the table, in 10^12 operations."""
     plain, private = (
-        operations(model, kind, examples, length, vocabulary=vocabulary, precision=precision)
+        operations(model, kind, examples, length, vocabulary=None, precision="bfloat16")
         for kind in ("plain", "bookkeeping")
     )
     total, least = sum(private.values()), sum(plain.values()) + private[PARTS[0]]
@@ -57,9 +55,9 @@ def operations(
     mesh = Mesh(np.array(jax.local_devices()[:1]), LANES)
     # Which form of a norm is cheaper is asked of the platform.
     with patch.object(jax, "default_backend", lambda: "gpu"), precision_scope(precision):
-        step = step_over(mesh, built, Setting(kind, examples, 1))
-        found = {part: total_flops(products_of(step, params, batch, scope=part)) for part in PARTS}
-        return found | {GRADIENT: total_flops(products_of(step, params, batch)) - sum(found.values())}
+        traced = jax.make_jaxpr(step_over(mesh, built, Setting(kind, examples, 1)))(params, batch).jaxpr
+    found = {part: total_flops(products_in(traced, part)) for part in PARTS}
+    return found | {GRADIENT: total_flops(products_in(traced)) - sum(found.values())}
 
 
 if __name__ == "__main__":
