@@ -44,6 +44,8 @@ class ServedSocket:
         accepted.setblocking(False)
         self._number = accepted.fileno()
         self._over = self._aborted = False
+        self._watching: asyncio.AbstractEventLoop | None = None
+        self._reading: tuple[asyncio.Future[Any], Callable[[], Any]]
 
     async def encrypt(self, tls: ssl.SSLContext, seconds: float) -> None:
         """Speak TLS from here on; raises `OSError` where that fails, `TimeoutError` where it takes too long."""
@@ -130,18 +132,44 @@ class ServedSocket:
                 to_write = True
             except BlockingIOError:
                 to_write = writes
-            async with asyncio.timeout(seconds):
-                await self._ready(to_write)
+            done = self._once_writable(act) if to_write else self._once_readable(act)
+            with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError):
+                return await (done if seconds is None else asyncio.wait_for(done, seconds))
 
-    async def _ready(self, to_write: bool) -> None:
+    async def _once_writable(self, act: Callable[[], _Done]) -> _Done:
         loop = asyncio.get_running_loop()
-        watch, forget = (loop.add_writer, loop.remove_writer) if to_write else (loop.add_reader, loop.remove_reader)
         ready = loop.create_future()
-        watch(self._number, _wake, ready)
+        loop.add_writer(self._number, _wake, ready)
         try:
             await ready
         finally:
-            forget(self._number)
+            loop.remove_writer(self._number)
+        return act()
+
+    async def _once_readable(self, act: Callable[[], _Done]) -> _Done:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[_Done] = loop.create_future()
+        self._reading = done, act
+        if self._watching is None:
+            loop.add_reader(self._number, self._read)
+            self._watching = loop
+        return await done
+
+    def _read(self) -> None:
+        # The event loop goes on watching while each read is waited for: to begin and to end it are system calls.
+        done, act = self._reading
+        if done.done():
+            self._watch_no_more()
+            return
+        try:
+            done.set_result(act())
+        except Exception as error:
+            done.set_exception(error)
+
+    def _watch_no_more(self) -> None:
+        if self._watching is not None:
+            self._watching.remove_reader(self._number)
+            self._watching = None
 
     def abort(self) -> None:
         """Hang up, whatever is still to be sent; whoever waits for bytes is told that no other will come."""
@@ -159,6 +187,7 @@ class ServedSocket:
 
     def close(self) -> None:
         """Hang up."""
+        self._watch_no_more()
         self._socket.close()
 
 

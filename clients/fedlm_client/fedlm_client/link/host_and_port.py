@@ -3,6 +3,7 @@
 The clients of plans share this file by a link: it imports nothing but the standard library.
 """
 
+import functools
 import ipaddress
 import re
 
@@ -40,6 +41,7 @@ def written(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+@functools.lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     """Say whether a host is this machine, by its address or as `localhost`."""
     try:
