@@ -76,6 +76,8 @@ def training_in(ledger: PrivacyLedger, folder: str) -> Phase:
     unchosen = tuning is not None and is_unchosen(tuning)
     relevance = RelevanceOrigin.from_json(ledger.about.get(RELEVANCE_FIELD))
     not_private = "its noise follows from its seed" if repeatable else UNCHOSEN if unchosen else None
+    if not_private is None and ledger.plan.noise_cohort is not None:
+        not_private = ledger.plan.noise_cohort.reason
     if not_private is None and relevance is not None:
         not_private = relevance.not_private
     return Phase(

@@ -1,5 +1,6 @@
 """From the settings of a private run and what its sampler enforces to the plan whose privacy is accounted."""
 
+import dataclasses
 from typing import NamedTuple
 
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
@@ -21,6 +22,7 @@ class PlannedRounds(NamedTuple):
     participation: Participation  # what the run's sampler enforces
     delta: float  # at which epsilon is stated
     unit: str = CLIENT  # whose presence is hidden
+    noise_cohort_size: int | None = None  # clients that the noise is planned for, where they are not these
 
 
 class Beside(NamedTuple):
@@ -50,6 +52,7 @@ def plan_aggregation(
       ConfigurationError: the settings do not fit.
     """
     mechanism, delta = MECHANISMS[settings.privacy], planned.delta
+    known = None if known is None else known.as_planned()
     unit = planned.unit if known is None else known.unit
     options = mechanism.options_of(settings)
     with_noise = plan_noise(
@@ -68,11 +71,23 @@ def plan_aggregation(
             known=known,
             law=beside.law,
         )
+    if planned.noise_cohort_size is not None:
+        plan = plan.as_if_of(planned.cohort_size, planned.noise_cohort_size)
     goal = planned.cohort_size if settings.report_goal is None else settings.report_goal
-    adaptive = None
-    if settings.clip_quantile is not None:
-        count_noise = settings.clip_count_noise
-        if count_noise is None:
-            count_noise = max(goal / 20, plan.noise_multiplier)
-        adaptive = AdaptiveClipping(settings.clip_quantile, settings.clip_quantile_rate, count_noise)
+    adaptive = None if settings.clip_quantile is None else _adaptive_clipping(settings, plan, goal)
     return PrivateAggregation(plan, planned.clip_norm, goal, adaptive, mechanism.restarts_optimizer(settings))
+
+
+def _adaptive_clipping(settings: PrivacySettings, plan: PrivacyPlan, goal: int) -> AdaptiveClipping:
+    """Say how the clip norm moves, with the count's noise scaled as the sum's is."""
+    assert settings.clip_quantile is not None
+    scale, noise_multiplier = (
+        1.0 if plan.noise_cohort is None else plan.noise_cohort.scale,
+        plan.as_planned().noise_multiplier,
+    )
+    count_noise = settings.clip_count_noise
+    if count_noise is None:
+        count_noise = max(goal / scale / 20, noise_multiplier)
+    adaptive = AdaptiveClipping(settings.clip_quantile, settings.clip_quantile_rate, count_noise)
+    adaptive.sum_noise(noise_multiplier)
+    return dataclasses.replace(adaptive, count_noise=count_noise * scale)

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from typing_extensions import Doc
 
@@ -110,7 +110,7 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
         if self.privacy == "none":
             kept = ("privacy", "delta") if audited else ("privacy",)
             self._refuse_without_effect(
-                [field.name for field in fields(PrivacySettings) if field.name not in kept],
+                [field.name for field in fields(self) if field.name not in kept],
                 f"without {setting('privacy')}",
             )
             return
@@ -154,15 +154,15 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
                 f"and {setting('target_rho')}, but {' and '.join(map(setting, given)) or 'none'} is given"
             )
 
-    def with_mechanism(self, mechanism: PrivacyName, epsilon: float | None) -> "PrivacySettings":
+    def with_mechanism(self, mechanism: PrivacyName, epsilon: float | None) -> Self:
         """Take another mechanism, and leave out the settings of mechanisms that this is not.
 
         The epsilon is to be reached in place of what these settings ask for; None to keep that.
         """
         others = set(_names_of(*MECHANISMS)) - set(_names_of(mechanism))
-        kept = {name: getattr(self, name) for name in PrivacySettings.__dataclass_fields__ if name not in others}
+        kept = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in others}
         target = {} if epsilon is None else {"target_epsilon": epsilon}
-        return PrivacySettings(**kept | {"privacy": mechanism} | target)
+        return type(self)(**kept | {"privacy": mechanism} | target)
 
     def check_mechanisms(self, mechanisms: Sequence[PrivacyName], epsilons: Sequence[float]) -> None:
         """Refuse mechanisms and epsilons to compare that do not fit these settings, or each other.
@@ -196,7 +196,7 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
         compared = mechanisms or (self.privacy,)
         self._refuse_settings_of_others(compared, f"with the mechanisms {', '.join(compared)}")
         if epsilons and all(map(math.isinf, epsilons)):
-            of_noise = [field.name for field in fields(PrivacySettings) if field.name not in ("privacy", "delta")]
+            of_noise = [field.name for field in fields(self) if field.name not in ("privacy", "delta")]
             self._refuse_without_effect(of_noise, "where epsilons is inf alone, since no run has noise")
         if self.clip_quantile is not None and math.inf in epsilons:
             raise ConfigurationError(
@@ -209,7 +209,7 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
         self._refuse_without_effect([name for name in _names_of(*MECHANISMS) if name not in own], why)
 
     def _refuse_without_effect(self, names: Sequence[str], why: str) -> None:
-        defaults: dict[str, Any] = {field.name: field.default for field in fields(PrivacySettings)}
+        defaults: dict[str, Any] = {field.name: field.default for field in fields(self)}
         for name in names:
             if getattr(self, name) != defaults[name]:
                 raise ConfigurationError(

@@ -26,6 +26,7 @@ from fedlm.fl_core.privacy.origins.publisher_claims import claims_as_json, not_p
 from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
 from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
 from fedlm.fl_core.privacy.promise.guarantee import Guarantee, account
+from fedlm.fl_core.privacy.promise.noise_cohort import NoiseCohort
 from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.promise.private_selection import composed_bounds
@@ -63,7 +64,9 @@ _PEOPLE = {
 class Statement(NamedTuple):
     """What is said of a run, and why."""
 
-    own: Guarantee  # of the run's own releases alone, as if its first parameters held nothing of anybody
+    # of the run's own releases alone, as if its first parameters held nothing of anybody; with a noise cohort that of
+    # the planned deployment
+    own: Guarantee
     total: Guarantee | None  # what is promised; None where nothing is
     not_private: tuple[str, ...]  # why nothing is promised
     ancestry: tuple[Phase, ...]
@@ -71,20 +74,28 @@ class Statement(NamedTuple):
     vocabularies: tuple[VocabularyOrigin, ...]
     tuning: Mapping[str, Any] | None = None  # what the run was compared with
     relevance: RelevanceOrigin | None = None  # that its attention is corrected by
+    noise_cohort: NoiseCohort | None = None  # that its noise was scaled for
 
     @property
     def vocabulary(self) -> VocabularyOrigin:
         """Where its vocabulary comes from, and whether all of it is covered."""
         return least_covered(self.vocabularies)
 
+    @property
+    def noise_multiplier(self) -> float:
+        """Of the noise that was added."""
+        return self.own.noise_multiplier if self.noise_cohort is None else self.noise_cohort.scaled_multiplier
+
     def sentence(self) -> str:
         """Say it in one sentence."""
         if self.total is None:
             said = not_private_with_claims(f"{NOT_PRIVATE}: {'; '.join(self.not_private)}", self.ancestry)
+            cohort = self.noise_cohort
+            of_noise = {REPEATABLE, *([] if cohort is None else [cohort.reason])}
             counted = self.vocabulary.private is not None or self.relevance is not None
-            alone = self.not_private == (REPEATABLE,) and not self.ancestry and not counted
-            would_be = f"{self.own.sentence()}; {self.vocabulary.sentence()}"
-            return f"{said}. With secret noise it would be {would_be}" if alone else said
+            alone = of_noise.issuperset(self.not_private) and not self.ancestry and not counted
+            would_be = "With secret noise it would be" if cohort is None else cohort.would_be
+            return f"{said}. {would_be} {self.own.sentence()}; {self.vocabulary.sentence()}" if alone else said
         composed = [_spending_words(phase) for phase in self.ancestry if phase.people == "same"]
         chosen = [_selection_words(law) for law in [law_of(self.tuning)] if law is not None]
         words = [self.total.sentence(), *chosen, *(f"composed with {one}" for one in composed)]
@@ -106,7 +117,8 @@ class Statement(NamedTuple):
             return self.total.as_json() | said
         fields = self.own.as_json()
         promises = {name: None for name in fields if name.startswith("epsilon") or name in ("rho", "sensitivity")}
-        return fields | promises | {"not_private": "; ".join(self.not_private)} | said
+        said |= {"noise_multiplier": self.noise_multiplier, "not_private": "; ".join(self.not_private)}
+        return fields | promises | said
 
     def as_json(self) -> dict[str, Any]:
         """Make what a summary says of it: `privacy`, one sentence; `privacy_guarantee`, all of it, None where there is
@@ -151,7 +163,8 @@ def state_plan(
     Raises:
       ConfigurationError: delta is not a probability.
     """
-    own, ancestry, tuning = account(plan, delta, generations), recorded_ancestry(about), about.get(TUNING_FIELD)
+    own = account(plan.as_planned(), delta, generations)
+    ancestry, tuning = recorded_ancestry(about), about.get(TUNING_FIELD)
     data = about.get("training_data_sha256")
     origin = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD))
     vocabularies = vocabularies_of(origin, ancestry, data, plan.unit)
@@ -160,7 +173,7 @@ def state_plan(
     relevances = relevances_of(ancestry, relevance)
     found = words_and_tokens(vocabularies, relevances, plan.unit)
     secret &= settings_in(about).get("noise_seed") != "experiment"
-    reasons = [] if secret else [REPEATABLE]
+    reasons = [*([] if secret else [REPEATABLE]), *([] if plan.noise_cohort is None else [plan.noise_cohort.reason])]
     law = law_of(tuning)
     before, lost = spent_before(plan, data, ancestry, law)
     reasons += lost
@@ -172,7 +185,7 @@ def state_plan(
         reasons.append(relevance.not_private)
     reasons += not_hidden(relevances, plan.unit)
     if reasons:
-        return Statement(own, None, tuple(reasons), ancestry, vocabularies, tuning, relevance)
+        return Statement(own, None, tuple(reasons), ancestry, vocabularies, tuning, relevance, plan.noise_cohort)
     said = [*assumed(ancestry, tuning), *assumed_of(vocabularies, relevances)]
     if not before and not found and law is None:
         total = dataclasses.replace(own, assumptions=(*own.assumptions, *said))

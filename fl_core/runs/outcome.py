@@ -98,7 +98,7 @@ def restated(summary: dict[str, Any], folder: Path) -> dict[str, Any]:
     nothing. Raises LedgerError where the ledger is damaged."""
     found = statement_in(folder)
     if found is not None:
-        return summary | {"noise_multiplier": found.own.noise_multiplier, **found.as_json()}
+        return summary | {"noise_multiplier": found.noise_multiplier, **found.as_json()}
     promises = summary.get("privacy_guarantee") or not str(summary.get("privacy", NOT_PRIVATE)).startswith(NOT_PRIVATE)
     if not promises and settings_in(summary).get("privacy", "none") == "none":
         return summary

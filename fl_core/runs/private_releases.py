@@ -96,7 +96,7 @@ class PrivateReleases:
     def statement(self) -> dict[str, Any]:
         """State for the summary what was spent so far: `noise_multiplier`, and see `Statement.as_json`."""
         stated = state(self.ledger, secret=self._terms.noise_seed is None)
-        return {"noise_multiplier": stated.own.noise_multiplier, **stated.as_json()}
+        return {"noise_multiplier": stated.noise_multiplier, **stated.as_json()}
 
     def spent(self, rounds: int) -> dict[str, Any]:
         """Compute `epsilon` of all releases so far and of one that has seen so many rounds, with `delta`, `unit` and
@@ -134,7 +134,8 @@ def planned_training(command: str, folder: Path, plan: PrivacyPlan, training_dat
       training_data: fingerprint of the training data.
     """
     training = Phase(command, str(folder.absolute()), plan.rounds, "", training_data, "same")
-    return training._replace(plan=plan.as_json(), generations=[[0, plan.rounds]])
+    why = None if plan.noise_cohort is None else plan.noise_cohort.reason
+    return training._replace(plan=plan.as_json(), generations=[[0, plan.rounds]], not_private=why)
 
 
 def begun_in(directory: Path) -> BegunRun | None:

@@ -104,7 +104,8 @@ class RecordedRun:
         """Its privacy in short, by its ledger: an epsilon with unit, adjacency and delta, or why there is none."""
         if not self.has_ledger:
             return NOT_PRIVATE
-        if self.settings.get("noise_seed") == "entropy" and self.may_go_on:
+        secret = self.settings.get("noise_seed") == "entropy" and self.settings.get("noise_cohort_size") is None
+        if secret and self.may_go_on:
             return "not over; `fedlm account ledger` states what is spent"
         try:
             stated = statement_in(self.directory)

@@ -9,7 +9,7 @@ from typing import Any
 from fedlm.fl_core.composed_settings import PartSettings, check_parts, check_value_types, compose, path_settings
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, CountOrZero, Positive, PositiveOrInfinite, Seed
-from fedlm.fl_core.privacy.settings import PrivacyName, PrivacySettings
+from fedlm.fl_core.privacy.settings import PrivacyName
 from fedlm.fl_core.rounds.server_optimizers import DEFAULT_SERVER_RATE
 from fedlm.fl_core.rounds.settings import TrainingSettings
 from fedlm.fl_core.runs.capabilities.lora_settings import LoraSettings
@@ -17,6 +17,7 @@ from fedlm.fl_core.runs.capabilities.reattention import ReattentionSettings
 from fedlm.fl_core.runs.capabilities.warm_start_settings import WarmStartSettings
 from fedlm.simulations.engine.cohort_settings import CohortSettings
 from fedlm.simulations.evaluation.canaries import AuditSettings
+from fedlm.simulations.experiments.simulated_privacy import SimulatedPrivacySettings
 from fedlm.simulations.experiments.tuning import SelectionSettings
 
 
@@ -49,7 +50,7 @@ class RunSettings:
     """Clients trained together on one device. If not given, 1 on a CPU, else as many as fit well."""
     cohorts: CohortSettings = field(default_factory=CohortSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
-    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    privacy: SimulatedPrivacySettings = field(default_factory=SimulatedPrivacySettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     start: WarmStartSettings = field(default_factory=WarmStartSettings)
@@ -66,9 +67,10 @@ class RunSettings:
                 self.training.weighting,
                 self.audit.audit_canaries > 0,
             )
+            privacy.check_noise_cohort(self.cohorts.cohort_size, audited=self.audit.audit_canaries > 0)
             self.training.algorithm.check_privacy(privacy.is_private)
 
-    def compared_privacy(self) -> list[PrivacySettings]:
+    def compared_privacy(self) -> list[SimulatedPrivacySettings]:
         """List the privacy of all runs that these settings lead to."""
         return [self.privacy]
 
@@ -156,7 +158,7 @@ class Comparison(RunSettings):
         """List what a run of a private selection may be, all with seed 0."""
         return dataclasses.replace(self, seeds=(0,), selection=SelectionSettings()).experiments()
 
-    def compared_privacy(self) -> list[PrivacySettings]:
+    def compared_privacy(self) -> list[SimulatedPrivacySettings]:
         """List the privacy to compare: every mechanism at every epsilon, and at last none where that is asked for."""
         if not (self.mechanisms or self.epsilons):
             return [self.privacy]
@@ -169,10 +171,10 @@ class Comparison(RunSettings):
             for epsilon in (levels if self.epsilons else [None])
         ]
         # An audit states its bound at delta, whether there is noise or not.
-        noiseless = PrivacySettings(delta=self.privacy.delta if self.audit.audit_canaries else None)
+        noiseless = SimulatedPrivacySettings(delta=self.privacy.delta if self.audit.audit_canaries else None)
         return grid + [noiseless] * (math.inf in self.epsilons)
 
-    def _of_runs(self, model: str, privacy: PrivacySettings) -> dict[str, Any]:
+    def _of_runs(self, model: str, privacy: SimulatedPrivacySettings) -> dict[str, Any]:
         """Collect what all runs of one model and privacy have in common."""
         shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(RunSettings)}
         if self.epsilons and not privacy.is_private and self.training.weighting == "auto":

@@ -13,7 +13,6 @@ from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.privacy.accounting.delta import default_delta
 from fedlm.fl_core.privacy.origins.ancestry import on_other_data
 from fedlm.fl_core.privacy.origins.run_origins import Origins
-from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.rounds.round_loop import FederatedOptimization, PlainAveraging
 from fedlm.fl_core.rounds.server_optimizers import ServerState
@@ -30,6 +29,7 @@ from fedlm.simulations.engine.cohort_samplers import Cohorts, make_cohorts
 from fedlm.simulations.experiments.capabilities import CAPABILITIES
 from fedlm.simulations.experiments.configuration import MAY_MOVE, EvaluationSettings, Experiment
 from fedlm.simulations.experiments.federated_models import named_builder
+from fedlm.simulations.experiments.simulated_privacy import SimulatedPrivacySettings
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
@@ -67,7 +67,7 @@ class Scoring(NamedTuple):
 class Privacy(NamedTuple):
     """What a run with noise promises, and how."""
 
-    settings: PrivacySettings
+    settings: SimulatedPrivacySettings
     rounds: "PlannedRounds"
     beside: "Beside"
     noise_seed: int | None  # None for noise that nobody can compute again
@@ -145,7 +145,10 @@ def prepare(experiment: Experiment, brought: Sequence[Capability] = (), out: Pat
     """
     opened = _open(experiment, brought, out)
     clients = _clients(experiment, opened)
-    delta = experiment.privacy.delta or default_delta(len(clients.data.num_examples))
+    people = (
+        len(clients.data.num_examples) * (experiment.privacy.noise_cohort_size or 0) / experiment.cohorts.cohort_size
+    )
+    delta = experiment.privacy.delta or default_delta(max(people, len(clients.data.num_examples)))
     privacy = _privacy(experiment, opened, clients.cohorts, delta) if experiment.privacy.is_private else None
     opened = opened.planned(functools.partial(_noise_ratio, privacy, out))
     precision = resolve_precision(experiment.training.precision, jax.default_backend())
@@ -175,7 +178,7 @@ def _open(experiment: Experiment, brought: Sequence[Capability], out: Path | Non
     opening = Opening(
         settings=experiment,
         private=private,
-        secret=experiment.privacy.noise_seed == "entropy",
+        secret=experiment.privacy.noise_seed == "entropy" and experiment.privacy.noise_cohort_size is None,
         vocabulary=store.fingerprint,
         data=store,
         training_data=training_data,
@@ -261,6 +264,7 @@ def _privacy(experiment: Experiment, opened: _Opened, cohorts: Cohorts, delta: f
         participation=cohorts.participation,
         delta=delta,
         unit=DOCUMENT_CLIENT if store.without_users else CLIENT,
+        noise_cohort_size=experiment.privacy.noise_cohort_size,
     )
     origins = capabilities.origins(Origins(vocabulary=store.vocabulary_origin))
     beside = Beside(origins, opened.training_data, capabilities.law())

@@ -8,8 +8,8 @@ from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import NotNegative, Positive
 from fedlm.fl_core.privacy.origins.ancestry import TUNING_FIELD
-from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.runs.capabilities.interface import Capability
+from fedlm.simulations.experiments.simulated_privacy import SimulatedPrivacySettings
 
 if TYPE_CHECKING:
     # The libraries of privacy take a while to load.
@@ -76,7 +76,7 @@ class SelectionSettings:
         poisson = self.private_selection == "poisson"
         return TrialsLaw(self.private_selection, self.expected_trials, None if poisson else self.selection_eta)
 
-    def check_runs(self, privacy: PrivacySettings, given: Mapping[str, Any], *, audited: bool) -> None:
+    def check_runs(self, privacy: SimulatedPrivacySettings, given: Mapping[str, Any], *, audited: bool) -> None:
         """Refuse runs that no private selection can be of.
 
         Args:
@@ -94,10 +94,10 @@ class SelectionSettings:
                 f"{setting(name)} is {value}, but a private selection has runs of one privacy, each with a seed of its "
                 f"own; leave {name} out"
             )
-        if not privacy.is_private or privacy.noise_seed != "entropy":
+        if not privacy.is_private or privacy.noise_seed != "entropy" or privacy.noise_cohort_size is not None:
             raise ConfigurationError(
                 f"{setting('private_selection')} needs runs that are private: give {setting('privacy')}, and no "
-                f"{setting('noise_seed')}, or leave it out"
+                f"{setting('noise_seed')} or {setting('noise_cohort_size')}, or leave it out"
             )
         if privacy.target_rho is not None:
             raise ConfigurationError(

@@ -14,6 +14,7 @@ from fedlm.fl_core.privacy.participation import (
     participation_as_json,
     participation_from_json,
 )
+from fedlm.fl_core.privacy.promise.noise_cohort import NoiseCohort
 from fedlm.models.arguments import check_fields
 
 CLIENT = "client: all examples of one client, in all rounds"
@@ -34,6 +35,8 @@ class PrivacyPlan(NoisePlan):
     Attributes:
       unit: whose presence is hidden: a noun, a colon, and what belongs to one.
       adjacency: which data sets are neighbours; only zero-out where participation is bounded.
+      noise_cohort: where the noise is scaled as if of a larger cohort; then nothing is promised. `noise_multiplier` is
+        what was added all the same.
 
     Example:
       >>> from fedlm.fl_core.privacy.participation import BoundedParticipation
@@ -45,9 +48,11 @@ class PrivacyPlan(NoisePlan):
 
     unit: str = CLIENT
     adjacency: Adjacency | None = None
+    noise_cohort: NoiseCohort | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
+        self._check_noise_cohort()
         if self.mechanism not in MECHANISMS:
             raise ConfigurationError(
                 f"{setting('mechanism')} is {self.mechanism!r}, but must be one of {tuple(MECHANISMS)}"
@@ -82,9 +87,34 @@ class PrivacyPlan(NoisePlan):
                 "give the adjacency zero_out, or the sampling poisson"
             )
 
+    def _check_noise_cohort(self) -> None:
+        cohort = self.noise_cohort
+        if cohort is not None and self.noise_multiplier != cohort.scaled_multiplier:
+            raise ConfigurationError(
+                f"{setting('noise_multiplier')} is {self.noise_multiplier}, but noise as if of {cohort.planned} "
+                f"clients must have {cohort.scaled_multiplier}"
+            )
+
+    def as_if_of(self, simulated: int, planned: int) -> "PrivacyPlan":
+        """Scale the noise on the sum of so many clients as if more were planned to take part; then it promises nothing.
+
+        Raises:
+          ConfigurationError: no more are planned.
+        """
+        cohort = NoiseCohort(simulated, planned, self.noise_multiplier)
+        return dataclasses.replace(self, noise_multiplier=cohort.scaled_multiplier, noise_cohort=cohort)
+
+    def as_planned(self) -> "PrivacyPlan":
+        """Undo `as_if_of`: the plan of the deployment that noise was scaled for; the plan itself where it was not."""
+        if self.noise_cohort is None:
+            return self
+        return dataclasses.replace(self, noise_multiplier=self.noise_cohort.noise_multiplier, noise_cohort=None)
+
     def as_json(self) -> dict[str, Any]:
         """Make a JSON-able dictionary, which `from_json` takes."""
         record = dataclasses.asdict(self)
+        if self.noise_cohort is None:
+            del record["noise_cohort"]
         record["participation"] = participation_as_json(self.participation)
         return record | {"coefficients": list(self.coefficients)}
 
@@ -96,10 +126,13 @@ class PrivacyPlan(NoisePlan):
           ConfigurationError: a field is missing, unknown or out of range.
         """
         try:
-            participation = participation_from_json(record["participation"])
-            return PrivacyPlan(
-                **record | {"participation": participation, "coefficients": tuple(record["coefficients"])}
-            )
+            record = record | {
+                "participation": participation_from_json(record["participation"]),
+                "coefficients": tuple(record["coefficients"]),
+            }
+            if (cohort := record.get("noise_cohort")) is not None:
+                record |= {"noise_cohort": NoiseCohort(**cohort)}
+            return PrivacyPlan(**record)
         except (KeyError, TypeError) as error:
             raise ConfigurationError(f"not a plan of a private run: {error}") from error
 

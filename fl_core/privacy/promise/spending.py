@@ -64,6 +64,9 @@ def spent_before(
             )
             continue
         earlier = PrivacyPlan.from_json(phase.plan)
+        if earlier.noise_cohort is not None:
+            reasons.append(f"the first parameters come from {phase.words}, {earlier.noise_cohort.reason}")
+            continue
         if not _same_units(plan.unit, earlier.unit, training_data, phase.training_data_sha256):
             reasons.append(
                 f"the first parameters come from {phase.words}, whose unit is another ({earlier.unit}; here: "

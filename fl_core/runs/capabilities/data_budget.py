@@ -199,7 +199,9 @@ def reservation_of(data: Path, training: Phase, origins: Origins) -> Reservation
         return None
     training = training._replace(vocabulary=origin_of_data(data).as_json())
     if (relevance := origins.relevance) is not None:
-        training = training._replace(relevance=relevance.as_json(), not_private=relevance.not_private)
+        training = training._replace(
+            relevance=relevance.as_json(), not_private=training.not_private or relevance.not_private
+        )
     return Reservation(DataBudget(data), training, origins.ancestry)
 
 
