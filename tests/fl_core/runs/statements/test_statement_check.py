@@ -22,7 +22,7 @@ from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.fl_core.runs.statements.published_statement import describe, state_release, statement_schema, whole_record
 from fedlm.fl_core.runs.statements.statement_check import UNCHECKED
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "statement.md"
+PAGE = Path(__file__).parents[4] / "docs" / "reference" / "statement.md"
 DELTA, TEXT = 1e-5, "f" * 64
 PRIVATE_WORDS = VocabularyOrigin("private", PrivateVocabulary(2.0, 5e-9, 3.0, 50.0, 1e-9, 100), release="one")
 GAUSSIAN = PrivacyPlan("gaussian", 3, 5.0, BoundedParticipation(2))
