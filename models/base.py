@@ -16,6 +16,13 @@ from fedlm.models.special_tokens import OWN, PAD_ID, SpecialTokens
 Params = Any
 """A pytree of float arrays."""
 
+
+def parameter_name(path: Any, separator: str = ".") -> str:
+    """Name an array of a pytree by the keys and indices on its path, as `jax.tree_util.tree_leaves_with_path` gives it:
+    `blocks.0.query.kernel`."""
+    return jax.tree_util.keystr(path, simple=True, separator=separator)
+
+
 Objective = Literal["causal", "masked"]
 """What a model is trained on: the next token, or tokens of the input that were masked."""
 

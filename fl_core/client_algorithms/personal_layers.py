@@ -22,7 +22,7 @@ from fedlm.fl_core.client_algorithms.interface import (
     sent_by_server,
 )
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.models.base import Params
+from fedlm.models.base import Params, parameter_name
 
 
 def with_personal_layers(algorithm: ClientAlgorithm, layers: Sequence[str]) -> ClientAlgorithm:
@@ -78,7 +78,7 @@ class PersonalLayers(ClientAlgorithm):
     def _split(self, tree: Params, personal: bool) -> Params:
         """Leave only one kind of layers; there is None in place of the others."""
         return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: leaf if self._is_personal(_name(path)) == personal else None, tree
+            lambda path, leaf: leaf if self._is_personal(parameter_name(path)) == personal else None, tree
         )
 
     def _is_personal(self, name: str) -> bool:
@@ -87,7 +87,7 @@ class PersonalLayers(ClientAlgorithm):
     def _check(self, params: Params) -> None:
         """Refuse layers that there are not, and an algorithm that needs more of the server than its parameters."""
         kind, given = type(self.algorithm).__name__, setting("personal_layers")
-        names = [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+        names = [parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
         if unknown := [layer for layer in self.layers if not any(_begins(name, layer) for name in names)]:
             raise ConfigurationError(
                 f"{given} names {', '.join(unknown)}, but the model has {', '.join(names)}; give some of these, or "
@@ -112,10 +112,6 @@ class PersonalLayers(ClientAlgorithm):
 def _with_own(server: Broadcast, kept: Any) -> Broadcast:
     """Put a client's own layers in the place of the server's."""
     return server._replace(params=filled(kept, server.params))
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def _begins(name: str, layer: str) -> bool:

@@ -14,7 +14,7 @@ from fedlm.fl_core.privacy.origins.ancestry import (
 from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.runs.files.checkpoints import Checkpoints
-from fedlm.models.base import Params
+from fedlm.models.base import Params, parameter_name
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
@@ -57,9 +57,9 @@ def refuse_not_finite(arrays: Any, what: str) -> None:
     for path, leaf in jax.tree_util.tree_flatten_with_path(arrays)[0]:
         if not (finite := np.isfinite(leaf)).all():
             raise CheckpointError(
-                f"{what} has {np.size(leaf) - np.count_nonzero(finite):,} parameters in {_name(path)} that are no "
-                "finite numbers: what trained them diverged; give another run, or train again with a lower learning "
-                "rate"
+                f"{what} has {np.size(leaf) - np.count_nonzero(finite):,} parameters in {parameter_name(path, '/')} "
+                "that are no finite numbers: what trained them diverged; give another run, or train again with a lower "
+                "learning rate"
             )
 
 
@@ -67,8 +67,8 @@ def fit_parameters(arrays: Any, like: Params, folder: Path) -> Params:
     """Put parameters, as `stored_parameters` reads them, into a model's structure. Raises CheckpointError where they
     are of another model."""
     wanted, structure = jax.tree_util.tree_flatten_with_path(like)
-    found = {_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(arrays)[0]}
-    names = [_name(path) for path, _ in wanted]
+    found = {parameter_name(path, "/"): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(arrays)[0]}
+    names = [parameter_name(path, "/") for path, _ in wanted]
     odd = sorted(set(names) ^ set(found)) or [
         f"{name} {found[name].shape}, not {leaf.shape}"
         for name, (_, leaf) in zip(names, wanted, strict=True)
@@ -115,7 +115,3 @@ def stated_privacy(folder: Path) -> str:
     """Say in a sentence what `statement_in` finds."""
     found = statement_in(folder)
     return NOT_PRIVATE if found is None else found.sentence()
-
-
-def _name(path: tuple) -> str:
-    return "/".join(str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part)))) for part in path)

@@ -79,9 +79,9 @@ class Aggregator:
     def collecting(self) -> Shard | None:
         return self._collecting
 
-    def population(self) -> int:
+    def recent_clients(self) -> int:
         # Clients are spread over all aggregators.
-        return self.registry.population() * self._aggregators
+        return self.registry.recent_clients() * self._aggregators
 
     async def check_in(self, peer: str, version: str) -> CheckedIn:
         await self._numbers.find(peer)

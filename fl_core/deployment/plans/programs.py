@@ -22,7 +22,7 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.rounds.local_sgd import LocalTraining, TrainingSums, algorithm_step
 from fedlm.fl_core.updates.compressors import Compressor, compress_update
-from fedlm.models.base import Batch, Model
+from fedlm.models.base import Batch, Model, parameter_name
 from fedlm.models.precision import Precision, precision_scope
 
 _scalar = jax.ShapeDtypeStruct((), jnp.float32)
@@ -197,10 +197,7 @@ def _filled(like: Any, leaves: Sequence[Any]) -> Any:
 def _tensors(tree: Any) -> list[Tensor]:
     named = jax.tree_util.tree_leaves_with_path(tree)
     return [
-        Tensor(
-            jax.tree_util.keystr(path, simple=True, separator="/").removeprefix("params/"), leaf.shape, leaf.dtype.name
-        )
-        for path, leaf in named
+        Tensor(parameter_name(path, "/").removeprefix("params/"), leaf.shape, leaf.dtype.name) for path, leaf in named
     ]
 
 

@@ -52,8 +52,8 @@ class Rounds(Protocol):
         """Whether the run is over."""
         ...
 
-    def population(self) -> int:
-        """Count the clients that are about."""
+    def recent_clients(self) -> int:
+        """Count the clients that have checked in within the last day, or estimate it."""
         ...
 
     async def check_in(self, peer: str, version: str) -> CheckedIn:
@@ -165,7 +165,7 @@ class ClientHandlers:
         return algorithm_name(self._offer.program) in (request.algorithms or (SGD,))
 
     def _come_back(self, reason: str, rest: int = 0, seconds: float | None = None) -> messages.CheckInReply:
-        wait = self._pacing.wait(self.rounds.population(), rest) if seconds is None else seconds
+        wait = self._pacing.wait(self.rounds.recent_clients(), rest) if seconds is None else seconds
         come_back = messages.ComeBack(seconds=wait, reason=reason, finished=self.rounds.finished)
         return messages.CheckInReply(come_back=come_back, protocols=[PROTOCOL])
 
@@ -233,7 +233,7 @@ class ClientHandlers:
         counted = CountedUpload(upload, lambda size: self._limiter.carry(peer, size))
         reply.CopyFrom(await self._upload(peer, counted))
         # Once the round is over it rests like everybody who was drawn with it, which is no shorter.
-        reply.come_back_seconds = self._pacing.least_wait(self.rounds.population())
+        reply.come_back_seconds = self._pacing.least_wait(self.rounds.recent_clients())
         if reply.status == messages.UploadReply.ACCEPTED and (number := await self.rounds.number_of(peer)) is not None:
             self.rounds.ask_back(number, reply.come_back_seconds)
         if reply.status != messages.UploadReply.ACCEPTED:

@@ -145,7 +145,7 @@ class ClientRegistry:
         oldest = time.monotonic() - DAY_SECONDS
         return ClientsSeen(len(self._clients), sum(seen >= oldest for seen in list(self._recent.values())))
 
-    def population(self) -> int:
+    def recent_clients(self) -> int:
         """Count the clients that have checked in within the last day."""
         oldest = time.monotonic() - DAY_SECONDS
         while self._recent:

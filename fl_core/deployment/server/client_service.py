@@ -97,7 +97,13 @@ class ClientService:
             state=state,
             rules=rules,
             registry=ClientRegistry(state, deployment.participation, deployment.saved_every),
-            offer=Offer(program, vocabulary, deployment.population, participation_plan(deployment), plan),
+            offer=Offer(
+                program=program,
+                vocabulary=vocabulary,
+                population=deployment.population,
+                participation=participation_plan(deployment),
+                plan=plan,
+            ),
             receiver=Receiver(
                 update,
                 compressor,

@@ -47,8 +47,8 @@ class LocalRounds:
     def collecting(self) -> LocalCollection | None:
         return self._collecting
 
-    def population(self) -> int:
-        return self.registry.population()
+    def recent_clients(self) -> int:
+        return self.registry.recent_clients()
 
     async def check_in(self, peer: str, version: str) -> CheckedIn:
         number, collection, now = self.registry.check_in(peer, version), self._collecting, self._clock()
@@ -143,9 +143,9 @@ class LocalRounds:
 
     def _let_rest(self, numbers: Iterable[int]) -> None:
         """Ask clients back alike, from now on, that were drawn together or were not drawn together."""
-        population = self.population()
+        clients = self.recent_clients()
         for number in numbers:
-            self.ask_back(number, self._pacing.wait(population))
+            self.ask_back(number, self._pacing.wait(clients))
 
     async def _save(self, record: AttemptRecord, participants: list[int], silent: list[int]) -> None:
         async def save() -> None:

@@ -33,20 +33,20 @@ class PaceSteering:
         """Learn how many seconds a round lasted, from its opening to its end."""
         self._round_seconds += _WEIGHT_OF_LATEST * (seconds - self._round_seconds)
 
-    def wait(self, population: int, rounds_to_rest: int = 0) -> float:
+    def wait(self, clients: int, rounds_to_rest: int = 0) -> float:
         """Suggest a wait in seconds, random around what spreads the load of clients that check in now and then."""
-        return self._about(population, rounds_to_rest) * self._random.uniform(_LEAST, _MOST)
+        return self._about(clients, rounds_to_rest) * self._random.uniform(_LEAST, _MOST)
 
-    def least_wait(self, population: int) -> float:
+    def least_wait(self, clients: int) -> float:
         """Say how many seconds `wait` suggests at least."""
-        return self._about(population) * _LEAST
+        return self._about(clients) * _LEAST
 
     def stand_by(self) -> float:
         """Suggest a wait in seconds to a client that waits for the next draw."""
-        return self.wait(population=0)
+        return self.wait(clients=0)
 
-    def _about(self, population: int, rounds_to_rest: int = 0) -> float:
-        spread = self._round_seconds * population / (_MARGIN * self._per_round)
-        if population <= _MARGIN * self._per_round:
+    def _about(self, clients: int, rounds_to_rest: int = 0) -> float:
+        spread = self._round_seconds * clients / (_MARGIN * self._per_round)
+        if clients <= _MARGIN * self._per_round:
             spread = 0.0
         return min(max(self._soonest, spread, rounds_to_rest * self._round_seconds), _LONGEST)

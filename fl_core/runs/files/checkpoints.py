@@ -16,7 +16,7 @@ import numpy as np
 
 from fedlm.fl_core.atomic_files import disk_errors, sync_to_disk
 from fedlm.fl_core.errors import CheckpointError, DiskError, setting
-from fedlm.models.base import Params
+from fedlm.models.base import Params, parameter_name
 
 if TYPE_CHECKING:
     import orbax.checkpoint as ocp
@@ -171,7 +171,7 @@ def _named(arrays: Any) -> list[tuple[str, Any]]:
     """List arrays by their places, which are the same whether they are read into their structure or into dictionaries
     and lists."""
     leaves = jax.tree_util.tree_flatten_with_path(arrays)[0]
-    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
+    return [(parameter_name(path, "/"), leaf) for path, leaf in leaves]
 
 
 def _digest(array: Any) -> str:

@@ -37,7 +37,7 @@ from fedlm.fl_core.runs.files.places import place_in
 from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.outcome import fit_parameters, ledger_in, refuse_not_finite, stored_parameters
 from fedlm.fl_core.runs.statements.published_statement import state_release, whole_record
-from fedlm.models.base import Params
+from fedlm.models.base import Params, parameter_name
 
 MODEL_FILE, SETTINGS_FILE = "model.npz", "settings.json"
 STATEMENT_FILE, PAGE_FILE = "statement.json", "statement.html"
@@ -192,10 +192,9 @@ def _about_tokenizer(found: Path | None, origin: VocabularyOrigin, anyhow: bool)
 
 
 def _write(folder: Path, record: dict[str, Any], params: Any, about: dict[str, Any]) -> None:
-    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
-    names = ["/".join(str(getattr(part, "key", getattr(part, "idx", part))) for part in path) for path, _ in leaves]
+    leaves = jax.tree_util.tree_leaves_with_path(params)
     with (folder / MODEL_FILE).open("wb") as file:
-        arrays: dict[str, Any] = {name: np.asarray(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
+        arrays: dict[str, Any] = {parameter_name(path, "/"): np.asarray(leaf) for path, leaf in leaves}
         np.savez(file, **arrays)
     settings = {name: value for name, value in settings_in(about).items() if name not in _PATHS}
     (folder / SETTINGS_FILE).write_text(json_text(settings, indent=2) + "\n", encoding="utf-8")
