@@ -13,7 +13,7 @@ PRIVATE_STEPS, NOISE, RECURRENCE, PARITY = "private_steps", "noise", "recurrence
 TRAINING_STEPS, KERNELS = "training_steps", "kernels"
 GROUPS = (PEAKS, ROUNDS, SHARES, PRIVATE_STEPS, KERNELS, TRAINING_STEPS, PARITY, NOISE, RECURRENCE, COMPARISON)
 OURS, PLAIN, JAX_PRIVACY = ("bookkeeping", "ghost", "vmap"), "plain", "jax_privacy"
-PROFILED = "profiled"
+PROFILED, PRIVATE = "profiled", "private"
 MECHANISMS = ("plain draw", "gaussian", "tree", "tree_honaker", "blt", "banded", "bisr", "dense")
 """Named here, and models below, so that the runner needs no JAX; tests hold these lists to the registries."""
 LARGER_MODELS = (
@@ -56,6 +56,14 @@ class Cell(NamedTuple):
     alone: bool = False
 
 
+class _Shape(NamedTuple):
+    """Of batches."""
+
+    examples: int
+    length: int
+    vocabulary: int | None = None  # of the model; its own where None
+
+
 def full() -> list[Cell]:
     """List the cells of an accelerator."""
     size = {"clients": 500, "most_steps": 120, "length": 20, "vocabulary": 4096}
@@ -71,13 +79,16 @@ def full() -> list[Cell]:
     def steps_of(model: str, precision: str, examples: int, length: int, kinds: tuple[str, ...]) -> Iterator[Cell]:
         vocabulary = {"bert_base": 30_522}.get(model)
         for kind in kinds:
-            yield _step(model, precision, kind, examples, length, vocabulary, microbatches=3, limit=75, least=25)
+            shape, more = _Shape(examples, length, vocabulary), {"microbatches": 3, "patience": 2.0}
+            yield _batches(PRIVATE_STEPS, model, precision, kind, shape=shape, limit=75, least=25, **more)
 
     def kernels_of(model: str, examples: int, length: int, microbatch: int) -> list[Cell]:
-        return [
-            _kernels(model, "bfloat16", kind, examples, length, None, microbatch, limit=120, least=30)
-            for kind in (PLAIN, OURS[0])
-        ]
+        more = {"shape": _Shape(examples, length), "microbatch": microbatch, "limit": 120, "least": 30}
+        return [_batches(KERNELS, model, "bfloat16", kind, **more) for kind in (PLAIN, OURS[0])]
+
+    def training_of(model: str, examples: int, sizes: list[int]) -> list[Cell]:
+        more = {"shape": _Shape(examples, 1024), "microbatches": sizes, "patience": 3.0, "limit": 240, "least": 60}
+        return [_batches(TRAINING_STEPS, model, "bfloat16", kind, **more) for kind in (PLAIN, PRIVATE)]
 
     def recurrence_of(precision: str, lanes: int, batch: int, unroll: int) -> Cell:
         arguments = {"model": "cifg_19m", "precision": precision, "lanes": lanes, "batch": batch, "length": 20}
@@ -106,11 +117,8 @@ def full() -> list[Cell]:
         round_of("transformer_21m", "bfloat16"),
         *steps_of("bert_base", "bfloat16", 64, 512, every),
         *map(parity_of, SMALLEST_MODELS[1:3]),
-        *(
-            _training(model, "bfloat16", private, examples, 1024, None, sizes, 3.0, limit=240, least=60)
-            for model, examples, sizes in (("vaultgemma_100m", 128, [16, 8]), ("vaultgemma_1b", 16, [4, 2, 1]))
-            for private in (False, True)
-        ),
+        *training_of("vaultgemma_100m", 128, [16, 8]),
+        *training_of("vaultgemma_1b", 16, [4, 2, 1]),
         _cell(PARITY, "noise", "measure_noise", {"parameters": 1_000_000}, 40, 12),
         *(noise_of(mechanism, 20_000_000) for mechanism in MECHANISMS if mechanism != "tree_honaker"),
         round_of("transformer_21m", "tf32"),
@@ -164,12 +172,13 @@ def tiny() -> list[Cell]:
         ("bert_tiny", (PLAIN, OURS[0])),
         ("cifg_tiny", (PLAIN, OURS[0])),
     ):
-        sizes = 2 if model == "transformer_tiny" else 1
-        cells += [_step(model, "bfloat16", kind, 8, 4, 64, sizes, patience=0.02, **limit) for kind in kinds]
-    cells += [_kernels("transformer_tiny", "bfloat16", kind, 8, 4, 64, 8, **limit) for kind in (PLAIN, OURS[0])]
-    cells += [
-        _training("vaultgemma_1m", "bfloat16", private, 4, 8, 64, [2, 1], 0.02, **limit) for private in (False, True)
-    ]
+        more = {"microbatches": 2 if model == "transformer_tiny" else 1, "patience": 0.02, "shape": _Shape(8, 4, 64)}
+        cells += [_batches(PRIVATE_STEPS, model, "bfloat16", kind, **more, **limit) for kind in kinds]
+    more = {"microbatch": 8, "shape": _Shape(8, 4, 64)}
+    cells += [_batches(KERNELS, "transformer_tiny", "bfloat16", kind, **more, **limit) for kind in (PLAIN, OURS[0])]
+    more = {"microbatches": [2, 1], "patience": 0.02, "shape": _Shape(4, 8, 64)}
+    kinds = (PLAIN, PRIVATE)
+    cells += [_batches(TRAINING_STEPS, "vaultgemma_1m", "bfloat16", kind, **more, **limit) for kind in kinds]
     for model in ("cifg_tiny", "bert_tiny"):
         arguments = {"model": model, "length": 5, "vocabulary": 64}
         cells.append(_cell(PARITY, model, "measure", arguments, **limit))
@@ -206,57 +215,16 @@ def _shares(
     ]
 
 
-def _step(
-    model: str,
-    precision: str,
-    kind: str,
-    examples: int,
-    length: int,
-    vocabulary: int | None,
-    microbatches: int,
-    limit: float,
-    least: float,
-    patience: float = 2.0,
+def _batches(
+    group: str, model: str, precision: str, kind: str, *, shape: _Shape, limit: float, least: float, **more: Any
 ) -> Cell:
-    arguments = {"model": model, "precision": precision, "kind": kind, "examples": examples, "length": length}
-    arguments |= {"vocabulary": vocabulary, "microbatches": microbatches, "patience": patience, "enough": limit / 3}
-    name = f"{model}, {precision}, {examples} x {length}, {kind}"
-    return _cell(PRIVATE_STEPS, name, "measure", arguments, limit, least)
-
-
-def _kernels(
-    model: str,
-    precision: str,
-    kind: str,
-    examples: int,
-    length: int,
-    vocabulary: int | None,
-    microbatch: int,
-    limit: float,
-    least: float,
-) -> Cell:
-    arguments = {"model": model, "precision": precision, "kind": kind, "examples": examples, "length": length}
-    arguments |= {"vocabulary": vocabulary, "microbatch": microbatch}
-    name = f"{model}, {precision}, {examples} x {length}, {kind}"
-    return _cell(KERNELS, name, "measure", arguments, limit, least)
-
-
-def _training(
-    model: str,
-    precision: str,
-    private: bool,
-    examples: int,
-    length: int,
-    vocabulary: int | None,
-    microbatches: list[int],
-    patience: float,
-    limit: float,
-    least: float,
-) -> Cell:
-    arguments = {"model": model, "precision": precision, "private": private, "examples": examples, "length": length}
-    arguments |= {"vocabulary": vocabulary, "microbatches": microbatches, "patience": patience, "enough": limit / 3}
-    name = f"{model}, {precision}, {examples} x {length}, {'private' if private else PLAIN}"
-    return _cell(TRAINING_STEPS, name, "measure", arguments, limit, least)
+    """Make a cell of what is done with batches; with `patience` it is repeated."""
+    arguments = {"model": model, "precision": precision, **shape._asdict(), **more}
+    arguments |= {"private": kind == PRIVATE} if group == TRAINING_STEPS else {"kind": kind}
+    if "patience" in more:
+        arguments["enough"] = limit / 3
+    name = f"{model}, {precision}, {shape.examples} x {shape.length}, {kind}"
+    return _cell(group, name, "measure", arguments, limit, least)
 
 
 def _noise(mechanism: str, parameters: int, block: int, limit: float, least: float) -> Cell:
