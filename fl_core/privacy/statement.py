@@ -106,6 +106,22 @@ class Statement(NamedTuple):
         of_words = [first, *(f"for an earlier training of the parameters, {one}" for one in behind)]
         return "; ".join([*words, *of_words, *relevance, *claims])
 
+    def provisos(self) -> list[str]:
+        """Name in short what its epsilon does not cover, or only by a user's word."""
+        people = {phase.people for phase in self.ancestry}
+        whose = {"public": "public text", "disjoint": "other people's text"}
+        provisos = [f"assumed: first parameters of {words}" for kind, words in whose.items() if kind in people]
+        tuning = self.tuning or {}
+        if "runs" in tuning:
+            provisos.append(f"one of {tuning['runs']} private runs compared: choosing is not accounted")
+        if "selection" in tuning:
+            provisos.append("outcome of a private selection")
+        if self.vocabulary.kind == "public":
+            provisos.append("assumed: public vocabulary")
+        if self.relevance is not None and self.relevance.kind == "public":
+            provisos.append("assumed: public relevances of tokens")
+        return provisos if self.vocabulary.covered else [*provisos, "VOCABULARY NOT COVERED"]
+
     def as_terms(self) -> dict[str, Any]:
         """Make what `fedlm account` shows of it: the fields of the guarantee, without an epsilon and with `not_private`
         where nothing is promised, `vocabulary_origin`, `relevance_origin`, `ancestry` and `publisher_claims`."""

@@ -11,9 +11,8 @@ from typing import Any
 
 from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
-from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE, TUNING_FIELD, settings_in
-from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD
-from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, may_be_of_several
+from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE, settings_in
+from fedlm.fl_core.privacy.origins.vocabulary_origin import may_be_of_several
 from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE, ONE_DOCUMENT
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.runs.endings import DIVERGED, FINISHED, UNANSWERED
@@ -118,7 +117,7 @@ class RecordedRun:
         unit, adjacency = _unit_in_short(total.unit), total.adjacency.partition(":")[0]
         bounds = f"epsilon {rounded_up(total.epsilon)} at delta {rounded_up(total.delta)}"
         terms = f"{bounds}; unit: {unit}; adjacency: {adjacency}"
-        return "; ".join([terms, *_provisos(stated.as_json())])
+        return "; ".join([terms, *stated.provisos()])
 
     def score(self, name: str) -> float | None:
         """Look a score up, such as `test_perplexity`; the newest where it is a held-out one."""
@@ -143,24 +142,6 @@ def _unit_in_short(unit: str) -> str:
     if unit.startswith(ONE_DOCUMENT):
         return "document"
     return "packed sequence" if may_be_of_several(unit) else unit.partition(":")[0]
-
-
-def _provisos(stated: dict[str, Any]) -> list[str]:
-    """Name in short what an epsilon does not cover, or only by a user's word."""
-    said = {phase["people"] for phase in stated["ancestry"]}
-    whose = {"public": "public text", "disjoint": "other people's text"}
-    provisos = [f"assumed: first parameters of {words}" for people, words in whose.items() if people in said]
-    tuning = stated[TUNING_FIELD] or {}
-    if "runs" in tuning:
-        provisos.append(f"one of {tuning['runs']} private runs compared: choosing is not accounted")
-    if "selection" in tuning:
-        provisos.append("outcome of a private selection")
-    vocabulary = stated[ORIGIN_FIELD]
-    if vocabulary["kind"] == "public":
-        provisos.append("assumed: public vocabulary")
-    if stated.get(RELEVANCE_FIELD, {}).get("kind") == "public":
-        provisos.append("assumed: public relevances of tokens")
-    return provisos if vocabulary["covered"] else [*provisos, "VOCABULARY NOT COVERED"]
 
 
 def find_runs(folder: Path) -> list[RecordedRun]:

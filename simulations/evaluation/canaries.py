@@ -53,6 +53,11 @@ class AuditSettings:
         if self.audit_canaries == 1:
             raise ConfigurationError(f"{setting('audit_canaries')} is 1, but must be at least 2, or 0 for no audit")
 
+    @property
+    def audited(self) -> bool:
+        """Whether there is one."""
+        return self.audit_canaries > 0
+
 
 class Audit(Capability):
     """A run with canaries among its clients, and what its model tells of them."""

@@ -8,8 +8,7 @@ import jax
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.origins.ancestry import IMPORTED
 from fedlm.fl_core.privacy.origins.vocabulary_origin import TOKENIZER_FILE
-from fedlm.fl_core.runs.capabilities.frozen_parameters import whole_parameters
-from fedlm.fl_core.runs.capabilities.reattention import ERRORS_FACT, read_errors
+from fedlm.fl_core.runs.capabilities.recorded import recorded_constants, whole_parameters
 from fedlm.fl_core.runs.files.places import place_in
 from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.outcome import fit_parameters
@@ -119,10 +118,9 @@ def read_model(directory: Path, data: Path | None = None) -> TrainedModel:
             f"import SOURCE ... --vocabulary {home}/tokenizer.json --out FOLDER"
         )
     precision = resolve_precision(settings["precision"], jax.default_backend())
-    corrected = about.get(ERRORS_FACT)
-    errors = None if corrected is None else read_errors(directory, corrected)
+    constants = recorded_constants(directory, about)
     named = settings["model"] if IMPORTED in about else str(place_in(about, "model"))
-    model = create_model(named, tokenizer.vocabulary_size, tokenizer.special_tokens, errors)
+    model = create_model(named, tokenizer.vocabulary_size, tokenizer.special_tokens, **constants)
     model = with_precision(model, precision)
     like = jax.eval_shape(model.init, jax.random.key(0))
     params = fit_parameters(whole_parameters(directory, about, trained), like, directory)

@@ -65,9 +65,9 @@ class RunSettings:
                 self.cohorts.cohort_sampler,
                 self.training.update_clip_norm,
                 self.training.weighting,
-                self.audit.audit_canaries > 0,
+                self.audit.audited,
             )
-            privacy.check_noise_cohort(self.cohorts.cohort_size, audited=self.audit.audit_canaries > 0)
+            privacy.check_noise_cohort(self.cohorts.cohort_size, audited=self.audit.audited)
             self.training.algorithm.check_privacy(privacy.is_private)
 
     def compared_privacy(self) -> list[SimulatedPrivacySettings]:
@@ -133,7 +133,7 @@ class Comparison(RunSettings):
         super().__post_init__()
         varied = {name: getattr(self, name) for name in ("mechanisms", "epsilons", "seeds")}
         given = {name: value for name, value in varied.items() if value != getattr(type(self), name)}
-        self.selection.check_runs(self.privacy, given, audited=self.audit.audit_canaries > 0)
+        self.selection.check_runs(self.privacy, given, audited=self.audit.audited)
         self._check_halvings()
         for name in ("models", "client_learning_rates", "server_learning_rates", "seeds"):
             values = getattr(self, name)
@@ -171,7 +171,7 @@ class Comparison(RunSettings):
             for epsilon in (levels if self.epsilons else [None])
         ]
         # An audit states its bound at delta, whether there is noise or not.
-        noiseless = SimulatedPrivacySettings(delta=self.privacy.delta if self.audit.audit_canaries else None)
+        noiseless = SimulatedPrivacySettings(delta=self.privacy.delta if self.audit.audited else None)
         return grid + [noiseless] * (math.inf in self.epsilons)
 
     def _of_runs(self, model: str, privacy: SimulatedPrivacySettings) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE
 from fedlm.fl_core.processes import gather, is_first, lost_processes, together
-from fedlm.fl_core.runs.capabilities.frozen_parameters import whole_parameters
+from fedlm.fl_core.runs.capabilities.recorded import whole_parameters
 from fedlm.fl_core.runs.driver import Step
 from fedlm.fl_core.runs.files.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.outcome import fit_parameters

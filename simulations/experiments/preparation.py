@@ -16,7 +16,8 @@ from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.rounds.round_loop import FederatedOptimization, PlainAveraging
 from fedlm.fl_core.rounds.server_optimizers import ServerState
-from fedlm.fl_core.runs.capabilities.interface import Builder, Capabilities, Capability, Clipped, Opening
+from fedlm.fl_core.runs.capabilities.interface import Builder, Capability, Clipped, Opening
+from fedlm.fl_core.runs.capabilities.run_capabilities import Capabilities
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.round_rows import Divergence, find_divergence, find_lost_score
 from fedlm.models.base import Model, Params

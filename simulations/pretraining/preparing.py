@@ -16,7 +16,8 @@ from fedlm.fl_core.privacy.accounting.delta import check_delta, default_delta, l
 from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.private_plan import Beside
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
-from fedlm.fl_core.runs.capabilities.interface import Capabilities, Clipped, Opening
+from fedlm.fl_core.runs.capabilities.interface import Clipped, Opening
+from fedlm.fl_core.runs.capabilities.run_capabilities import Capabilities
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.private_releases import BegunRun, begun_in
 from fedlm.fl_core.runs.round_rows import Divergence

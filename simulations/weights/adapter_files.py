@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.privacy.origins.ancestry import settings_in
+from fedlm.fl_core.runs.capabilities.lora_settings import recorded_lora
 from fedlm.models.base import Params
 from fedlm.models.hugging_face.named_states import own_names
 from fedlm.models.layers.lora import LORA_A, LORA_B, LoraConfig
@@ -17,6 +20,27 @@ ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE = "adapter_config.json", "adapter_mode
 _WITHIN = "base_model.model"
 """What names begin with: the model that PEFT wraps."""
 _KINDS = {LORA_A: "lora_A.weight", LORA_B: "lora_B.weight"}
+
+
+class StoredAdapters(NamedTuple):
+    """The adapters of a run."""
+
+    config: LoraConfig
+    params: Params  # NumPy arrays, see `fedlm.models.layers.lora.lora_model`
+
+
+def stored_adapters(about: dict[str, Any], trained: Params) -> StoredAdapters | None:
+    """Find the adapters among what a run trained and says of itself; None where it trained the whole model."""
+    config = recorded_lora(settings_in(about))
+    return None if config is None else StoredAdapters(config, jax.tree_util.tree_map(np.asarray, trained))
+
+
+def no_adapters(run: Path) -> ConfigurationError:
+    """Make the error that says that a run trained the whole model."""
+    return ConfigurationError(
+        f"{run}: has no adapters, for it trained the whole model; give another {setting('format')}, or a run with "
+        f"{setting('lora_rank')}"
+    )
 
 
 def adapter_tensors(adapters: Params, names: Params) -> dict[str, NDArray[Any]]:

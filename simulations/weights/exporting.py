@@ -14,9 +14,7 @@ from fedlm.fl_core.atomic_files import refuse_filled, whole_folder
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.origins.ancestry import IMPORTED, recorded_ancestry, settings_in
 from fedlm.fl_core.privacy.origins.vocabulary_origin import TOKENIZER_FILE, tokenizer_file
-from fedlm.fl_core.runs.capabilities.frozen_parameters import whole_parameters
-from fedlm.fl_core.runs.capabilities.lora_settings import recorded_lora
-from fedlm.fl_core.runs.capabilities.reattention import ERRORS_FACT
+from fedlm.fl_core.runs.capabilities.recorded import check_exportable, whole_parameters
 from fedlm.fl_core.runs.files.places import place_in
 from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.outcome import fit_parameters, stated_privacy
@@ -25,11 +23,16 @@ from fedlm.models.base import Params
 from fedlm.models.families.transformer import LARGEST_SIZE
 from fedlm.models.hugging_face import gpt2 as gpt2
 from fedlm.models.hugging_face.named_states import own_names, to_state
-from fedlm.models.layers.lora import LoraConfig
 from fedlm.models.registry import ModelEntry, find_entry, with_special_tokens
 from fedlm.simulations.data.vocabulary.adopted_tokenizers import AdoptedTokenizer
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
-from fedlm.simulations.weights.adapter_files import adapter_tensors, write_adapters
+from fedlm.simulations.weights.adapter_files import (
+    StoredAdapters,
+    adapter_tensors,
+    no_adapters,
+    stored_adapters,
+    write_adapters,
+)
 from fedlm.simulations.weights.importing import MODEL_FILE, ORIGINAL, reorder_rows
 from fedlm.simulations.weights.layouts import (
     CONFIG_FILE,
@@ -45,13 +48,6 @@ from fedlm.simulations.weights.tensor_files import write_tensors
 Format = Literal["huggingface", "safetensors", "stablehlo", "peft"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 _TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
-
-
-class StoredAdapters(NamedTuple):
-    """The adapters of a run."""
-
-    config: LoraConfig
-    params: Params  # NumPy arrays, see `fedlm.models.layers.lora.lora_model`
 
 
 class StoredModel(NamedTuple):
@@ -103,11 +99,7 @@ def read_run(run: Path, vocabulary: Path | None = None) -> StoredModel:
         about, trained, _ = released(run)
         arrays = whole_parameters(run, about, trained)
         privacy = stated_privacy(run)
-    if about.get(ERRORS_FACT) is not None:
-        raise ConfigurationError(
-            f"{run}: its model has re-attention, and no other program's form has a place for its constants; "
-            "`fedlm release` writes the model with them"
-        )
+    check_exportable(run, about)
     tokenizer = _tokenizer(run, about, vocabulary)
     name = str(place_in(about, "model"))
     if IMPORTED in about and (run / MODEL_FILE).is_file():
@@ -116,8 +108,7 @@ def read_run(run: Path, vocabulary: Path | None = None) -> StoredModel:
     config = dataclasses.replace(config, vocabulary_size=tokenizer.vocabulary_size)
     entry = ModelEntry(build, with_special_tokens(name, config, tokenizer.special_tokens))
     like = jax.eval_shape(build(name, entry.config).init, jax.random.key(0))
-    lora = recorded_lora(settings_in(about))
-    adapters = None if lora is None else StoredAdapters(lora, jax.tree_util.tree_map(np.asarray, trained))
+    adapters = stored_adapters(about, trained)
     return StoredModel(run, about, entry, fit_parameters(arrays, like, run), tokenizer, privacy, adapters)
 
 
@@ -202,10 +193,7 @@ def export_model(
 
 def _export_adapters(stored: StoredModel, out: Path, dtype: Dtype) -> ExportedModel:
     if stored.adapters is None:
-        raise ConfigurationError(
-            f"{stored.folder}: has no adapters, for it trained the whole model; give another {setting('format')}, or a "
-            f"run with {setting('lora_rank')}"
-        )
+        raise no_adapters(stored.folder)
     try:
         layout, _ = hugging_face_layout(_entry_of_theirs(stored, _original(stored)), stored.tokenizer.special_tokens)
     except ConfigurationError:

@@ -26,7 +26,8 @@ from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.rounds.aggregation import WeightedMean
 from fedlm.fl_core.rounds.cohorts import WhoeverChecksIn
 from fedlm.fl_core.rounds.round_loop import CohortRunner
-from fedlm.fl_core.runs.capabilities.interface import Capabilities, Opening
+from fedlm.fl_core.runs.capabilities.interface import Opening
+from fedlm.fl_core.runs.capabilities.run_capabilities import Capabilities
 from fedlm.fl_core.runs.driver import Observer, Run
 from fedlm.fl_core.runs.federated_training import FederatedTraining
 from fedlm.fl_core.runs.identity import Fact, RunIdentity

@@ -3,9 +3,11 @@
 import dataclasses
 import functools
 from pathlib import Path
+from typing import Any
 
 import jax
 
+from fedlm.fl_core.runs.capabilities.frozen_parameters import with_adapters
 from fedlm.fl_core.runs.capabilities.interface import Opening
 from fedlm.fl_core.runs.capabilities.lora_settings import LoraSettings
 from fedlm.fl_core.runs.capabilities.warm_start import InitialParameters, WarmStart, initial_of
@@ -50,6 +52,10 @@ class Adapters(WarmStart):
 
     def keep(self, folder: Path) -> None:
         self.initial.keep(folder)
+
+    @staticmethod
+    def recorded_parameters(folder: Path, about: dict[str, Any], stored: Params) -> Params:
+        return with_adapters(folder, about, stored)
 
 
 # The same object for the same model lets the next run of a comparison reuse compiled programs.

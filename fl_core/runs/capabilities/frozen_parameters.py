@@ -59,7 +59,7 @@ def read_frozen(run: Path, sha256: str) -> Any:
     return params
 
 
-def whole_parameters(run: Path, about: dict[str, Any], stored: Any) -> Any:
+def with_adapters(run: Path, about: dict[str, Any], stored: Any) -> Any:
     """Make of what a checkpoint holds the parameters of the whole model, with adapters added to what they belong to.
 
     Args:

@@ -5,14 +5,13 @@ has it. The life of a run asks all of its capabilities at each place, in the ord
 them by name. What a class does not override adds nothing.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 from fedlm.fl_core.composed_settings import part_of
 from fedlm.fl_core.privacy.origins.ancestry import Phase
-from fedlm.fl_core.privacy.origins.relevance_origin import Counted
 from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.rounds.local_sgd import LocalTraining
 from fedlm.fl_core.rounds.round_loop import FederatedOptimization, PlainAveraging
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
     from fedlm.fl_core.runs.private_releases import Reservation
 
-_Value = TypeVar("_Value")
 _Settings = TypeVar("_Settings")
 
 
@@ -43,7 +41,7 @@ class OpenedData(Protocol):
 class Clipped(NamedTuple):
     """What is clipped as a whole."""
 
-    unit: Counted
+    unit: Literal["example", "client"]
     length: int  # tokens of a sequence
     packing: str  # of texts into sequences
 
@@ -199,115 +197,22 @@ class Capability:
         """Make what the summary says of it."""
         return {}
 
-
-class Capabilities(Capability):
-    """Those of one run, asked together, in their order."""
-
-    def __init__(self, kinds: Sequence[type[Capability]], ones: Iterable[Capability]):
-        """Take capabilities; `kinds` are all that the command knows."""
-        self._kinds, self._ones = tuple(kinds), tuple(ones)
+    @staticmethod
+    def recorded_parameters(folder: Path, about: dict[str, Any], stored: Params) -> Params:
+        """Make of what a checkpoint holds the parameters of the whole model, for who opens the run in a folder.
+        `about` is what that checkpoint, or the ledger, says of it. Raises CheckpointError where anything is missing."""
+        return stored
 
     @staticmethod
-    def read(kinds: Sequence[type[Capability]], opening: Opening) -> "Capabilities":
-        """Read those of a run. Of a kind and a special form of it the run has the one that comes first."""
-        found: list[Capability] = []
-        for brought in opening.brought:
-            opening = brought.opened(opening)
-            found.append(brought)
-        for kind in kinds:
-            known = any(isinstance(one, kind) for one in found)
-            if not known and (read := kind.of(opening)) is not None:
-                opening = read.opened(opening)
-                found.append(read)
-        return Capabilities(kinds, found)
+    def recorded_constants(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
+        """Read what the run's model was built with, beside its sizes. Raises CheckpointError where it is missing."""
+        return {}
 
-    def _through(self, place: str, value: _Value, *more: Any) -> _Value:
-        for one in self._ones:
-            value = getattr(one, place)(value, *more)
-        return value
+    @staticmethod
+    def released_files(folder: Path, about: dict[str, Any]) -> dict[str, str]:
+        """Give what is to be released beside the model: contents by names of files."""
+        return {}
 
-    def _first_of(self, place: str, *given: Any) -> Any:
-        return next((value for one in self._ones if (value := getattr(one, place)(*given)) is not None), None)
-
-    def _merged(self, place: str, *given: Any) -> dict[str, Any]:
-        return {name: value for one in self._ones for name, value in getattr(one, place)(*given).items()}
-
-    def store(self) -> Any:
-        return self._first_of("store")
-
-    def builder(self) -> Builder | None:
-        return self._first_of("builder")
-
-    def recorded(self, settings: dict[str, Any]) -> dict[str, Any]:
-        return self._through("recorded", settings)
-
-    def data(self, train: Any) -> Any:
-        return self._through("data", train)
-
-    def cohorts(self, cohorts: Any, clients: int) -> Any:
-        return self._through("cohorts", cohorts, clients)
-
-    def local(self, training: LocalTraining) -> LocalTraining:
-        return self._through("local", training)
-
-    def drops(self) -> bool:
-        return any(one.drops() for one in self._ones)
-
-    def optimization(self, optimization: FederatedOptimization) -> FederatedOptimization:
-        return self._through("optimization", optimization)
-
-    def averaging(self, averaging: PlainAveraging) -> PlainAveraging:
-        return self._through("averaging", averaging)
-
-    def undoes(self) -> bool:
-        return any(one.undoes() for one in self._ones)
-
-    def origins(self, origins: Origins) -> Origins:
-        return self._through("origins", origins)
-
-    def law(self) -> "TrialsLaw | None":
-        return self._first_of("law")
-
-    def planned(self, noise_ratio: Callable[[], float]) -> "Capabilities":
-        return Capabilities(self._kinds, [one.planned(noise_ratio) for one in self._ones])
-
-    def constants(self) -> dict[str, Any]:
-        return self._merged("constants")
-
-    def trained(self, model: Model) -> Model:
-        return self._through("trained", model)
-
-    def first(self, params: Params) -> Params:
-        return self._through("first", params)
-
-    def frozen(self, like: Params, folder: Path) -> Params:
-        found = self._first_of("frozen", like, folder)
-        return () if found is None else found
-
-    def whole(self, frozen: Params, trained: Params) -> Params:
-        for one in self._ones:
-            trained = one.whole(frozen, trained)
-        return trained
-
-    def keep(self, folder: Path) -> None:
-        for one in self._ones:
-            one.keep(folder)
-
-    def reservation(self, training: Phase, origins: Origins) -> "Reservation | None":
-        return self._first_of("reservation", training, origins)
-
-    def scores(self, model: Model, params: Params) -> dict[str, float | None]:
-        return self._merged("scores", model, params)
-
-    def named_facts(self) -> dict[str, Fact]:
-        """Give the facts of all kinds, those of the run with their values."""
-        values = self._merged("fingerprints")
-        facts = {name: fact for kind in self._kinds for name, fact in kind.facts.items()}
-        return {name: fact._replace(value=values.get(name)) for name, fact in facts.items()}
-
-    def about(self) -> dict[str, Any]:
-        return self._merged("about")
-
-    def summary(self, ended: Ended) -> dict[str, Any]:
-        unsaid = {name: value for kind in self._kinds for name, value in kind.unsaid.items()}
-        return unsaid | self._merged("summary", ended)
+    @staticmethod
+    def check_exportable(folder: Path, about: dict[str, Any]) -> None:
+        """Refuse a model that no other program's form has a place for. Raises ConfigurationError."""

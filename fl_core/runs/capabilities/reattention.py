@@ -93,7 +93,7 @@ class Reattention(Capability):
 
     def keep(self, folder: Path) -> None:
         if is_first():
-            keep_errors(folder, self.errors)
+            write_atomically(folder / ERRORS_FILE, _errors_as_text(self.errors))
 
     def fingerprints(self) -> dict[str, str | None]:
         return {ERRORS_FACT: self.errors.fingerprint()}
@@ -101,6 +101,24 @@ class Reattention(Capability):
     def summary(self, ended: Ended) -> dict[str, Any]:
         about = {"sha256": self.errors.fingerprint(), "noise_batch_ratio": self.errors.noise_batch_ratio}
         return {"parameter_errors": about}
+
+    @staticmethod
+    def recorded_constants(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
+        fingerprint = about.get(ERRORS_FACT)
+        return {} if fingerprint is None else {"parameter_errors": read_errors(folder, fingerprint)}
+
+    @staticmethod
+    def released_files(folder: Path, about: dict[str, Any]) -> dict[str, str]:
+        found = Reattention.recorded_constants(folder, about)
+        return {ERRORS_FILE: _errors_as_text(found["parameter_errors"])} if found else {}
+
+    @staticmethod
+    def check_exportable(folder: Path, about: dict[str, Any]) -> None:
+        if about.get(ERRORS_FACT) is not None:
+            raise ConfigurationError(
+                f"{folder}: its model has re-attention, and no other program's form has a place for its constants; "
+                "`fedlm release` writes the model with them"
+            )
 
 
 def _relevance_of(settings: ReattentionSettings, opening: Opening) -> Relevance | None:
@@ -181,15 +199,10 @@ def refuse_reattention(model: str) -> None:
         raise ConfigurationError(f"the model {model} has re-attention, which {NOT_THERE}")
 
 
-def errors_as_text(errors: ParameterErrors) -> str:
+def _errors_as_text(errors: ParameterErrors) -> str:
     """Make the content of `ERRORS_FILE`."""
     record = {"noise_batch_ratio": errors.noise_batch_ratio, "relevance": list(errors.relevance)}
     return json.dumps(record, indent=1) + "\n"
-
-
-def keep_errors(folder: Path, errors: ParameterErrors) -> None:
-    """Write a model's constants into the folder of its run. Raises DiskError where they cannot be written."""
-    write_atomically(folder / ERRORS_FILE, errors_as_text(errors))
 
 
 def read_errors(folder: Path, fingerprint: str | None = None) -> ParameterErrors:

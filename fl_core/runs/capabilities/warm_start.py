@@ -24,7 +24,7 @@ from fedlm.fl_core.privacy.origins.publisher_claims import PublisherClaim
 from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.processes import from_first, is_first, together
-from fedlm.fl_core.runs.capabilities.frozen_parameters import is_kept, keep_frozen, read_frozen, whole_parameters
+from fedlm.fl_core.runs.capabilities.frozen_parameters import is_kept, keep_frozen, read_frozen, with_adapters
 from fedlm.fl_core.runs.capabilities.interface import Capability, Ended, Opening
 from fedlm.fl_core.runs.capabilities.warm_start_settings import WarmStartSettings
 from fedlm.fl_core.runs.files.checkpoints import Checkpoints, parameters_digest
@@ -200,7 +200,7 @@ def _read(
         )
     digest = parameters_digest(stored)
     parent, ancestors = _training_of(folder, ledger, about, _Reached(rounds, digest))
-    params = whole_parameters(folder, about, stored)
+    params = with_adapters(folder, about, stored)
     digest = digest if params is stored else parameters_digest(params)
     behind = training_behind(ancestors, parent, initial_data, training_data)
     return InitialParameters(folder, rounds, params, digest, stated_privacy(folder), behind)

@@ -30,8 +30,7 @@ from fedlm.fl_core.privacy.origins.vocabulary_origin import (
     tokenizer_file,
 )
 from fedlm.fl_core.privacy.promise.spending import least_covered, vocabularies_of
-from fedlm.fl_core.runs.capabilities.frozen_parameters import whole_parameters
-from fedlm.fl_core.runs.capabilities.reattention import ERRORS_FACT, ERRORS_FILE, errors_as_text, read_errors
+from fedlm.fl_core.runs.capabilities.recorded import PATHS, released_files, whole_parameters
 from fedlm.fl_core.runs.files.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.files.places import place_in
 from fedlm.fl_core.runs.files.run_lock import run_lock
@@ -42,7 +41,7 @@ from fedlm.models.base import Params, parameter_name
 MODEL_FILE, SETTINGS_FILE = "model.npz", "settings.json"
 STATEMENT_FILE, PAGE_FILE = "statement.json", "statement.html"
 
-_PATHS = ("data", "cache", "init_from", "availability_trace", "cohort_weights", "relevance")
+_PATHS = ("data", "cache", "availability_trace", "cohort_weights", *PATHS)
 
 
 class Published(NamedTuple):
@@ -85,8 +84,7 @@ def publish(
         params = whole_parameters(run, about, params)
         ledger = ledger_in(run)
         stated = state_release(about, ledger)
-    corrected = about.get(ERRORS_FACT)
-    errors = None if corrected is None else read_errors(run, corrected)
+    beside = released_files(run, about)
     found, origin = _tokenizer(about, "" if ledger is None else ledger.plan.unit, tokenizer, fingerprint_of)
     why_tokenizer = _about_tokenizer(found, origin, uncovered_tokenizer)
     with_tokenizer = found is not None and (origin.covered or uncovered_tokenizer)
@@ -94,8 +92,8 @@ def publish(
     record = whole_record(stated, of_model, origin.as_json() | {"tokenizer": why_tokenizer})
     with whole_folder(out) as made:
         _write(made, record, params, about)
-        if errors is not None:
-            (made / ERRORS_FILE).write_text(errors_as_text(errors), encoding="utf-8")
+        for name, text in beside.items():
+            (made / name).write_text(text, encoding="utf-8")
         if with_tokenizer and found is not None:
             shutil.copyfile(found, made / TOKENIZER_FILE)
         files = tuple(sorted(path.name for path in made.iterdir()))

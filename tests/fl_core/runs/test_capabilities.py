@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import pytest
 
-from fedlm.fl_core.runs.capabilities.interface import Capabilities, Capability, Ended, Opening
+from fedlm.fl_core.runs.capabilities.interface import Capability, Ended, Opening
+from fedlm.fl_core.runs.capabilities.run_capabilities import Capabilities
 from fedlm.fl_core.runs.identity import Fact
 
 REPOSITORY = Path(__file__).parents[3]
