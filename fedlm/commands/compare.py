@@ -1,5 +1,6 @@
 """`fedlm compare`: compare models over learning rates and seeds, and write a report."""
 
+import dataclasses
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
 from fedlm.command_line.progress import CellProgress
 from fedlm.command_line.run_endings import NO_GOOD, exit_status
+from fedlm.fl_core.number_ranges import Probability
+from fedlm.simulations.comparisons.benchmarks import benchmark_of, benchmark_presets, scaled
 from fedlm.simulations.comparisons.cell_execution import Row, run_cells
 from fedlm.simulations.comparisons.comparison import (
     Cell,
@@ -51,10 +54,13 @@ class CompareCommand:
     execution: CellOptions
     out: Path
     """Folder of the comparison."""
+    scale: Probability = 1.0
+    """Take this part of the rounds and of the clients a round, to see a published setting with less compute. With
+    privacy the noise on a mean stays as it is, and the runs are NOT PRIVATE."""
 
 
 _ESSENTIALS = (
-    *("out", "workers", "models", "data", "rounds", "seeds", "client_learning_rates", "server_learning_rates"),
+    *("out", "scale", "workers", "models", "data", "rounds", "seeds", "client_learning_rates", "server_learning_rates"),
     *("mechanisms", "epsilons", "private_selection", "cohort_size", "cohort_sampler", "length"),
     *("server_optimizer", "update_clip_norm", "privacy", "target_epsilon"),
 )
@@ -63,8 +69,15 @@ _ESSENTIALS = (
 def main(argv: list[str]) -> int:
     """Run `fedlm compare`."""
     command = read_options(
-        CompareCommand, argv, "fedlm compare", presets=PRESETS, default_preset="small", essentials=_ESSENTIALS
+        CompareCommand,
+        argv,
+        "fedlm compare",
+        presets=PRESETS | benchmark_presets(),
+        default_preset="small",
+        essentials=_ESSENTIALS,
     )
+    benchmark_of(command.comparison)
+    command = dataclasses.replace(command, comparison=scaled(command.comparison, command.scale))
     comparison = command.comparison
     line = shlex.join(["fedlm", "compare", *argv])
     if comparison.selection.private_selection != "none":

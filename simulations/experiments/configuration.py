@@ -127,6 +127,9 @@ class Comparison(RunSettings):
     losses for half, and the best quarter to the end, each from its checkpoint. The other seeds train only the best
     pair. All server rates are trained to the end, since higher ones are ahead at first. 0: every seed trains every pair
     to the end."""
+    benchmark: str | None = None
+    """Published settings that these follow, by the name of their preset. The report puts the published scores beside
+    those of the runs, and names all that is different."""
     selection: SelectionSettings = field(default_factory=SelectionSettings)
 
     def __post_init__(self) -> None:

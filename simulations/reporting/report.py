@@ -166,6 +166,7 @@ def render_page(
         utility_plots=drawings.utility,
         verdicts=[list(pair) for pair in zip(*verdicts.values(), strict=True)],
         gaps=gaps(models),
+        published=tables.published_rows(comparison, models),
         headline=tables.HEADLINE,
         headline_rows=[tables.headline_row(entry) for entry in models],
         runs=[

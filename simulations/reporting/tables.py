@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.runs.endings import UNANSWERED
+from fedlm.simulations.comparisons.benchmarks import benchmark_of, changed_settings, what_scaling_changes
 from fedlm.simulations.comparisons.comparison import CellResult
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.reporting.costs import costs, parameters
@@ -146,6 +147,32 @@ def setting_rows(comparison: Comparison) -> list[tuple[str, str]]:
         return f"{value:g}" if isinstance(value, float) else DASH + " (not set)" if value is None else str(value)
 
     return [(name, say(value)) for name, value in settings_as_json(comparison).items() if value != []]
+
+
+def published_rows(comparison: Comparison, models: Sequence[ModelResult]) -> list[tuple[str, str]]:
+    """Put what was published beside what the runs reached, with all that is different; nothing where a comparison
+    follows no published setting."""
+    found = benchmark_of(comparison)
+    if found is None:
+        return []
+    rows = [("published setting", found.about), ("settings read in", found.source)]
+    reached = {(entry.model, score): entry.test(score) for entry in models for score in SCORES}
+    for target in found.targets:
+        own = reached.get((target.model, target.score))
+        published = (format_perplexity if target.score == "perplexity" else format_percent)(target.value)
+        here = f"{format_spread(target.score, own)} here" if own else "no score here"
+        rows.append((f"{target.model}: {target.of}", f"{here}, {published} published (read: {target.read})"))
+    if not found.targets:
+        rows.append(("published scores", "none was at hand"))
+    changed = changed_settings(comparison, found)
+    words = [f"{name} is {there}, published {published}" for name, published, there in changed]
+    rows += [
+        ("text", f"published for {found.data}; here {comparison.data}. Scores on other text do not compare"),
+        ("settings changed", "; ".join(words) or "none"),
+        *(("what that changes", words) for words in what_scaling_changes(changed)),
+        *(("fedlm does otherwise", words) for words in found.differs),
+    ]
+    return rows
 
 
 def machine_rows(results: Sequence[CellResult]) -> list[tuple[str, str]]:
