@@ -25,6 +25,7 @@ from fedlm.simulations.comparisons.comparison import (
 )
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.presets import PRESETS
+from fedlm.simulations.reporting.gaps import finding, gaps
 from fedlm.simulations.reporting.privacy_summary import choice_warning
 from fedlm.simulations.reporting.progress_page import ProgressPage
 from fedlm.simulations.reporting.report import write_report
@@ -100,8 +101,11 @@ def main(argv: list[str]) -> int:
     for result in results:
         if why := reason(result):
             console.print(f"[red]{result.status}[/] {result.cell.directory}: {why}")
-    for warning in choice_warning(model_results(results)):
+    models = model_results(results)
+    for warning in choice_warning(models):
         console.print(f"[red]not accounted[/]: {warning}", soft_wrap=True, highlight=False)
+    if found := finding(gaps(models)):
+        console.print(found, soft_wrap=True, highlight=False)
     console.print(f"report: {report}", soft_wrap=True)
     statuses = [result.status for result in results]
     return 1 if "failed" in statuses else exit_status(*statuses)

@@ -18,6 +18,7 @@ from fedlm.simulations.reporting.formatting import DASH
 from fedlm.simulations.reporting.selection import ModelResult, finite
 
 CONFIDENCE = 0.95
+_MOST_LISTED = 3
 
 
 class Interval(NamedTuple):
@@ -25,6 +26,11 @@ class Interval(NamedTuple):
 
     mean: float
     half_width: float  # of the interval of `CONFIDENCE`, by Student's distribution; infinite of one number
+
+    @property
+    def sign(self) -> int:
+        """-1 or 1 where all of it lies on one side of 0, else 0."""
+        return 0 if abs(self.mean) <= self.half_width else -1 if self.mean < 0 else 1
 
 
 class Gap(NamedTuple):
@@ -58,6 +64,43 @@ class Gap(NamedTuple):
         if self.over_seeds and self.over_clients and self.better_for is not None:
             even = f"{_words(self.over_seeds)} {_width(self.over_clients)}", f"{100 * self.better_for:.0f} %"
         return [self.model, self.other, str(self.seeds), _words(self.test), _words(self.heldout), *even]
+
+    @property
+    def decided(self) -> bool:
+        """Whether 0 is outside the interval over seeds, and, where clients are scored, outside that over clients too,
+        on the same side."""
+        signs = {one.sign for one in (self.test, self.over_clients) if one is not None}
+        return signs in ({-1}, {1})
+
+    def words(self) -> str:
+        """Say it in a sentence's part."""
+        privacy = f" ({self.label})" if self.label else ""
+        side = "lower" if self.test.mean < 0 else "higher"
+        size = f"{100 * abs(self.test.mean):.1f} {_width(self.test)} %".replace(f" ± {DASH}", "")
+        return f"{self.model} has a test perplexity {size} {side} than {self.other}{privacy}"
+
+
+def finding(found: Sequence[Gap]) -> str:
+    """Say in one sentence what a comparison found and how sure that is; empty where no two models were compared."""
+    if not found:
+        return ""
+    seeds = min(gap.seeds for gap in found)
+    decided, open_ones = ([gap for gap in found if gap.decided is which] for which in (True, False))
+    if seeds == 1 and not decided:
+        sure = "which one seed cannot tell from chance"
+        return f"Found, but not decided: {_listed(open_ones)}, {sure}."
+    over = f"{seeds} seeds" + (" and over people" if any(gap.over_clients for gap in found) else "")
+    confidence = f"{100 * CONFIDENCE:.0f} % confidence{' each' if len(decided) > 1 else ''}, over {over}"
+    if not decided:
+        return f"Nothing is decided with {confidence}: {_listed(open_ones)}."
+    rest = f"; not decided: {_listed(open_ones)}" if open_ones else ""
+    return f"Found with {confidence}: {_listed(decided)}{rest}."
+
+
+def _listed(found: Sequence[Gap]) -> str:
+    listed = [gap.words() for gap in found[:_MOST_LISTED]]
+    more = [f"{len(found) - _MOST_LISTED} more (see the gaps)"] if len(found) > _MOST_LISTED else []
+    return ", ".join([*listed, *more])
 
 
 def gaps(models: Sequence[ModelResult]) -> list[Gap]:

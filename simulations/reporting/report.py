@@ -15,7 +15,7 @@ from fedlm.simulations.comparisons.comparison import CellResult
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.reporting import tables
 from fedlm.simulations.reporting.formatting import format_number, format_spread
-from fedlm.simulations.reporting.gaps import gaps
+from fedlm.simulations.reporting.gaps import finding, gaps
 from fedlm.simulations.reporting.pages import page_template, write_figure
 from fedlm.simulations.reporting.plots.curves import accuracy_plot, perplexity_plot, upload_plot
 from fedlm.simulations.reporting.plots.rate_maps import rate_map_plot
@@ -153,6 +153,7 @@ def render_page(
     """Fill the page's template."""
     chosen = tables.selected_results(models)
     labels = {group.privacy_key: entry.label for entry in models for group in entry.groups}
+    found = gaps(models)
     verdicts = {score: judge_twins(models, score) for score in _JUDGED}
     return page_template("report.html").render(
         comparison=comparison,
@@ -165,7 +166,8 @@ def render_page(
         clipping=_clipping(comparison),
         utility_plots=drawings.utility,
         verdicts=[list(pair) for pair in zip(*verdicts.values(), strict=True)],
-        gaps=gaps(models),
+        gaps=found,
+        finding=finding(found),
         published=tables.published_rows(comparison, models),
         headline=tables.HEADLINE,
         headline_rows=[tables.headline_row(entry) for entry in models],

@@ -27,7 +27,8 @@ _BLOCKS = 64
 OF_A_RUN = {
     *("model", "seed", "data", "rounds", *RATES, "checkpoint_every", "lanes_per_device", "precision"),
     *("cohort_size", "cohort_sampler", "min_separation", "max_participations", "report_goal"),
-    *("privacy", "noise_multiplier", "target_epsilon", "target_rho", "delta", "noise_seed", "weighting"),
+    *("privacy", "noise_multiplier", "target_epsilon", "target_rho", "delta", "weighting"),
+    *("noise_seed", "noise_cohort_size"),
     *("evaluate_every", "heldout_examples", "test_examples"),
 }
 """Settings that are of a run, and not of what all runs of a task have in common."""

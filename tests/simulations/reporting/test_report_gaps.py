@@ -7,7 +7,7 @@ import scipy.stats
 
 from fedlm.simulations.evaluation.client_scores import write_table
 from fedlm.simulations.reporting.formatting import DASH
-from fedlm.simulations.reporting.gaps import Interval, gaps
+from fedlm.simulations.reporting.gaps import Gap, Interval, finding, gaps
 from fedlm.simulations.reporting.selection import model_results
 from tests.simulations.reporting.hand_made_results import make_private_result, make_result
 
@@ -43,6 +43,22 @@ def test_seeds_that_one_model_lost_are_left_out_and_of_one_there_is_no_interval(
     assert gap.row() == ["si_cifg_tiny", "cifg_tiny", "1", f"-18.1 ± {DASH}", f"-18.1 ± {DASH}", DASH, DASH]
     assert gaps(model_results(results[:2] + results[3:])) == []
     assert gaps(model_results(results[:2])) == []
+
+
+def test_one_sentence_says_what_was_found_and_how_sure_it_is():
+    twin = Gap("si_cifg", "cifg", "", 3, Interval(-0.07, 0.023), Interval(-0.07, 0.02))
+    other = Gap("si_transformer", "transformer", "", 3, Interval(0.031, 0.3), Interval(0.0, 0.1))
+    sure = "si_cifg has a test perplexity 7.0 ± 2.3 % lower than cifg"
+    unsure = "si_transformer has a test perplexity 3.1 ± 30.0 % higher than transformer"
+    assert finding([twin, other]) == f"Found with 95 % confidence, over 3 seeds: {sure}; not decided: {unsure}."
+    assert finding([other]) == f"Nothing is decided with 95 % confidence, over 3 seeds: {unsure}."
+    # Seeds alone do not decide what another draw of people might turn.
+    by_people = twin._replace(over_clients=Interval(-0.01, 0.05))
+    assert finding([by_people]) == f"Nothing is decided with 95 % confidence, over 3 seeds and over people: {sure}."
+    assert not twin._replace(over_clients=Interval(0.07, 0.01)).decided
+    one_seed = twin._replace(seeds=1, test=Interval(-0.07, math.inf))
+    assert finding([one_seed]).endswith("7.0 % lower than cifg, which one seed cannot tell from chance.")
+    assert finding([]) == ""
 
 
 def test_models_are_compared_at_the_same_privacy():

@@ -183,7 +183,7 @@ def test_from_runs_to_a_plan(tmp_path, capsys):
 def test_a_plan_is_written_out_as_options_of_fedlm_simulate(tmp_path, capsys):
     path, file = tmp_path / "laws.json", tmp_path / "planned.toml"
     task = {"tree_restart_every": 64, "server_optimizer": "fedyogi", "cohort_weights": None}
-    write_laws(laws_of("tree", **task, noise_seed="experiment", seed=7), path)
+    write_laws(laws_of("tree", **task, noise_seed="experiment", noise_cohort_size=9000, seed=7), path)
     words = ["laws", "plan", "--laws", str(path), "--epsilon", "4", "--federated", "--people", "1e6", "--delta", "1e-7"]
     asked = [*words, "--client-trainings", "2e5", "--write-config", str(file), "--json"]
     assert main(asked) == 0, capsys.readouterr().err
@@ -197,7 +197,8 @@ def test_a_plan_is_written_out_as_options_of_fedlm_simulate(tmp_path, capsys):
     assert experiment.training.server_optimizer == "fedyogi"
     assert experiment.training.update_clip_norm == 0.5
     assert experiment.privacy.tree_restart_every == 64
-    assert not {"noise_multiplier", "noise_seed", "seed"} & settings.keys()  # laws do not say whether noise is secret
+    # Laws do not say whether noise is secret, nor whose it is.
+    assert not {"noise_multiplier", "noise_seed", "noise_cohort_size", "seed"} & settings.keys()
     # No options are written for models that are not known here.
     unknown = dataclasses.replace(SURFACE, models=("elsewhere", "larger"))
     write_laws(dataclasses.replace(laws_of("tree"), surface=unknown), path)
