@@ -22,6 +22,11 @@ class RefusedError(Exception):
     """The server refuses the call itself: who calls, or what was sent; trying again does not help."""
 
 
+class UnsafeSumError(Exception):
+    """A secure sum is refused: what the server sent was changed or could show one client's values. The client says no
+    more in this attempt."""
+
+
 class TransportError(Exception):
     """The other side cannot be reached, or the connection broke; trying again later may help."""
 

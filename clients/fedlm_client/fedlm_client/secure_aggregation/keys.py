@@ -1,0 +1,127 @@
+"""A client's keys of one attempt, signed by the key of its certificate, and what is derived from two clients' keys."""
+
+import datetime
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from ..errors import KeysError, UnsafeSumError
+from ..link.credentials import common_name, signed_by
+from .canonical import labelled
+
+_DER = serialization.Encoding.DER
+_NONCE = bytes(12)
+_SIGNED_WITH = ec.ECDSA(hashes.SHA256())
+
+
+class AttemptName(NamedTuple):
+    """Which attempt at which sum: no key, signature or digest of one is of any use in another."""
+
+    run: str
+    round_number: int
+    attempt: bytes  # drawn by the server for each attempt
+    model_digest: bytes  # SHA-256 of the parameters that the client has trained from
+
+
+class Advertisement(NamedTuple):
+    """Public keys of a client in one attempt."""
+
+    certificate: bytes  # DER
+    sealing_key: bytes  # X25519; shares are encrypted between these
+    masking_key: bytes  # X25519; masks follow from these
+    signature: bytes  # ECDSA with SHA-256, DER, by the certificate's key
+
+
+class Identity(NamedTuple):
+    """A client's certificate and its key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    def advertise(self, name: AttemptName, sealing_key: bytes, masking_key: bytes) -> Advertisement:
+        """Sign public keys for an attempt."""
+        signature = self.key.sign(_signed(name, sealing_key, masking_key), _SIGNED_WITH)
+        certificate = self.certificate.public_bytes(_DER)
+        return Advertisement(certificate, sealing_key, masking_key, signature)
+
+
+def check_advertisement(
+    name: AttemptName, one: Advertisement, authorities: Sequence[x509.Certificate], now: datetime.datetime
+) -> str:
+    """Verify who has signed keys for an attempt.
+
+    Returns:
+      The name in the certificate.
+
+    Raises:
+      UnsafeSumError: the certificate is not of these authorities or not valid now, or did not sign these keys.
+    """
+    try:
+        certificate = x509.load_der_x509_certificate(one.certificate)
+        key, owner = certificate.public_key(), common_name(certificate)
+        if not any(signed_by(certificate, authority) for authority in authorities):
+            raise UnsafeSumError(f"the certificate of {owner} is not of an authority that this client believes")
+        if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+            raise UnsafeSumError(f"the certificate of {owner} is not valid now")
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise UnsafeSumError(f"the certificate of {owner} has a key of another kind; expected an elliptic curve's")
+        key.verify(one.signature, _signed(name, one.sealing_key, one.masking_key), _SIGNED_WITH)
+        for public in (one.sealing_key, one.masking_key):
+            X25519PublicKey.from_public_bytes(public)
+    except (ValueError, KeysError) as error:
+        raise UnsafeSumError(f"an advertisement cannot be read ({error})") from error
+    except InvalidSignature as error:
+        raise UnsafeSumError(f"{owner} has not signed these keys for this attempt") from error
+    return owner
+
+
+def public_of(key: X25519PrivateKey) -> bytes:
+    """Give the 32 bytes of a private key's public key."""
+    return key.public_key().public_bytes_raw()
+
+
+def agreed(own: X25519PrivateKey, other: bytes, info: bytes) -> bytes:
+    """Derive 32 bytes that two clients alone know, by X25519 and HKDF-SHA256 without a salt.
+
+    Raises:
+      UnsafeSumError: the other's key is none, or one with which everybody knows the outcome.
+    """
+    try:
+        shared = own.exchange(X25519PublicKey.from_public_bytes(other))
+    except ValueError as error:
+        raise UnsafeSumError("a public key is none, or gives no secret") from error
+    return HKDF(hashes.SHA256(), 32, None, info).derive(shared)
+
+
+def sealing_info(roster: bytes, sender: int, receiver: int) -> bytes:
+    """Name the use of a key that encrypts one client's shares for another, under a roster's digest."""
+    return labelled("share", roster, sender, receiver)
+
+
+def mask_key(own: X25519PrivateKey, other: bytes, roster: bytes, pair: tuple[int, int]) -> bytes:
+    """Derive the key of the mask that two members of a roster share, whatever their order."""
+    return agreed(own, other, labelled("mask", roster, min(pair), max(pair)))
+
+
+def sealed(key: bytes, content: bytes, info: bytes) -> bytes:
+    """Encrypt by AES-256-GCM. The nonce is fixed: a key is for one message."""
+    return AESGCM(key).encrypt(_NONCE, content, info)
+
+
+def opened(key: bytes, content: bytes, info: bytes) -> bytes:
+    """Decrypt what `sealed` encrypted; raises `UnsafeSumError` where a bit was changed."""
+    try:
+        return AESGCM(key).decrypt(_NONCE, content, info)
+    except (InvalidTag, ValueError) as error:
+        raise UnsafeSumError("encrypted shares were changed on their way, or are of another roster") from error
+
+
+def _signed(name: AttemptName, sealing_key: bytes, masking_key: bytes) -> bytes:
+    return labelled("keys", *name, sealing_key, masking_key)

@@ -1,0 +1,211 @@
+"""A client's part in one attempt at a secure sum: four answers, each given once.
+
+What it is asked again it answers with the same bytes; what contradicts what it was asked before it refuses, and says no
+more in this attempt.
+"""
+
+import datetime
+import secrets
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from ..errors import UnsafeSumError
+from . import shamir
+from .canonical import digest
+from .floors import Floors
+from .keys import Advertisement, AttemptName, Identity, agreed, mask_key, opened, public_of, sealed, sealing_info
+from .masks import add_mask, packed, word
+from .roster import Parameters, Roster
+
+
+class Dealing(NamedTuple):
+    """Shares of a member's two secrets, for its neighbours."""
+
+    sealed: dict[int, bytes]  # by the neighbour's index, encrypted for it
+    commitment: bytes  # SHA-256 of the secret of its own mask
+
+
+class Dealt(NamedTuple):
+    """Whose shares have arrived, and those for one member."""
+
+    members: frozenset[int]  # U2
+    sealed: dict[int, bytes]  # by the sender's index: its neighbours among them
+
+
+class Revealed(NamedTuple):
+    """One share for each neighbour that has dealt: of its own mask where it survives, else of its masking key."""
+
+    own_masks: dict[int, bytes]
+    masking_keys: dict[int, bytes]
+
+
+def commitment(roster: bytes, index: int, own_mask: bytes) -> bytes:
+    """Hash the secret of a member's own mask, so that what is computed from shares can be checked."""
+    return digest("own-mask", roster, index, own_mask)
+
+
+class Member:
+    """One client in one attempt. Nothing of it is written down: a client that starts again has dropped out."""
+
+    def __init__(
+        self,
+        name: AttemptName,
+        identity: Identity,
+        floors: Floors,
+        authorities: Sequence[x509.Certificate],
+        *,
+        random: Callable[[int], bytes] = secrets.token_bytes,
+    ):
+        """Draw the keys of the attempt.
+
+        Args:
+          name: which attempt; the model's digest is that of what this client has trained from.
+          identity: with which the keys are signed.
+          floors: what the client asks for.
+          authorities: who signs certificates of members.
+          random: draws as many bytes as it is told; other than the system's in tests alone.
+        """
+        self._name, self._floors, self._authorities = name, floors, authorities
+        self._sealing, self._masking, self._own_mask = (
+            X25519PrivateKey.from_private_bytes(random(32)),
+            X25519PrivateKey.from_private_bytes(random(32)),
+            random(32),
+        )
+        self._advertisement = identity.advertise(name, public_of(self._sealing), public_of(self._masking))
+        self._answers: dict[str, tuple[object, object]] = {}
+        self._ended = False
+        self._roster: Roster | None = None
+        self._index = -1
+        self._dealt = frozenset[int]()
+        self._shares: dict[int, bytes] = {}
+
+    def advertise(self) -> Advertisement:
+        """Give the public keys, signed."""
+        return self._advertisement
+
+    def deal(self, roster: Roster) -> Dealing:
+        """Check a roster, and deal shares of both secrets to the neighbours that follow from it.
+
+        Raises:
+          UnsafeSumError: it, or anything else that this client was sent in this attempt, is refused.
+        """
+        return self._once("deal", roster, lambda: self._deal(roster))  # type: ignore[return-value]
+
+    def mask(self, dealt: Dealt, integers: NDArray[np.integer]) -> bytes:
+        """Mask a vector of signed integers, of the roster's length, modulo 2^b.
+
+        The integers of the first call count: a second one with other integers gets the first one's bytes.
+
+        Raises:
+          UnsafeSumError: see `deal`.
+          ValueError: the vector has another length or type, or an integer that is larger than was agreed.
+        """
+        return self._once("mask", dealt, lambda: self._mask(dealt, integers))  # type: ignore[return-value]
+
+    def reveal(self, survivors: frozenset[int]) -> Revealed:
+        """Give the shares by which the masks of a sum of these members are removed; see `deal` for its errors."""
+        return self._once("reveal", survivors, lambda: self._reveal(survivors))  # type: ignore[return-value]
+
+    def _once(self, question: str, asked: object, answer: Callable[[], object]) -> object:
+        if self._ended:
+            raise UnsafeSumError("this client has ended its part in this attempt")
+        if question in self._answers:
+            before, given = self._answers[question]
+            if before != asked:
+                self._ended = True
+                raise UnsafeSumError(f"this client was asked to {question} before, with something else")
+            return given
+        try:
+            given = answer()
+        except UnsafeSumError:
+            self._ended = True
+            raise
+        self._answers[question] = asked, given
+        return given
+
+    def _deal(self, roster: Roster) -> Dealing:
+        if roster.name != self._name:
+            raise UnsafeSumError("the roster is of another run, round, attempt or model")
+        if roster.members.count(self._advertisement) != 1:
+            raise UnsafeSumError("the roster does not have this client's own keys once")
+        self._floors.check(roster, self._authorities, datetime.datetime.now(datetime.UTC))
+        self._roster, self._index = roster, roster.members.index(self._advertisement)
+        threshold, neighbours = roster.parameters.threshold, roster.neighbours(self._index)
+        places = {one: one + 1 for one in neighbours}
+        masks = shamir.split(self._own_mask, threshold, places.values())
+        keys = shamir.split(self._masking.private_bytes_raw(), threshold, places.values())
+        shares = {one: self._seal(one, masks[place] + keys[place]) for one, place in places.items()}
+        return Dealing(shares, commitment(roster.digest, self._index, self._own_mask))
+
+    def _seal(self, receiver: int, content: bytes) -> bytes:
+        roster = self._agreed_roster("deal")
+        info = sealing_info(roster.digest, self._index, receiver)
+        return sealed(agreed(self._sealing, roster.members[receiver].sealing_key, info), content, info)
+
+    def _open(self, sender: int, content: bytes) -> bytes:
+        roster = self._agreed_roster("open shares")
+        info = sealing_info(roster.digest, sender, self._index)
+        shares = opened(agreed(self._sealing, roster.members[sender].sealing_key, info), content, info)
+        if len(shares) != 2 * shamir.SHARE_BYTES:
+            raise UnsafeSumError(f"member {sender} has sent {len(shares)} bytes of shares")
+        return shares
+
+    def _mask(self, dealt: Dealt, integers: NDArray[np.integer]) -> bytes:
+        roster = self._agreed_roster("mask")
+        rules, near = roster.parameters, roster.neighbours(self._index) & dealt.members
+        everybody = range(len(roster.members))
+        if self._index not in dealt.members or not dealt.members <= set(everybody) or near != dealt.sealed.keys():
+            raise UnsafeSumError("the server says of members who have dealt what cannot be")
+        self._check_enough(dealt.members, near)
+        vector = _residues(integers, rules)
+        self._shares = {one: self._open(one, content) for one, content in dealt.sealed.items()}
+        self._dealt = dealt.members
+        add_mask(vector, self._own_mask, 1)
+        for one in near:
+            key = mask_key(self._masking, roster.members[one].masking_key, roster.digest, (self._index, one))
+            add_mask(vector, key, 1 if one > self._index else -1)
+        return packed(vector, rules.bits)
+
+    def _reveal(self, survivors: frozenset[int]) -> Revealed:
+        if "mask" not in self._answers:
+            raise UnsafeSumError("the server asks for shares before it has this client's vector")
+        if self._index not in survivors:
+            raise UnsafeSumError("the server has not counted this client, but asks it for shares")
+        if not survivors <= self._dealt:
+            raise UnsafeSumError("the server counts members that have dealt no shares")
+        self._check_enough(survivors, self._shares.keys() & survivors)
+        size = shamir.SHARE_BYTES
+        return Revealed(
+            {one: shares[:size] for one, shares in self._shares.items() if one in survivors},
+            {one: shares[size:] for one, shares in self._shares.items() if one not in survivors},
+        )
+
+    def _check_enough(self, members: frozenset[int], neighbours: "frozenset[int] | set[int]") -> None:
+        rules = self._agreed_roster("go on").parameters
+        if len(members) < rules.least_cohort:
+            raise UnsafeSumError(f"{len(members)} members are left, but {rules.least_cohort} must be")
+        if len(neighbours) < rules.threshold:
+            raise UnsafeSumError(f"{len(neighbours)} neighbours are left, but {rules.threshold} must be")
+
+    def _agreed_roster(self, question: str) -> Roster:
+        if self._roster is None:
+            raise UnsafeSumError(f"the server asks this client to {question} before it has shown a roster")
+        return self._roster
+
+
+def _residues(integers: NDArray[np.integer], rules: Parameters) -> NDArray:
+    if integers.shape != (rules.length,) or not np.issubdtype(integers.dtype, np.integer):
+        raise ValueError(
+            f"a vector of type {integers.dtype} and shape {integers.shape}, but integers of shape ({rules.length},) "
+            "are agreed"
+        )
+    if rules.largest and rules.length:
+        least, most = int(integers.min()), int(integers.max())
+        if max(-least, most) > rules.largest:
+            raise ValueError(f"integers from {least} to {most}, but sizes up to {rules.largest} are agreed")
+    return integers.astype(word(rules.bits))

@@ -1,0 +1,71 @@
+"""Shares of 256-bit secrets, of which so many give the secret back and fewer say nothing of it (Shamir 1979)."""
+
+import functools
+import secrets
+from collections.abc import Iterable, Mapping
+
+PRIME = 2**256 + 297
+SHARE_BYTES, SECRET_BYTES = 33, 32
+
+
+def split(secret: bytes, threshold: int, places: Iterable[int]) -> dict[int, bytes]:
+    """Share a secret of 32 bytes.
+
+    Args:
+      secret: what is shared.
+      threshold: how many shares give it back.
+      places: at which the polynomial is evaluated; all different, and none a multiple of the prime.
+
+    Returns:
+      The share of each place, 33 bytes.
+    """
+    coefficients = [secrets.randbelow(PRIME) for _ in range(threshold - 1)]
+    whole = int.from_bytes(secret, "big")
+    return {place: _value([whole, *coefficients], _checked(place)).to_bytes(SHARE_BYTES, "big") for place in places}
+
+
+def combine(shares: Mapping[int, bytes]) -> bytes:
+    """Compute the secret from exactly as many shares as its threshold.
+
+    Raises:
+      ValueError: a share is no number of the field, or they are not of one secret of 32 bytes.
+    """
+    value = value_at(shares, 0)
+    if value >> 8 * SECRET_BYTES:
+        raise ValueError("the shares are not of one secret of 32 bytes")
+    return value.to_bytes(SECRET_BYTES, "big")
+
+
+def value_at(shares: Mapping[int, bytes], place: int) -> int:
+    """Evaluate the polynomial through some shares at a place; raises `ValueError` where a share is no number."""
+    values = {one: int.from_bytes(share, "big") for one, share in shares.items()}
+    if any(len(share) != SHARE_BYTES for share in shares.values()) or max(values.values()) >= PRIME:
+        raise ValueError("a share is no number of the field")
+    weights = _weights(tuple(sorted(values)), place)
+    return sum(weights[one] * value for one, value in values.items()) % PRIME
+
+
+@functools.lru_cache(64)
+def _weights(places: tuple[int, ...], place: int) -> dict[int, int]:
+    """Compute what Lagrange's interpolation multiplies the values at some places by, for the value at another."""
+    weights = {}
+    for one in map(_checked, places):
+        above = below = 1
+        for other in places:
+            if other != one:
+                above, below = above * (place - other) % PRIME, below * (one - other) % PRIME
+        weights[one] = above * pow(below, -1, PRIME) % PRIME
+    return weights
+
+
+def _value(coefficients: list[int], place: int) -> int:
+    value = 0
+    for coefficient in reversed(coefficients):
+        value = (value * place + coefficient) % PRIME
+    return value
+
+
+def _checked(place: int) -> int:
+    if not 0 < place < PRIME:
+        raise ValueError(f"a share at {place} would be the secret, or is none")
+    return place

@@ -1,0 +1,210 @@
+"""One attempt at a secure sum, as the server sees it: members of four sets, each a part of the one before.
+
+U1 have advertised keys, U2 have dealt shares, the vectors of U3 are in the sum, U4 have revealed shares. An attempt
+does no input or output: who calls it writes what changed before it tells anybody.
+"""
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from cryptography import x509
+
+from fedlm.fedlm_client.errors import UnsafeSumError
+from fedlm.fedlm_client.secure_aggregation.keys import Advertisement, AttemptName, check_advertisement
+from fedlm.fedlm_client.secure_aggregation.masks import Words, word
+from fedlm.fedlm_client.secure_aggregation.member import Dealing, Dealt, Revealed
+from fedlm.fedlm_client.secure_aggregation.roster import Parameters, Roster
+from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError, RefusedAnswerError
+from fedlm.fl_core.deployment.secure_aggregation.recovery import Unmasking, remove_masks, unmasking
+
+Phase = Literal["advertising", "dealing", "masking", "revealing", "finished", "abandoned"]
+
+
+@dataclass
+class SecureAttempt:
+    """An attempt, and all that is known of it but for the sum itself.
+
+    Attributes:
+      name: of the attempt.
+      phase: which answers are taken.
+      roster: U1 and the rules, once frozen.
+      advertisements: of clients, by the names in their certificates.
+      dealings: by index; while dealing, of those so far, then of U2.
+      survivors: U3; while masking, those whose vectors are merged so far.
+      announced: whether survivors may know that they are. Whoever runs the server may have the sum from then on, so
+        the attempt counts as released.
+      revealed: by index, of U4.
+      culprits: members that have given wrong shares.
+      reason: why it was abandoned.
+    """
+
+    name: AttemptName
+    phase: Phase = "advertising"
+    roster: Roster | None = None
+    advertisements: dict[str, Advertisement] = field(default_factory=dict)
+    dealings: dict[int, Dealing] = field(default_factory=dict)
+    survivors: frozenset[int] = frozenset()
+    announced: bool = False
+    revealed: dict[int, Revealed] = field(default_factory=dict)
+    culprits: frozenset[int] = frozenset()
+    reason: str = ""
+
+    def advertise(self, owner: str, one: Advertisement, authorities: Sequence[x509.Certificate]) -> None:
+        """Take a client's keys, which its certificate's key has signed; raises `RefusedAnswerError`."""
+        if self.advertisements.get(owner) == one:
+            return
+        self._check_phase("advertising")
+        known = self.advertisements.values()
+        keys = {key for other in known for key in (other.sealing_key, other.masking_key)}
+        if owner in self.advertisements or {one.sealing_key, one.masking_key} & keys:
+            raise RefusedAnswerError("other keys of this client, or these keys of another one, are taken already")
+        try:
+            named = check_advertisement(self.name, one, authorities, datetime.datetime.now(datetime.UTC))
+        except UnsafeSumError as error:
+            raise RefusedAnswerError(str(error)) from error
+        if named != owner or one.sealing_key == one.masking_key:
+            raise RefusedAnswerError(f"keys of {named}, sent by {owner}, or one key for both uses")
+        self.advertisements[owner] = one
+
+    def freeze(self, rules: Callable[[int], Parameters]) -> Roster:
+        """Make the roster of all that have advertised, with the rules for so many; raises `AbandonedError`."""
+        self._check_phase("advertising")
+        parameters = rules(len(self.advertisements))
+        self._check_count(len(self.advertisements), parameters)
+        self.roster, self.phase = Roster(self.name, parameters, tuple(self.advertisements.values())), "dealing"
+        return self.roster
+
+    def index(self, owner: str) -> int:
+        """Look up a member by the name in its certificate; raises `RefusedAnswerError` where it is none."""
+        one = self.advertisements.get(owner)
+        if self.roster is None or one not in self.roster.members:
+            raise RefusedAnswerError(f"{owner} is no member of this attempt")
+        return self.roster.members.index(one)
+
+    def deal(self, index: int, dealing: Dealing) -> None:
+        """Take a member's shares for its neighbours; raises `RefusedAnswerError`."""
+        if self.dealings.get(index) == dealing:
+            return
+        self._check_phase("dealing")
+        if index in self.dealings:
+            raise RefusedAnswerError("this member has dealt other shares before")
+        if dealing.sealed.keys() != self._agreed().neighbours(index):
+            raise RefusedAnswerError("shares for others than this member's neighbours")
+        self.dealings[index] = dealing
+
+    def close_dealing(self) -> None:
+        """Take no more shares: who has dealt is U2; raises `AbandonedError`."""
+        self._check_phase("dealing")
+        self._check_count(len(self.dealings), self._agreed().parameters)
+        self.phase = "masking"
+
+    def dealt_for(self, index: int) -> Dealt:
+        """Give a member what it needs to mask its vector; raises `RefusedAnswerError`."""
+        if self.phase in ("advertising", "dealing") or index not in self.dealings:
+            raise RefusedAnswerError("shares are not dealt yet, or not by this member")
+        near = self._agreed().neighbours(index) & self.dealings.keys()
+        return Dealt(frozenset(self.dealings), {one: self.dealings[one].sealed[index] for one in near})
+
+    def merge(self, total: Words, members: frozenset[int], partial: Words) -> None:
+        """Add a partial sum of masked vectors to the sum, in place, with the members whose vectors it is of.
+
+        Raises:
+          RefusedAnswerError: a member has dealt no shares, or is in the sum already; nothing of it was added.
+        """
+        self._check_phase("masking")
+        if not members <= self.dealings.keys() or members & self.survivors or partial.shape != total.shape:
+            raise RefusedAnswerError("a partial sum of members that have dealt no shares, or count already")
+        total += partial
+        self.survivors |= members
+
+    def announce(self) -> frozenset[int]:
+        """Take no more vectors: whose are merged is U3; raises `AbandonedError`."""
+        self._check_phase("masking")
+        rules = self._agreed().parameters
+        self._check_count(len(self.survivors), rules)
+        for one in self.dealings:
+            near = self._agreed().neighbours(one) & self.survivors
+            # Nothing of a member without a survivor beside it is in the sum.
+            if len(near) < rules.threshold and (near or one in self.survivors):
+                self._abandon(f"{len(near)} neighbours of a member are left, but {rules.threshold} must be")
+        self.phase, self.announced = "revealing", True
+        return self.survivors
+
+    def reveal(self, index: int, revealed: Revealed) -> None:
+        """Take a survivor's shares; raises `RefusedAnswerError`."""
+        if self.revealed.get(index) == revealed:
+            return
+        self._check_phase("revealing")
+        near = self._agreed().neighbours(index) & self.dealings.keys()
+        asked = (near & self.survivors, near - self.survivors)
+        if index not in self.survivors or index in self.revealed:
+            raise RefusedAnswerError("no survivor, or one that has revealed other shares before")
+        if (revealed.own_masks.keys(), revealed.masking_keys.keys()) != asked:
+            raise RefusedAnswerError("shares of other members than those that were asked for")
+        self.revealed[index] = revealed
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are shares enough of every secret that is needed."""
+        own, keys = self._shares()
+        return all(len(given) >= self._agreed().parameters.threshold for given in (*own.values(), *keys.values()))
+
+    def finish(self, total: Words) -> Unmasking:
+        """Remove the masks from the sum, in place: residues modulo 2^b of the survivors' integers.
+
+        Raises:
+          AbandonedError: a secret cannot be recovered.
+        """
+        self._check_phase("revealing")
+        roster = self._agreed()
+        hashes = {index: dealing.commitment for index, dealing in self.dealings.items()}
+        try:
+            secrets = unmasking(roster, hashes, self._shares())
+        except AbandonedError as error:
+            self._abandon(str(error))
+        remove_masks(total, roster, secrets)
+        if roster.parameters.bits < 8 * total.itemsize:
+            np.bitwise_and(total, total.dtype.type((1 << roster.parameters.bits) - 1), out=total)
+        self.phase, self.culprits = "finished", secrets.culprits
+        return secrets
+
+    def abandon(self, reason: str) -> None:
+        """Give the attempt up, as where a partial sum or the process that held the sum is lost."""
+        self.phase, self.reason = "abandoned", reason
+
+    def empty_sum(self) -> Words:
+        """Make the sum of nothing."""
+        rules = self._agreed().parameters
+        return np.zeros(rules.length, word(rules.bits))
+
+    def _shares(self) -> tuple[dict[int, dict[int, bytes]], dict[int, dict[int, bytes]]]:
+        """Put shares together by whose secret they are of: own masks, and masking keys that are in the sum."""
+        own: dict[int, dict[int, bytes]] = {one: {} for one in self.survivors}
+        roster, dropped = self._agreed(), self.dealings.keys() - self.survivors
+        keys: dict[int, dict[int, bytes]] = {one: {} for one in dropped if roster.neighbours(one) & self.survivors}
+        for giver, revealed in self.revealed.items():
+            for one, share in revealed.own_masks.items():
+                own[one][giver] = share
+            for one, share in revealed.masking_keys.items():
+                keys[one][giver] = share
+        return own, keys
+
+    def _agreed(self) -> Roster:
+        if self.roster is None:
+            raise RefusedAnswerError("the roster is not frozen yet")
+        return self.roster
+
+    def _check_phase(self, phase: Phase) -> None:
+        if self.phase != phase:
+            raise RefusedAnswerError(f"the attempt is {self.phase}, not {phase}")
+
+    def _check_count(self, found: int, rules: Parameters) -> None:
+        if found < rules.least_cohort:
+            self._abandon(f"{found} members are left, but {rules.least_cohort} must be")
+
+    def _abandon(self, reason: str) -> None:
+        self.abandon(reason)
+        raise AbandonedError(reason)

@@ -1,0 +1,219 @@
+"""A server that lies, and one that forgets: honest clients refuse, or what it gets stays masked."""
+
+import datetime
+
+import numpy as np
+import pytest
+
+from fedlm.fedlm_client.errors import UnsafeSumError
+from fedlm.fedlm_client.secure_aggregation.floors import Floors
+from fedlm.fedlm_client.secure_aggregation.keys import agreed
+from fedlm.fedlm_client.secure_aggregation.member import Dealt
+from fedlm.fedlm_client.secure_aggregation.roster import Roster
+from fedlm.fl_core.deployment.secure_aggregation.errors import RefusedAnswerError
+from tests.support import secure_cohorts as cohorts
+
+COUNT = 5
+OTHER_NAMES = {
+    "run": "another",
+    "round_number": 4,
+    "attempt": b"the one before",
+    "model_digest": b"another model".ljust(32),
+}
+LOWERED = {
+    "neighbours": ({"neighbours": 3}, "3 neighbours of 5"),
+    "threshold": ({"threshold": 1}, "1 shares that give a secret back"),
+    "threshold above": ({"threshold": 5}, "5 shares that give a secret back"),
+    "cohort": ({"least_cohort": 2}, "a sum of 2 of 5"),
+    "cohort above": ({"least_cohort": 6}, "a sum of 6 of 5"),
+    "modulus": ({"bits": 7, "largest": 1}, r"modulus of 2\^7"),
+    "wrapping": ({"bits": 12}, "do not wrap"),
+    "noise": ({"variance": 5.0}, "noise multiplier of 0.9946"),
+    "a coarser scale, which clip norms hide": ({"scale": 1e-6, "variance": 4.0}, "noise multiplier of 0.9548"),
+    "clip norm": ({"clip_norm": float("nan")}, "finite, positive"),
+}
+
+
+@pytest.fixture
+def cohort():
+    return cohorts.Cohort(COUNT)
+
+
+def mine(roster, victim=0):
+    """A member that has not been asked anything yet, in a roster with its keys."""
+    one = cohorts.member(victim)
+    members = list(roster.members)
+    members[victim] = one.advertise()
+    return one, Roster(roster.name, roster.parameters, tuple(members))
+
+
+def refused(answer, words):
+    with pytest.raises(UnsafeSumError, match=words):
+        answer()
+
+
+def test_keys_that_were_swapped_or_changed_in_a_byte_are_refused(cohort):
+    attacker = cohorts.member(1).advertise()
+    for field, content in cohort.roster.members[1]._asdict().items():
+        for changed in (content[:-1] + bytes([content[-1] ^ 1]), bytes([content[0] ^ 1]) + content[1:]):
+            one, roster = mine(cohort.roster)
+            wrong = roster.members[1]._replace(**{field: changed})
+            members = (roster.members[0], wrong, *roster.members[2:])
+            with pytest.raises(UnsafeSumError):
+                one.deal(roster._replace(members=members))
+    one, roster = mine(cohort.roster)
+    swapped = roster.members[1]._replace(masking_key=attacker.masking_key)
+    members = (roster.members[0], swapped, *roster.members[2:])
+    refused(lambda: one.deal(roster._replace(members=members)), "client1 has not signed these keys")
+
+
+def test_certificates_of_another_authority_and_one_client_as_several_are_refused(cohort):
+    for stranger, words in (
+        (cohorts.identity("client9", "theirs"), "not of an authority"),
+        (cohorts.identity("client1"), "a name or a key twice"),
+    ):
+        one, roster = mine(cohort.roster)
+        sybil = stranger.advertise(cohorts.NAME, b"1" * 32, b"2" * 32)
+        refused(lambda one=one, r=roster, s=sybil: one.deal(r._replace(members=(*r.members[:4], s))), words)
+    one, roster = mine(cohort.roster)
+    copied = cohorts.identity("client4").advertise(cohorts.NAME, b"1" * 32, roster.members[1].masking_key)
+    refused(lambda: one.deal(roster._replace(members=(*roster.members[:4], copied))), "a name or a key twice")
+
+
+def test_a_short_roster_and_one_without_the_client_are_refused(cohort):
+    one, roster = mine(cohort.roster)
+    refused(lambda: one.deal(roster._replace(members=roster.members[:2])), "a sum of 3 of 2 members")
+    one, roster = mine(cohort.roster)
+    refused(lambda: one.deal(roster._replace(members=roster.members[1:])), "own keys once")
+    one, roster = mine(cohort.roster)
+    refused(lambda: one.deal(roster._replace(members=(*roster.members, roster.members[0]))), "own keys once")
+
+
+@pytest.mark.parametrize("what", LOWERED)
+def test_rules_below_the_client_s_own_are_refused(what):
+    changes, words = LOWERED[what]
+    floors = Floors(least_cohort=3, corrupt_share=0.0, dropped_share=0.0, noise_multiplier=1.0)
+    # The longest vector has a squared norm of 15.16 at scale 1.
+    one, good = cohorts.member(0, floors=floors), cohorts.rules(COUNT, variance=6.0)
+    others = [cohorts.member(index).advertise() for index in range(1, COUNT)]
+    roster = Roster(cohorts.NAME, good._replace(**changes), (one.advertise(), *others))
+    refused(lambda: one.deal(roster), words)
+    floors.check(roster._replace(parameters=good), [cohorts.authority("ours")[0]], datetime.datetime.now(datetime.UTC))
+
+
+def test_sums_may_reach_the_modulus_less_one_and_no_more(cohort):
+    for largest, fits in ((25, True), (26, False)):
+        one = cohorts.member(0, floors=cohorts.FLOORS)
+        roster = Roster(
+            cohorts.NAME, cohorts.rules(COUNT, bits=8, largest=largest), (one.advertise(), *cohort.roster.members[1:])
+        )
+        if fits:
+            one.deal(roster)
+        else:
+            refused(lambda one=one, roster=roster: one.deal(roster), "do not wrap")
+
+
+@pytest.mark.parametrize("field", OTHER_NAMES)
+def test_a_roster_or_keys_of_another_run_round_attempt_or_model_are_refused(field, cohort):
+    other = cohorts.NAME._replace(**{field: OTHER_NAMES[field]})
+    one, roster = mine(cohort.roster)
+    refused(lambda: one.deal(roster._replace(name=other)), "of another run, round, attempt or model")
+    # A cohort with one member that has another model, or whose keys are replayed.
+    one, roster = mine(cohort.roster)
+    replayed = cohorts.member(1, name=other).advertise()
+    refused(lambda: one.deal(roster._replace(members=(roster.members[0], replayed, *roster.members[2:]))), "not signed")
+
+
+def test_two_rosters_at_once_show_no_client(cohort):
+    """Each half sees a roster of its own: shares of the other half cannot be opened, and nobody goes on."""
+    rosters = [
+        cohort.roster,
+        cohort.roster._replace(members=(*cohort.roster.members[:4], cohorts.member(4).advertise())),
+    ]
+    dealings = {index: cohort.members[index].deal(rosters[index // 2]) for index in range(4)}
+    dealt = Dealt(frozenset(range(4)), {one: dealings[one].sealed[0] for one in range(1, 4)})
+    refused(lambda: cohort.members[0].mask(dealt, cohort.integers[0]), "of another roster")
+
+
+def test_a_client_deals_for_one_roster_masks_once_and_reveals_once(cohort):
+    cohort.deal().mask()
+    one = cohort.members[0]
+    dealt = cohort.attempt.dealt_for(0)
+    assert one.deal(cohort.roster) is one.deal(cohort.roster)
+    assert one.mask(dealt, cohort.integers[1]) == cohort.uploads[0]
+    assert one.reveal(cohort.attempt.survivors) == one.reveal(cohort.attempt.survivors)
+    refused(lambda: one.reveal(cohort.attempt.survivors - {4}), "asked to reveal before, with something else")
+    refused(lambda: one.reveal(cohort.attempt.survivors), "has ended its part")
+    smaller = dealt._replace(members=dealt.members - {4}, sealed={1: b"", 2: b"", 3: b""})
+    refused(lambda: cohort.members[1].mask(smaller, cohort.integers[1]), "asked to mask before")
+    other = cohort.roster._replace(parameters=cohort.parameters._replace(length=41))
+    refused(lambda: cohort.members[2].deal(other), "asked to deal before")
+
+
+def test_no_client_says_both_secrets_of_another_or_its_own(cohort):
+    cohort.deal().mask([4])
+    for index in range(4):
+        revealed = cohort.members[index].reveal(frozenset(range(4)))
+        assert revealed.own_masks.keys() == set(range(4)) - {index}
+        assert revealed.masking_keys.keys() == {4}
+
+
+def test_shares_are_not_given_before_the_vector_nor_for_a_sum_of_few_strangers_or_without_the_client(cohort):
+    cohort.deal()
+    refused(lambda: cohort.members[4].reveal(frozenset(range(5))), "before it has this client's vector")
+    cohort.mask([4])
+    refused(lambda: cohort.members[0].reveal(frozenset([1, 2, 3])), "has not counted this client")
+    refused(lambda: cohort.members[1].reveal(frozenset([0, 1, 2, 9])), "have dealt no shares")
+    refused(lambda: cohort.members[2].reveal(frozenset([1, 2])), "2 members are left, but 3 must be")
+    refused(lambda: cohort.members[3].reveal(frozenset([1, 2, 3])), "2 neighbours are left, but 3 must be")
+
+
+def test_every_changed_byte_of_sealed_shares_is_refused(cohort):
+    cohort.deal()
+    dealt = cohort.attempt.dealt_for(0)
+    one, content = cohort.members[0], dealt.sealed[3]
+    for place in range(len(content)):
+        wrong = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+        with pytest.raises(UnsafeSumError, match="changed on their way"):
+            one._open(3, wrong)
+    refused(
+        lambda: one.mask(dealt._replace(sealed={**dealt.sealed, 3: dealt.sealed[2]}), cohort.integers[0]), "changed"
+    )
+
+
+def test_members_who_have_dealt_are_those_whose_shares_are_there(cohort):
+    cohort.deal()
+    for index, members in enumerate(([1, 2, 3, 4], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5])):
+        dealt = cohort.attempt.dealt_for(index)._replace(members=frozenset(members))
+        refused(lambda i=index, d=dealt: cohort.members[i].mask(d, cohort.integers[i]), "what cannot be")
+
+
+def test_what_is_no_vector_of_bounded_integers_is_not_masked(cohort):
+    cohort.deal()
+    dealt, good = cohort.attempt.dealt_for(0), cohort.integers[0]
+    for wrong in (good + 0.5, good * np.nan, good[1:], np.full(40, 501), np.full(40, -501)):
+        with pytest.raises(ValueError, match="are agreed"):
+            cohort.members[0].mask(dealt, wrong)
+    assert cohort.members[0].mask(dealt, np.full(40, -500))
+
+
+def test_a_client_that_starts_again_has_other_keys_which_are_not_taken(cohort):
+    again = cohorts.member(0)
+    assert not set(again.advertise()[1:]) & set(cohort.roster.members[0][1:])
+    cohort.attempt.phase = "advertising"
+    with pytest.raises(RefusedAnswerError, match="other keys of this client"):
+        cohort.attempt.advertise("client0", again.advertise(), [cohorts.authority("ours")[0]])
+
+
+def test_a_key_with_which_everybody_knows_the_outcome_is_refused(cohort):
+    with pytest.raises(UnsafeSumError, match="gives no secret"):
+        agreed(cohort.members[0]._masking, bytes(32), b"")
+
+
+def test_two_attempts_of_the_same_clients_have_nothing_in_common():
+    uploads = []
+    for attempt in (b"one", b"two"):
+        cohort = cohorts.Cohort(COUNT, name=cohorts.NAME._replace(attempt=attempt)).deal().mask()
+        uploads.append(cohort.unpacked(cohort.uploads[0]).astype(int))
+    difference = (uploads[0] - uploads[1]) % (1 << 20)
+    assert np.count_nonzero(difference) > 30
