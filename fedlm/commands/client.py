@@ -17,8 +17,9 @@ from fedlm.fl_core.number_ranges import Count, LargeCount, Positive
 class ClientCommand:
     """Take part in a deployment with text that stays on this device.
 
-    The client checks in with a server (`fedlm serve`), trains when it is selected, and sends back an update; it goes on
-    until the run is over. Its text, line by line `{"text": "..."}` in a JSON Lines file, never leaves the device.
+    The client checks in with a server (`fedlm serve`), trains when it is selected, and sends back an update. It goes on
+    until the run is over, or it has taken part as often as it may; the exit status is then 0, and 2 if its owner must
+    do something. Its text, line by line `{"text": "..."}` in a JSON Lines file, never leaves the device.
     """
 
     server: str
@@ -47,7 +48,8 @@ class ClientCommand:
     """Host and port of a proxy (CONNECT), which carries the encrypted connection and cannot read it. The client never
     uses a proxy that the environment names."""
     record: Path | None = None
-    """File in which this device counts the rounds that it took part in. If not given, it lies beside the text."""
+    """File in which this device counts the rounds that it took part in. If not given, it lies beside the text. Layers
+    that stay with the device lie beside it, and one client at a time has it."""
     accept_plan: bool = False
     """Accept the population and the plan of participation that the server shows now, in place of those that it showed
     first. So the device's owner agrees to take part more often."""
@@ -63,6 +65,7 @@ def main(argv: list[str]) -> int:
     from fedlm.clients.device.kept_state import KeptState
     from fedlm.clients.device.server_instructions import AllowedPrograms
     from fedlm.fedlm_client.client import Client
+    from fedlm.fedlm_client.files import held_alone
     from fedlm.fedlm_client.limits import Limits
     from fedlm.fedlm_client.own_participation import OwnParticipation
     from fedlm.fedlm_client.text.example_store import ExampleStore, Retention
@@ -76,7 +79,8 @@ def main(argv: list[str]) -> int:
     store = ExampleStore(command.data, Retention(command.max_examples, command.max_age_days))
     store.forget()
     record = command.record or command.data.with_name(command.data.name + ".participation.json")
-    kept = KeptState(command.data.with_name(command.data.name + ".layers"))
+    beside = command.record or command.data
+    kept = KeptState(beside.with_name(beside.name + ".layers"))
     allowed = AllowedPrograms(command.models, command.client_algorithms)
     client = Client(
         lambda: dial(name),
@@ -85,7 +89,8 @@ def main(argv: list[str]) -> int:
         notice=lambda words: print(f"fedlm client {name}: {words}", file=sys.stderr, flush=True),
         participation=OwnParticipation(record, command.accept_plan, command.require_plan),
     )
-    client.run()
+    with held_alone(record):
+        client.run()
     return 0
 
 

@@ -1,12 +1,12 @@
 """What a run has come to: its stored parameters, and what its ledger states."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
-from fedlm.fl_core.errors import CheckpointError
+from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.privacy.origins.ancestry import (
     NOT_PRIVATE,
     settings_in,
@@ -41,6 +41,33 @@ def ledger_in(folder: Path) -> "PrivacyLedger | None":
             "is an older copy; put back the one that belongs to the checkpoints"
         )
     return ledger if ledger.records else None
+
+
+class Newest(NamedTuple):
+    """The newest checkpoint of a run."""
+
+    about: dict[str, Any]  # what it says of the run
+    params: Any  # see `stored_parameters`
+    steps: int  # or rounds, that they have seen
+
+
+def checkpoints_of(run: Path) -> Path:
+    """Find the checkpoints of a run. Raises CheckpointError where the folder is none of a run."""
+    found = run / "checkpoints"
+    if not found.is_dir():
+        raise CheckpointError(
+            f"{run}: not the folder of a run, for it holds no checkpoints; give the {setting('out')} of one"
+        )
+    return found
+
+
+def newest_checkpoint(run: Path) -> Newest:
+    """Read the newest checkpoint of a run. Raises CheckpointError where there is none, or it cannot be read."""
+    with Checkpoints(checkpoints_of(run)) as checkpoints:
+        steps = checkpoints.latest_round()
+        if not steps:
+            raise CheckpointError(f"{run}: this run has no checkpoint yet; let it go on until it has one")
+        return Newest(checkpoints.restore_about(steps), stored_parameters(checkpoints, steps), steps)
 
 
 def stored_parameters(checkpoints: Checkpoints, rounds: int) -> Any:

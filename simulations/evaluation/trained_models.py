@@ -8,7 +8,7 @@ import jax
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.origins.ancestry import IMPORTED
 from fedlm.fl_core.privacy.origins.vocabulary_origin import TOKENIZER_FILE
-from fedlm.fl_core.runs.capabilities.recorded import recorded_constants, whole_parameters
+from fedlm.fl_core.runs.capabilities.recorded import recorded_constants
 from fedlm.fl_core.runs.files.places import place_in
 from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.outcome import fit_parameters
@@ -106,7 +106,7 @@ def open_model(directory: StrPath, data: StrPath | None = None) -> TrainedModel:
 
 def read_model(directory: Path, data: Path | None = None) -> TrainedModel:
     """Open the model of a run that this process is writing, or whose lock it has; see `open_model`."""
-    about, trained, steps = released(directory)
+    about, _, params, steps = released(directory)
     command, settings = _settings(directory, about)
     store = _open_data(directory, about) if data is None else TokenStore.open(data)
     tokenizer = Tokenizer.load(directory / TOKENIZER_FILE) if store is None else store.tokenizer
@@ -123,7 +123,7 @@ def read_model(directory: Path, data: Path | None = None) -> TrainedModel:
     model = create_model(named, tokenizer.vocabulary_size, tokenizer.special_tokens, **constants)
     model = with_precision(model, precision)
     like = jax.eval_shape(model.init, jax.random.key(0))
-    params = fit_parameters(whole_parameters(directory, about, trained), like, directory)
+    params = fit_parameters(params, like, directory)
     return TrainedModel(directory, command, settings, model, precision, params, steps, tokenizer, store)
 
 

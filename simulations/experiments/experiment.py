@@ -11,7 +11,6 @@ import jax.numpy as jnp
 
 from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE
 from fedlm.fl_core.processes import gather, is_first, lost_processes, together
-from fedlm.fl_core.runs.capabilities.recorded import whole_parameters
 from fedlm.fl_core.runs.driver import Step
 from fedlm.fl_core.runs.files.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.outcome import fit_parameters
@@ -213,8 +212,7 @@ def _found(prepared: PreparedExperiment, out: Path, summary: dict[str, Any]) -> 
         # The libraries of privacy take a while to load.
         from fedlm.fl_core.runs.statements.publishing import released
 
-        about, trained, _ = released(out)
-        arrays = whole_parameters(out, about, trained)
+        arrays = released(out).params
         like = jax.eval_shape(prepared.model.init, jax.random.key(0))
         return jax.tree_util.tree_map(jnp.asarray, fit_parameters(arrays, like, out))
 

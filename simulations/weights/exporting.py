@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.atomic_files import refuse_filled, whole_folder
-from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError, setting
+from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.privacy.origins.ancestry import IMPORTED, recorded_ancestry, settings_in
 from fedlm.fl_core.privacy.origins.vocabulary_origin import TOKENIZER_FILE, tokenizer_file
-from fedlm.fl_core.runs.capabilities.recorded import check_exportable, whole_parameters
+from fedlm.fl_core.runs.capabilities.recorded import check_exportable
 from fedlm.fl_core.runs.files.places import place_in
-from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.outcome import fit_parameters, stated_privacy
-from fedlm.fl_core.runs.statements.publishing import released
+from fedlm.fl_core.runs.statements.publishing import held_release
 from fedlm.models.base import Params
 from fedlm.models.families.transformer import LARGEST_SIZE
 from fedlm.models.hugging_face import gpt2 as gpt2
@@ -91,14 +90,8 @@ def read_run(run: Path, vocabulary: Path | None = None) -> StoredModel:
       CheckpointError: there is no such checkpoint, or it cannot be read.
       ConfigurationError: the tokenizer is missing, or is another.
     """
-    if not (run / "checkpoints").is_dir():
-        raise CheckpointError(
-            f"{run}: not the folder of a run, because it holds no checkpoints; give the {setting('out')} of one"
-        )
-    with run_lock(run):
-        about, trained, _ = released(run)
-        arrays = whole_parameters(run, about, trained)
-        privacy = stated_privacy(run)
+    with held_release(run) as held:
+        about, privacy = held.about, stated_privacy(run)
     check_exportable(run, about)
     tokenizer = _tokenizer(run, about, vocabulary)
     name = str(place_in(about, "model"))
@@ -108,8 +101,8 @@ def read_run(run: Path, vocabulary: Path | None = None) -> StoredModel:
     config = dataclasses.replace(config, vocabulary_size=tokenizer.vocabulary_size)
     entry = ModelEntry(build, with_special_tokens(name, config, tokenizer.special_tokens))
     like = jax.eval_shape(build(name, entry.config).init, jax.random.key(0))
-    adapters = stored_adapters(about, trained)
-    return StoredModel(run, about, entry, fit_parameters(arrays, like, run), tokenizer, privacy, adapters)
+    adapters = stored_adapters(about, held.trained)
+    return StoredModel(run, about, entry, fit_parameters(held.params, like, run), tokenizer, privacy, adapters)
 
 
 def tokenizer_of(run: Path, about: dict[str, Any], given: Path | None) -> Path:

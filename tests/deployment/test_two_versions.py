@@ -3,13 +3,14 @@
 import asyncio
 import configparser
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from fedlm.clients.device.jax_trainer import JaxTrainer
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.errors import ClientError
+from fedlm.fedlm_client.errors import ClientError, RefusedError
 from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fedlm_client.plans.plan_trainer import PlanTrainer
 from tests.deployment import small_deployment as small
@@ -53,21 +54,26 @@ def test_clients_say_name_and_version_of_their_packages():
 
 async def test_a_server_says_why_it_turns_a_client_away_and_which_version_it_speaks(tmp_path):
     """Also a client that knows of no `protocols` ends with the reason, and comes back no more."""
-    name, replies = "tests.support.own_algorithms:REMEMBERING", []
+    name = "tests.support.own_algorithms:REMEMBERING"
     speaks = "the client speaks version {} of the protocol, but the server speaks {}"
     refused = [
-        *(({"protocol": one}, speaks.format(one, PROTOCOL), True) for one in (0, PROTOCOL - 1, PROTOCOL + 1)),
-        ({}, f"the client does not have the client algorithm {name}, which this run trains with", True),
-        ({"models": ["another"], "algorithms": [name]}, f"the client cannot train the model {small.MODEL}", False),
+        *(({"protocol": one}, speaks.format(one, PROTOCOL)) for one in (0, PROTOCOL - 1, PROTOCOL + 1)),
+        ({}, f"the client does not have the client algorithm {name}, which this run trains with"),
+        ({"needs_plan": True}, re.escape("the server has no key for plans (`fedlm keys plan`), so it makes none")),
     ]
     async with in_round(tmp_path, compiled=False, client_algorithm=name) as round_:
-        for asked in (*(asked for asked, _, _ in refused), {"algorithms": ["sgd", name]}):
-            request = messages.CheckInRequest(**{"protocol": PROTOCOL} | asked)
-            replies.append(await round_.handlers.check_in("a", request))
+
+        async def check_in(**asked):
+            return await round_.handlers.check_in("a", messages.CheckInRequest(**{"protocol": PROTOCOL} | asked))
+
+        for asked, why in refused:
+            with pytest.raises(RefusedError, match=why):
+                await check_in(**asked)
+        later = await check_in(models=["another"], algorithms=[name])
+        taken = await check_in(algorithms=["sgd", name])
         round_.collecting.cancel()
-    assert {tuple(reply.protocols) for reply in replies} == {(PROTOCOL,)}
-    *turned_away, taken = replies
-    for (_, reason, done), reply in zip(refused, turned_away, strict=True):
-        said = reply.come_back
-        assert (said.reason, said.done, said.finished, said.seconds > 0) == (reason, done, False, True)
+    assert {tuple(reply.protocols) for reply in (later, taken)} == {(PROTOCOL,)}
+    said = later.come_back
+    assert (said.reason, said.done) == (f"the client cannot train the model {small.MODEL}", False)
+    assert said.seconds > 0
     assert taken.WhichOneof("answer") == "selected"

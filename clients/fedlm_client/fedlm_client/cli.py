@@ -9,6 +9,7 @@ from typing import Any
 
 from .client import Client, printable
 from .errors import ClientError
+from .files import held_alone
 from .limits import Limits, PlanLimits
 from .link.credentials import client_name, client_tls
 from .link.http_channel import HttpChannel
@@ -23,7 +24,12 @@ _OFFERED = [*fields(PlanLimits), *(field for field in fields(Limits) if field.na
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit status: 0 on success, 2 where the owner must do something, 130 interrupted."""
+    """Run a command.
+
+    Returns:
+      The exit status: 0 when the run is over, or this client has taken part as often as it may; 2 where its owner must
+      do something, since the server turns it away for one; 130 when interrupted.
+    """
     arguments = _parser().parse_args(argv)
     try:
         _run(arguments)
@@ -74,7 +80,9 @@ def _run(arguments: argparse.Namespace) -> None:
     trainer = PlanTrainer(ExampleStore(arguments.data), keys, _limits(PlanLimits, arguments), notice)
     record = arguments.record or arguments.data.with_name(arguments.data.name + ".participation.json")
     participation = OwnParticipation(record, arguments.accept_plan, arguments.require_plan)
-    Client(dial, trainer, limits=_limits(Limits, arguments), notice=notice, participation=participation).run()
+    client = Client(dial, trainer, limits=_limits(Limits, arguments), notice=notice, participation=participation)
+    with held_alone(record):
+        client.run()
 
 
 def _limits(kind: type[Any], arguments: argparse.Namespace) -> Any:

@@ -1,8 +1,12 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, and that one process has at a time."""
 
 import contextlib
+import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+from .errors import ClientError
 
 
 def replace_whole(path: Path, content: str | bytes, private: bool = False) -> None:
@@ -35,3 +39,28 @@ def write_synced(path: Path, content: str | bytes, flags: int, mode: int) -> Non
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def held_alone(record: Path) -> Iterator[None]:
+    """Hold the record of a client, and what lies beside it, until this process ends, however it ends.
+
+    Raises:
+      ClientError: another process holds it, or its folder cannot be written.
+    """
+    path = record.with_name(record.name + ".lock")
+    with contextlib.ExitStack() as held:
+        try:
+            file = held.enter_context(open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb"))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ClientError(
+                f"{record}: another client counts its rounds there now; end that one, or name another file with "
+                "--record, if this one is another device"
+            ) from error
+        except OSError as error:
+            raise ClientError(
+                f"{path}: cannot be written ({error}), so that this device does not take part; make room, or permit "
+                "writing there, or name another file with --record"
+            ) from error
+        yield

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import NamedTuple, Protocol
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.errors import UnknownArtifactError
+from fedlm.fedlm_client.errors import RefusedError, UnknownArtifactError
 from fedlm.fedlm_client.link.calls import DownloadRequest
 from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.client_algorithms.registry import SGD
@@ -83,13 +83,6 @@ class Offer(NamedTuple):
     plan: PlanOffer | None = None  # for clients that have no models; None where none is made
 
 
-class _Refusal(NamedTuple):
-    """Why a client may not take part."""
-
-    reason: str
-    done: bool = True  # whether it ends, and asks again once it was updated; else it asks again by itself
-
-
 class ClientHandlers:
     """`fedlm.fl_core.deployment.protocol.interface.Handlers` of one run. Make and use it in one event loop."""
 
@@ -101,10 +94,13 @@ class ClientHandlers:
     async def check_in(self, peer: str, request: messages.CheckInRequest) -> messages.CheckInReply:
         self._limiter.call(peer)
         if why := self._refusal(request):
-            return self._refused(peer, why)
+            raise RefusedError(why)
+        if (model := self._offer.program.model) not in (request.models or (model,)) and not request.needs_plan:
+            # The next run at this address may have one of those.
+            why = f"the client cannot train the model {model}"
+            warn("check_in_refused", client=peer, reason=why)
+            return self._come_back(why)
         plan = self._plan(request)
-        if isinstance(plan, str):
-            return self._refused(peer, _Refusal(plan))
         if plan is None and request.needs_plan:
             return self._come_back("its plan is being made", seconds=_PLAN_SECONDS)
         try:
@@ -131,34 +127,28 @@ class ClientHandlers:
             configuration.plan.CopyFrom(plan.message)
         return messages.CheckInReply(selected=configuration, protocols=[PROTOCOL])
 
-    def _refusal(self, request: messages.CheckInRequest) -> _Refusal | None:
-        """Say why a client may not take part, by what it says of its software; None where it may."""
+    def _refusal(self, request: messages.CheckInRequest) -> str:
+        """Say why a client may not take part before it is updated, by what it says of its software; empty where it
+        may."""
         if request.protocol != PROTOCOL:
             speaks = f"the client speaks version {request.protocol} of the protocol"
-            return _Refusal(f"{speaks}, but the server speaks {PROTOCOL}")
-        if request.needs_plan:
-            return None
-        if not self._has_algorithm(request):
-            name = algorithm_name(self._offer.program)
-            return _Refusal(f"the client does not have the client algorithm {name}, which this run trains with")
-        if request.models and self._offer.program.model not in request.models:
-            return _Refusal(f"the client cannot train the model {self._offer.program.model}", done=False)
-        return None
+            return f"{speaks}, but the server speaks {PROTOCOL}"
+        if request.needs_plan or self._has_algorithm(request):
+            return ""
+        name = algorithm_name(self._offer.program)
+        return f"the client does not have the client algorithm {name}, which this run trains with"
 
-    def _refused(self, peer: str, refusal: _Refusal) -> messages.CheckInReply:
-        warn("check_in_refused", client=peer, reason=refusal.reason)
-        reply = self._come_back(refusal.reason)
-        reply.come_back.done = refusal.done
-        return reply
-
-    def _plan(self, request: messages.CheckInRequest) -> OfferedPlan | str | None:
-        """Find the plan for a client that has no models, or why there is none; None where it needs none, or waits for
-        it."""
+    def _plan(self, request: messages.CheckInRequest) -> OfferedPlan | None:
+        """Find the plan for a client that has no models; None where it needs none, or waits for it. Raises RefusedError
+        where there will be none."""
         if not request.needs_plan:
             return None
         if self._offer.plan is None:
-            return "the server has no key for plans (`fedlm keys plan`), so it makes none"
-        return self._offer.plan.offer()
+            raise RefusedError("the server has no key for plans (`fedlm keys plan`), so it makes none")
+        plan = self._offer.plan.offer()
+        if isinstance(plan, str):
+            raise RefusedError(plan)
+        return plan
 
     def _has_algorithm(self, request: messages.CheckInRequest) -> bool:
         # Clients that name none know of no other than SGD.

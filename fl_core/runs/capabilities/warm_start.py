@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import jax
 import numpy as np
 
-from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.origins.ancestry import (
     CLAIM_FIELD,
     IMPORTED,
@@ -30,7 +30,7 @@ from fedlm.fl_core.runs.capabilities.warm_start_settings import WarmStartSetting
 from fedlm.fl_core.runs.files.checkpoints import Checkpoints, parameters_digest
 from fedlm.fl_core.runs.files.places import place_in
 from fedlm.fl_core.runs.identity import Fact
-from fedlm.fl_core.runs.outcome import fit_parameters, ledger_in, stated_privacy, stored_parameters
+from fedlm.fl_core.runs.outcome import fit_parameters, ledger_in, newest_checkpoint, stated_privacy
 from fedlm.models.base import Params
 from fedlm.models.registry import same_model
 
@@ -175,16 +175,7 @@ def _read(
     folder: Path, vocabulary: str, model: str, *, initial_data: InitialData, training_data: str | None
 ) -> InitialParameters:
     """Read the newest parameters of a run as they are now; see `read_parameters`."""
-    directory = folder / "checkpoints"
-    if not directory.is_dir():
-        raise CheckpointError(
-            f"{folder}: not the folder of a run, for it holds no checkpoints; give the {setting('out')} of one"
-        )
-    with Checkpoints(directory) as checkpoints:
-        rounds = checkpoints.latest_round()
-        if not rounds:
-            raise CheckpointError(f"{folder}: this run has no checkpoint yet; let it go on until it has one")
-        about, stored = checkpoints.restore_about(rounds), stored_parameters(checkpoints, rounds)
+    about, stored, rounds = newest_checkpoint(folder)
     ledger = ledger_in(folder)
     # Anybody can change what a checkpoint says.
     about = about if ledger is None else ledger.about

@@ -1,5 +1,6 @@
 """Checkpoints of a federated run, by orbax: each is written beside the others and renamed into place when whole."""
 
+import asyncio
 import contextlib
 import functools
 import hashlib
@@ -159,12 +160,39 @@ class Checkpoints:
 
     def _restore(self, rounds: int, **items: Any) -> Any:
         try:
-            return self._manager.restore(rounds, args=_orbax().args.Composite(**items))
+            with _patient_loops():
+                return self._manager.restore(rounds, args=_orbax().args.Composite(**items))
         except Exception as error:
             raise CheckpointError(
                 f"{self.directory / str(rounds)}: this checkpoint cannot be read ({_first_line(error)}); remove that "
                 f"folder to go on from the one before it, or start again with another {setting('out')}"
             ) from error
+
+
+class _PatientLoop(asyncio.SelectorEventLoop):
+    """A loop that first ends what was begun in it."""
+
+    def close(self) -> None:
+        if begun := () if self.is_closed() else asyncio.all_tasks(self):
+            self.run_until_complete(asyncio.gather(*begun, return_exceptions=True))
+        super().close()
+
+
+class _PatientPolicy(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return _PatientLoop()
+
+
+@contextlib.contextmanager
+def _patient_loops() -> Iterator[None]:
+    # Where an array cannot be read, orbax closes its loop at once, and each array that is still being read would print
+    # a traceback.
+    before = asyncio.get_event_loop_policy()
+    asyncio.set_event_loop_policy(_PatientPolicy())
+    try:
+        yield
+    finally:
+        asyncio.set_event_loop_policy(before)
 
 
 def _named(arrays: Any) -> list[tuple[str, Any]]:

@@ -4,8 +4,9 @@ Only what is accounted is written: the parameters of a checkpoint that the ledge
 before the first round. Numbers that were counted or measured on the way stay in the run's folder.
 """
 
+import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from zipfile import BadZipFile
@@ -15,7 +16,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedlm.fl_core.atomic_files import refuse_filled, whole_folder
-from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_down, rounded_up
 from fedlm.fl_core.privacy.origins.ancestry import (
@@ -31,10 +32,10 @@ from fedlm.fl_core.privacy.origins.vocabulary_origin import (
 )
 from fedlm.fl_core.privacy.promise.spending import least_covered, vocabularies_of
 from fedlm.fl_core.runs.capabilities.recorded import PATHS, released_files, whole_parameters
-from fedlm.fl_core.runs.files.checkpoints import Checkpoints, parameters_digest
+from fedlm.fl_core.runs.files.checkpoints import parameters_digest
 from fedlm.fl_core.runs.files.places import place_in
 from fedlm.fl_core.runs.files.run_lock import run_lock
-from fedlm.fl_core.runs.outcome import fit_parameters, ledger_in, refuse_not_finite, stored_parameters
+from fedlm.fl_core.runs.outcome import checkpoints_of, fit_parameters, ledger_in, newest_checkpoint, refuse_not_finite
 from fedlm.fl_core.runs.statements.published_statement import state_release, whole_record
 from fedlm.models.base import Params, parameter_name
 
@@ -75,14 +76,8 @@ def publish(
       ConfigurationError: there is something at `out`, or the tokenizer is another.
     """
     refuse_filled(out)
-    if not (run / "checkpoints").is_dir():
-        raise CheckpointError(
-            f"{run}: not the folder of a run, for it holds no checkpoints; give the {setting('out')} of one"
-        )
-    with run_lock(run):
-        about, params, _ = released(run)
-        params = whole_parameters(run, about, params)
-        ledger = ledger_in(run)
+    with held_release(run) as held:
+        about, params, ledger = held.about, held.params, ledger_in(run)
         stated = state_release(about, ledger)
     beside = released_files(run, about)
     found, origin = _tokenizer(about, "" if ledger is None else ledger.plan.unit, tokenizer, fingerprint_of)
@@ -135,31 +130,35 @@ def load_published(folder: Path, like: Params) -> Params:
 
 
 class Released(NamedTuple):
-    """The newest parameters of a run."""
+    """The newest parameters of a run, as arrays in dictionaries and lists."""
 
     about: dict[str, Any]  # what the run has written down of itself; in its ledger, where it is private
-    params: Any  # arrays in dictionaries and lists: adapters alone where it trained these, see `whole_parameters`
+    trained: Any  # the parameters that it trained: adapters, where it trained these alone
+    params: Any  # of the whole model, see `whole_parameters`
     steps: int  # or rounds, that they have seen
+
+
+@contextlib.contextmanager
+def held_release(run: Path) -> Iterator[Released]:
+    """Read a run of any kind, and let nobody go on with it meanwhile; see `released` and `run_lock` for errors."""
+    checkpoints_of(run)
+    with run_lock(run):
+        yield released(run)
 
 
 def released(run: Path) -> Released:
     """Read the newest checkpoint of a run whose lock is held. Raises CheckpointError where there is none, or it is none
     that a private run's ledger says was released."""
-    with Checkpoints(run / "checkpoints") as checkpoints:
-        steps = checkpoints.latest_round()
-        if not steps:
-            raise CheckpointError(f"{run}: this run has no checkpoint yet; let it go on until it has one")
-        about, params = checkpoints.restore_about(steps), stored_parameters(checkpoints, steps)
+    about, trained, steps = newest_checkpoint(run)
     ledger = ledger_in(run)
-    if ledger is None:
-        return Released(about, params, steps)
-    named = [one.parameters for one in ledger.releases if one.rounds == steps]
-    if not named or named[-1] != parameters_digest(params):
-        raise CheckpointError(
-            f"{run}: the ledger does not name the checkpoint of {steps} rounds; it is damaged, or comes from another "
-            "run"
-        )
-    return Released(ledger.about, params, steps)
+    if ledger is not None:
+        about, named = ledger.about, [one.parameters for one in ledger.releases if one.rounds == steps]
+        if not named or named[-1] != parameters_digest(trained):
+            raise CheckpointError(
+                f"{run}: the ledger does not name the checkpoint of {steps} rounds; it is damaged, or comes from "
+                "another run"
+            )
+    return Released(about, trained, whole_parameters(run, about, trained), steps)
 
 
 def _tokenizer(

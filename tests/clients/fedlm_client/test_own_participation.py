@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import ClientError
-from fedlm.fedlm_client.files import replace_whole
+from fedlm.fedlm_client.files import held_alone, replace_whole
 from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fedlm_client.own_participation import OwnParticipation
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
@@ -307,3 +307,17 @@ async def test_a_device_is_shown_the_plan_of_a_deployment_and_counts_as_its_serv
         "planned": {"max_participations": 3, "min_separation": 1},
         "realised": {"clients": 1, "max_participations": 3, "min_separation": 1},
     }
+
+
+def test_one_client_at_a_time_has_a_record(tmp_path):
+    record = tmp_path / "mine.jsonl.participation.json"
+    with (
+        held_alone(record),
+        pytest.raises(ClientError, match="another client counts its rounds there"),
+        held_alone(record),
+    ):
+        pass
+    with held_alone(record):
+        pass
+    with pytest.raises(ClientError, match="cannot be written"), held_alone(tmp_path / "nowhere" / "record"):
+        pass

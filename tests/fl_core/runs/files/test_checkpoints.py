@@ -107,3 +107,16 @@ def test_one_flipped_bit_is_noticed_by_every_reader(tmp_path):
         for read in (lambda: checkpoints.restore_arrays(1), lambda: checkpoints.restore_state(1, state)):
             with pytest.raises(CheckpointError, match=r"/1: its array params/blocks/1/b is not what was written"):
                 read()
+
+
+def test_a_damaged_checkpoint_is_one_error_and_nothing_else(tmp_path, monkeypatch):
+    heard, random = [], np.random.default_rng(0)
+    monkeypatch.setattr(sys, "unraisablehook", heard.append)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, {f"w{one}": random.normal(size=3000) for one in range(40)}, {})
+        for path in (tmp_path / "1/state/ocdbt.process_0/d").iterdir():
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
+        for _ in range(5):
+            with pytest.raises(CheckpointError, match="this checkpoint cannot be read"):
+                checkpoints.restore_arrays(1)
+    assert not heard
