@@ -107,6 +107,7 @@ def test_a_proxy_calls_in_the_name_of_the_client_whose_certificate_it_passes_on(
         *(((f"{CLIENT_CERTIFICATE}: {sent}",), 401, "") for sent in NO_CERTIFICATES),
         ((), 401, ""),
         ((ann, ben), 400, ""),
+        ((f"{ann}, {ben.partition(': ')[2]}",), 401, ""),
     ]
     statuses, peers = asked(folder, caller, (ann,), *(fields for fields, _, _ in refused), tls_proxy=named)
     assert (statuses, peers) == ([200, *(status for _, status, _ in refused)], ["ann"])

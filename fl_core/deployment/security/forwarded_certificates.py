@@ -24,6 +24,9 @@ class ForwardedCertificates:
         if not field:
             raise RefusedError("the proxy passes on no certificate of a client")
         try:
+            # Two values that somebody on the way has joined: the client's own, and the proxy's.
+            if "," in field:
+                raise ValueError("several certificates")
             found = x509.load_pem_x509_certificate(unquote(field).encode("ascii"))
             uses = found.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
             names = tuple(str(one.value) for one in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME))

@@ -91,4 +91,8 @@ def _document(path: Path) -> dict[str, Any]:
 def _strings(path: Path, values: object) -> list[str]:
     if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
         raise DataError(f"{path}: names no files or splits of a data set, expected at least one. Save it again.")
+    for value in values:
+        # Whoever wrote the folder could have other files of this machine read.
+        if value in ("", ".", "..") or not value.isprintable() or "/" in value:
+            raise DataError(f"{path}: names {value!r}, expected a file or folder beside it. Save the data set again.")
     return values

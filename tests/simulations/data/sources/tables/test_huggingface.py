@@ -98,6 +98,10 @@ def test_another_folder_is_named(folder):
         ('{"_data_files": []}', "names no files"),
         ('{"_data_files": [{}]}', "names no files"),
         (json.dumps({"_data_files": [{"filename": "a"}], "_indices_data_files": [{}]}), "is a selection of rows"),
+        *(
+            (json.dumps({"_data_files": [{"filename": name}]}), "expected a file or folder beside it")
+            for name in ("../a", "/etc/passwd", "..", "a\0b")
+        ),
     ],
 )
 def test_a_wrong_state_is_named(folder, state, message):
