@@ -30,7 +30,7 @@ def recover(shares: Mapping[int, bytes], threshold: int, holds: Callable[[bytes]
     Other choices of shares are tried where the first does not give the secret, at random.
 
     Args:
-      shares: by the index of the member that gave them.
+      shares: by the index of the member that gave them, those that are tried first before the others.
       threshold: how many give the secret back.
       holds: whether a secret is the right one.
 
@@ -39,7 +39,7 @@ def recover(shares: Mapping[int, bytes], threshold: int, holds: Callable[[bytes]
     """
     if len(shares) < threshold:
         raise AbandonedError(f"{len(shares)} shares of a secret, but it needs {threshold}")
-    for chosen in itertools.islice(_choices(sorted(shares), threshold), _TRIES):
+    for chosen in itertools.islice(_choices([*shares], threshold), _TRIES):
         placed = {index + 1: shares[index] for index in chosen}
         try:
             secret = shamir.combine(placed)
@@ -85,8 +85,9 @@ def unmasking(
     """
     threshold, culprits = roster.parameters.threshold, set[int]()
 
-    def found(index: int, given: Mapping[int, bytes], holds: Callable[[bytes], bool]) -> bytes:
-        recovered = recover(given, threshold, holds)
+    def found(given: Mapping[int, bytes], holds: Callable[[bytes], bool]) -> bytes:
+        believed = sorted(given, key=lambda giver: (giver in culprits, giver))
+        recovered = recover({giver: given[giver] for giver in believed}, threshold, holds)
         culprits.update(recovered.culprits)
         return recovered.secret
 
@@ -97,8 +98,8 @@ def unmasking(
         key = roster.members[index].masking_key
         return lambda secret: public_of(X25519PrivateKey.from_private_bytes(secret)) == key
 
-    own = {index: found(index, given, is_own_mask(index)) for index, given in shares[0].items()}
-    keys = {index: found(index, given, is_masking_key(index)) for index, given in shares[1].items()}
+    own = {index: found(given, is_own_mask(index)) for index, given in shares[0].items()}
+    keys = {index: found(given, is_masking_key(index)) for index, given in shares[1].items()}
     return Unmasking(own, keys, frozenset(culprits))
 
 

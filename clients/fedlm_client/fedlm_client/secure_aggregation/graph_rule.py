@@ -18,7 +18,7 @@ def is_connected(clients: int, neighbours: int, bad: int, bits: int = SECURITY_B
       bad: how many are corrupt or drop out.
       bits: of security.
     """
-    if neighbours > bad:
+    if neighbours > bad or neighbours == clients - 1:
         return True
     log = (
         math.log(clients * (clients - neighbours - 1) / 2)
