@@ -48,8 +48,8 @@ class NoiseCohort:
     def reason(self) -> str:
         """Why nothing is promised."""
         return (
-            f"as if of {self.planned:,} clients, for planning: the noise on a round's mean is what {self.planned:,} "
-            f"clients would get, but {self.simulated:,} take part"
+            f"the noise is as if of {self.planned:,} clients a round, for planning, and only {self.simulated:,} are "
+            "simulated"
         )
 
     @property

@@ -57,15 +57,15 @@ def spent_before(
     for phase in ancestry:
         if phase.people != "same":
             continue
-        if phase.not_private is not None or phase.plan is None:
+        earlier = None if phase.plan is None else PrivacyPlan.from_json(phase.plan)
+        why = phase.not_private
+        if why is None and earlier is not None and earlier.noise_cohort is not None:
+            why = earlier.noise_cohort.reason
+        if why is not None or earlier is None:
             reasons.append(
                 f"the first parameters come from {phase.words}, which may have used data of the same people and "
-                f"promises nothing ({phase.not_private})"
+                f"promises nothing ({why})"
             )
-            continue
-        earlier = PrivacyPlan.from_json(phase.plan)
-        if earlier.noise_cohort is not None:
-            reasons.append(f"the first parameters come from {phase.words}, {earlier.noise_cohort.reason}")
             continue
         if not _same_units(plan.unit, earlier.unit, training_data, phase.training_data_sha256):
             reasons.append(

@@ -17,6 +17,7 @@ from fedlm.fl_core.privacy.private_plan import PlannedRounds, plan_aggregation
 from fedlm.fl_core.privacy.private_rounds import PrivateRounds
 from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.spending import spent_before
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.privacy.statement import state
@@ -67,10 +68,11 @@ def scaled(small_store, tmp_path):
     return tmp_path / "run", settings
 
 
-def says_not_private(text, epsilon=None):
-    assert text.startswith("NOT PRIVATE: as if of 600 clients, for planning: ")
+def says_not_private(text):
+    why = "the noise is as if of 600 clients a round, for planning, and only 6 are simulated"
+    assert text.startswith(f"NOT PRIVATE: {why}")
     deployment = "A deployment with 600 clients in each round, of 100 times as many people, would have (epsilon = "
-    assert text.count("epsilon") == text.count(deployment) + text.count("delta)-differential") <= 1
+    assert text.count("epsilon") == text.count(deployment) == 1
 
 
 def test_a_run_says_what_it_is_for_and_promises_nothing(scaled):
@@ -109,6 +111,8 @@ def test_no_run_behind_which_it_is_promises_anything(scaled, tmp_path):
     ledger = PrivacyLedger(out / "privacy" / "ledger.jsonl")
     phase = training_in(ledger, "run")
     assert "as if of 600 clients" in phase.not_private
+    _, reasons = spent_before(ledger.plan.as_planned(), None, [phase._replace(not_private=None)])
+    assert "as if of 600 clients" in reasons[0]
     plain = run(settings | {"noise_cohort_size": None}, tmp_path / "plain")
     assert plain["privacy_guarantee"] is not None
     both = {name: PrivacyLedger(tmp_path / name / "privacy" / "ledger.jsonl") for name in ("run", "plain")}
