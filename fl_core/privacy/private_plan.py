@@ -3,13 +3,14 @@
 import dataclasses
 from typing import NamedTuple
 
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.participation import Participation
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
 from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.promise.plan import CLIENT, PrivacyPlan, plan_noise
-from fedlm.fl_core.privacy.promise.spending import calibrate_total
+from fedlm.fl_core.privacy.promise.spending import calibrate_total, check_selected
 from fedlm.fl_core.privacy.settings import PrivacySettings
 
 
@@ -23,6 +24,7 @@ class PlannedRounds(NamedTuple):
     delta: float  # at which epsilon is stated
     unit: str = CLIENT  # whose presence is hidden
     noise_cohort_size: int | None = None  # clients that the noise is planned for, where they are not these
+    coordinates: int = 0  # numbers of an update; only noise of clients depends on them
 
 
 class Beside(NamedTuple):
@@ -53,8 +55,15 @@ def plan_aggregation(
     """
     mechanism, delta = MECHANISMS[settings.privacy], planned.delta
     known = None if known is None else known.as_planned()
+    if beside.law is not None:
+        check_selected(mechanism)
+    if mechanism.distributed and planned.noise_cohort_size is not None:
+        raise ConfigurationError(
+            f"{setting('noise_cohort_size')} is {planned.noise_cohort_size}, but the noise of {mechanism.name} is made "
+            "by the clients of a round; leave it out"
+        )
     unit = planned.unit if known is None else known.unit
-    options = mechanism.options_of(settings)
+    options = mechanism.sized(mechanism.options_of(settings), planned.cohort_size, planned.coordinates)
     with_noise = plan_noise(
         settings.privacy, planned.rounds, planned.participation, options=options, known=known, unit=unit
     )

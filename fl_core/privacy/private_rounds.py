@@ -16,6 +16,7 @@ from fedlm.fl_core.privacy.noise.noise_source import Draw, noise_from
 from fedlm.fl_core.privacy.noise.noised_sums import noised_mean
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.rounds.aggregation import CohortAggregate, MeanUpdate
+from fedlm.fl_core.rounds.round_loop import CohortRunner
 from fedlm.models.base import Params
 
 
@@ -92,9 +93,9 @@ class PrivateAggregation:
             raise ConfigurationError(f"{setting('report_goal')} is {self.report_goal}, but must be at least 1")
         if self.adaptive_clipping is not None and self._clip_norm_moves_every is None:
             raise ConfigurationError(
-                f"{setting('clip_quantile')} with the mechanism {self.plan.mechanism}, whose noise is correlated over "
-                "all rounds: the clip norm may change only where a tree restarts. Take the mechanism gaussian, or a "
-                "tree with restarts"
+                f"{setting('clip_quantile')} with the mechanism {self.plan.mechanism}, whose noise is of clients, or "
+                "correlated over all rounds: the clip norm may change only where a tree restarts. Take the mechanism "
+                "gaussian, or a tree with restarts"
             )
         if self.restart_optimizer and self.plan.restart_every is None:
             raise ConfigurationError("restarting the optimizer does nothing where no tree restarts")
@@ -146,6 +147,11 @@ class PrivateRounds:
           first: the generation's first round.
           end: one more than the last round that it may go to; the plan's end where None.
         """
+        if MECHANISMS[aggregation.plan.mechanism].distributed:
+            raise ConfigurationError(
+                f"the mechanism {aggregation.plan.mechanism} is noise of clients, and here the server adds noise; take "
+                "another"
+            )
         self.aggregation = aggregation
         self._like = {"delta": like}
         if aggregation.adaptive_clipping is not None:
@@ -165,6 +171,10 @@ class PrivateRounds:
     def restore(self, durable: PrivacyState) -> PrivacyState:
         """Undo `durable`."""
         return durable._replace(noise=self._noise.restore(durable.noise, self._like, self._draw))
+
+    def over(self, runner: CohortRunner) -> CohortRunner:
+        """Leave cohorts as they are: the noise is the server's."""
+        return runner
 
     def clip_norm(self, state: PrivacyState) -> float:
         return float(state.clip_norm)

@@ -91,6 +91,11 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
         """Whether noise is added at all."""
         return self.privacy != "none"
 
+    @property
+    def is_distributed(self) -> bool:
+        """Whether each client adds a share of the noise."""
+        return self.is_private and MECHANISMS[self.privacy].distributed
+
     def check_privacy(self, sampler: str, clip_norm: float | None, weighting: str, audited: bool) -> None:
         """Refuse settings that break a guarantee, or do nothing.
 

@@ -218,6 +218,7 @@ def state_plan(
         rho=None if found else rho_together(spent),
         sensitivity=None,
         epsilon_by_rdp=None,
+        against_server=None,
         adjacency=account(as_stated, delta, []).adjacency,
         assumptions=tuple(dict.fromkeys([*own.assumptions, *theirs, *([ONE_UNIT] if before else []), *said])),
     )

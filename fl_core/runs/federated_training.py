@@ -23,6 +23,7 @@ from fedlm.models.base import Params
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
+    from fedlm.fl_core.privacy.distributed_rounds import DistributedRounds
     from fedlm.fl_core.privacy.private_rounds import PrivacyState, PrivateAggregation, PrivateRounds
 
 Score = Callable[[Params], dict[str, Any]]
@@ -80,7 +81,7 @@ class FederatedTraining:
         self._first: ServerState | None = None
         self._absurd: AbsurdSteps | None = None
         self._plain: PlainAveraging | None = None
-        self._private: PrivateRounds | None = None
+        self._private: PrivateRounds | DistributedRounds | None = None
         self._averaging: Averaging = averaging
         if private is not None:
             self._resume_privately(fresh, private)
@@ -98,17 +99,17 @@ class FederatedTraining:
             self._absurd = AbsurdSteps(rows)
 
     def _resume_privately(self, fresh: ServerState, aggregation: "PrivateAggregation") -> None:
-        from fedlm.fl_core.privacy.private_rounds import PrivateRounds
+        from fedlm.fl_core.privacy.distributed_rounds import private_averaging
 
         check_private(self._optimization.algorithm, fresh.params)
         like = sent_by_client(self._optimization.algorithm, fresh.params)
         # Which secret and which rounds does not matter for shapes.
-        shapes = PrivateRounds(aggregation, bytes(32), like)
+        shapes = private_averaging(aggregation, bytes(32), like)
         found = self.run.resume(PrivateCheckpoint(_stored(fresh), shapes.durable(shapes.init())))
         standing, durable = self.run.standing, found.privacy
         assert standing.noise_from is not None
         secret = bytes.fromhex(standing.secret)
-        private = PrivateRounds(aggregation, secret, like, first=standing.noise_from, end=standing.end)
+        private = private_averaging(aggregation, secret, like, first=standing.noise_from, end=standing.end)
         self._private = self._averaging = private
         self.server = ServerState(*from_first(found.server))
         if not standing.checkpoint:
@@ -137,7 +138,7 @@ class FederatedTraining:
         rounds = Rounds(
             self.server,
             self.run.remaining,
-            runner,
+            runner if self._private is None else self._private.over(runner),
             sampler,
             optimization=dataclasses.replace(self._optimization, secret=secret),
             averaging=self._averaging,

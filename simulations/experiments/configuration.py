@@ -69,6 +69,19 @@ class RunSettings:
             )
             privacy.check_noise_cohort(self.cohorts.cohort_size, audited=self.audit.audited)
             self.training.algorithm.check_privacy(privacy.is_private)
+            if privacy.is_distributed:
+                self._check_integers(privacy.privacy)
+
+    def _check_integers(self, mechanism: str) -> None:
+        """Refuse, by a ConfigurationError, what compresses updates where integers travel."""
+        defaults = TrainingSettings()
+        for name in ("upload_bits", "compression", "upload_rotation"):
+            found = getattr(self.training, name)
+            if found != getattr(defaults, name):
+                raise ConfigurationError(
+                    f"{setting(name)} is {found}, which does nothing with {setting('privacy')} {mechanism}: updates "
+                    f"travel as integers of {setting('lattice_bits')}; leave it out"
+                )
 
     def compared_privacy(self) -> list[SimulatedPrivacySettings]:
         """List the privacy of all runs that these settings lead to."""

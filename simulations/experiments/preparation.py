@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
-from fedlm.fl_core.client_algorithms.interface import check_private, check_usable
+from fedlm.fl_core.client_algorithms.interface import check_private, check_usable, sent_by_client
 from fedlm.fl_core.composed_settings import settings_as_json
+from fedlm.fl_core.exact_sums import number_of_coordinates
 from fedlm.fl_core.privacy.accounting.delta import default_delta
 from fedlm.fl_core.privacy.origins.ancestry import on_other_data
 from fedlm.fl_core.privacy.origins.run_origins import Origins
@@ -20,6 +21,7 @@ from fedlm.fl_core.runs.capabilities.interface import Builder, Capability, Clipp
 from fedlm.fl_core.runs.capabilities.run_capabilities import Capabilities
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.round_rows import Divergence, find_divergence, find_lost_score
+from fedlm.fl_core.updates.registry import make_compressor
 from fedlm.models.base import Model, Params
 from fedlm.models.layers.dropout import with_dropout
 from fedlm.models.precision import Precision, resolve_precision, with_precision
@@ -199,6 +201,7 @@ def _clients(experiment: Experiment, opened: _Opened) -> _Clients:
 def _training(experiment: Experiment, opened: _Opened, built: Model, clients: _Clients) -> Training:
     """Say what clients and server do, with a model."""
     settings, private, capabilities = experiment.training, experiment.privacy.is_private, opened.capabilities
+    distributed = experiment.privacy.is_distributed  # whose integers are what travels
     precision = resolve_precision(settings.precision, jax.default_backend())
     trained = _in_precision(capabilities.trained(_dropping(built, settings.dropout)), precision)
     local = settings.local_training()
@@ -212,8 +215,8 @@ def _training(experiment: Experiment, opened: _Opened, built: Model, clients: _C
         work=ClientWork(
             model=trained,
             training=local,
-            compressor=settings.compressor(),
-            rules=settings.aggregation_rules(private),
+            compressor=settings.compressor() if not distributed else make_compressor("float32"),
+            rules=dataclasses.replace(settings.aggregation_rules(private), exact=private and not distributed),
         ),
         clients=clients.data,
         cohorts=clients.cohorts,
@@ -266,11 +269,22 @@ def _privacy(experiment: Experiment, opened: _Opened, cohorts: Cohorts, delta: f
         delta=delta,
         unit=DOCUMENT_CLIENT if store.without_users else CLIENT,
         noise_cohort_size=experiment.privacy.noise_cohort_size,
+        coordinates=_coordinates(experiment, opened),
     )
     origins = capabilities.origins(Origins(vocabulary=store.vocabulary_origin))
     beside = Beside(origins, opened.training_data, capabilities.law())
     seed = experiment.seed if experiment.privacy.noise_seed == "experiment" else None
     return Privacy(experiment.privacy, rounds, beside, seed)
+
+
+def _coordinates(experiment: Experiment, opened: _Opened) -> int:
+    """Count the numbers of an update, where the noise depends on them; what noise decides about a model does not."""
+    if not experiment.privacy.is_distributed:
+        return 0
+    built = opened.build(opened.store.vocabulary_size, opened.store.special_tokens)
+    like = jax.eval_shape(opened.capabilities.trained(built).init, jax.random.key(0))
+    algorithm = opened.capabilities.local(experiment.training.local_training()).algorithm
+    return number_of_coordinates(sent_by_client(algorithm, like))
 
 
 def _identity(experiment: Experiment, opened: _Opened, cohorts: Cohorts) -> RunIdentity:

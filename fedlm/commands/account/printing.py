@@ -19,6 +19,8 @@ _SHOWN = (
     "epsilon_lower",
     "delta",
     "epsilon_by_rdp",
+    "against_readers",
+    "against_server",
     "rho",
     "sensitivity",
     "noise_multiplier",
@@ -45,6 +47,8 @@ def print_statement(statement: dict[str, Any]) -> None:
         console.print(f"[red]NOT PRIVATE[/]: {statement['not_private']}")
     unlimited = statement["epsilon"] is None and not statement.get("not_private")
     shown = statement | ({"epsilon": "infinite"} if unlimited else {})
+    if shown.get("against_server"):
+        shown["against_readers"] = "of released models: epsilon and delta as above"
     for name in _SHOWN:
         if shown.get(name) is not None:
             print_line(console, name.replace("_", " "), _shown(name, shown[name]))

@@ -130,6 +130,11 @@ class Deployment(_Travel, _Selection, _Model):
         training = self.training
         self.privacy.check_privacy("min_separation", training.update_clip_norm, training.weighting, audited=False)
         training.algorithm.check_privacy(self.privacy.is_private)
+        if self.privacy.is_distributed:
+            raise ConfigurationError(
+                f"{setting('privacy')} is {self.privacy.privacy}, noise of clients, which needs secure aggregation; a "
+                "deployment has none. Take a mechanism whose noise the server adds"
+            )
         if self.privacy.is_private and self.privacy.delta is None:
             raise ConfigurationError(
                 f"{setting('privacy')} needs delta in a deployment, since it is not known how many clients there will "

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting import joint_convexity
 from fedlm.fl_core.privacy.accounting.delta import check_delta
+from fedlm.fl_core.privacy.accounting.distributed_noise import RenyiEvent, epsilon_with_slack
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import (
     gaussian_delta,
     gaussian_epsilon_above,
@@ -139,7 +140,7 @@ def _check_count(count: int) -> None:
         raise ConfigurationError(f"the count of an event is {count}, but must be 0 at least")
 
 
-Event = GaussianEvent | StatedEvent
+Event = GaussianEvent | StatedEvent | RenyiEvent
 
 
 class EpsilonBounds(NamedTuple):
@@ -207,8 +208,8 @@ def _delta_above(events: tuple[Event, ...], epsilon: float) -> float:
     gaussian = _only_gaussian(events)
     if gaussian is not None:
         return gaussian_delta(gaussian, epsilon) * (1 + 1e-9)
-    if _has_little_noise(events):
-        return _delta_of_little_noise(events, epsilon)
+    if _has_divergences(events) or _has_little_noise(events):
+        return _delta_by_search(events, epsilon)
     return max(upper_delta(_losses(events, direction), epsilon) for direction in DIRECTIONS)
 
 
@@ -219,6 +220,8 @@ def _epsilon_above(events: tuple[Event, ...], delta: float) -> float:
     gaussian = _only_gaussian(events)
     if gaussian is not None:
         return gaussian_epsilon_above(gaussian, delta)
+    if _has_divergences(events):
+        return _epsilon_by_divergences(events, delta)
     if _has_little_noise(events):
         return _bounds_of_little_noise(events, delta).upper
     return upper_of_directions(_both_directions(events), delta)
@@ -249,6 +252,8 @@ def _epsilon_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
         return EpsilonBounds(0.0, 0.0)
     if (gaussian := _only_gaussian(events)) is not None:
         return EpsilonBounds(_epsilon_above(events, delta), gaussian_epsilon_below(gaussian, delta))
+    if _has_divergences(events):
+        return EpsilonBounds(_epsilon_above(events, delta), _epsilon_bounds(_without_divergences(events), delta).lower)
     if _has_little_noise(events):
         return not_crossed(_bounds_of_little_noise(events, delta), events, delta)
     bounds = bounds_of_directions(_both_directions(events), delta, _epsilon_above(events, delta))
@@ -346,11 +351,36 @@ def _bounds_of_little_noise(events: Sequence[Event], delta: float) -> EpsilonBou
     return EpsilonBounds(upper, lower)
 
 
-def _delta_of_little_noise(events: Sequence[Event], epsilon: float) -> float:
+def _has_divergences(events: Sequence[Event]) -> bool:
+    return any(isinstance(event, RenyiEvent) for event in events)
+
+
+def _without_divergences(events: Sequence[Event]) -> tuple[GaussianEvent | StatedEvent, ...]:
+    return tuple(event for event in events if not isinstance(event, RenyiEvent))
+
+
+def _epsilon_by_divergences(events: tuple[Event, ...], delta: float) -> float:
+    """Compose by Renyi divergences; what has none here is composed by itself, for half of delta, and added."""
+    known = [event for event in events if isinstance(event, RenyiEvent)]
+    more, others = 0.0, list[Event]()
+    for event in _without_divergences(events):
+        if (gaussian := _only_gaussian((event,))) is not None:
+            more += 1 / (2 * gaussian**2)
+        else:
+            others.append(event)
+    share = math.fsum(event.delta * event.count for event in others if isinstance(event, StatedEvent))
+    beside = 0.0
+    if share < delta and any(not isinstance(event, StatedEvent) or event.epsilon for event in others):
+        share += (delta - share) / 2
+        beside = _epsilon_above(tuple(others), share)
+    return beside + epsilon_with_slack(known, more, delta - share) if share < delta else math.inf
+
+
+def _delta_by_search(events: tuple[Event, ...], epsilon: float) -> float:
     low, high = math.log(1e-300), 0.0
     for _ in range(60):
         middle = (low + high) / 2
-        enough = _bounds_of_little_noise(events, math.exp(middle)).upper <= epsilon
+        enough = _epsilon_above(events, math.exp(middle)) <= epsilon
         low, high = (low, middle) if enough else (middle, high)
     return math.exp(high)
 
@@ -365,4 +395,4 @@ def _both_directions(events: Sequence[Event]) -> list[Losses]:
 
 
 def _losses(events: Sequence[Event], direction: Direction) -> Losses:
-    return [(event.count, event.loss(direction)) for event in events]
+    return [(event.count, event.loss(direction)) for event in _without_divergences(events)]

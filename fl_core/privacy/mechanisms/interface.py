@@ -10,7 +10,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fedlm.fedlm_client.distributed_noise.lattice import Lattice
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.privacy.accounting.distributed_noise import RenyiEvent
 from fedlm.fl_core.privacy.noise.noise_source import Draw
 from fedlm.fl_core.privacy.participation import Participation
 from fedlm.models.base import Params
@@ -115,6 +117,7 @@ class Mechanism(ABC):
         needs.
       most_rounds: that a plan may have; None for any number.
       uneven: whether the error of prefix sums goes up and down from one round to the next.
+      distributed: whether each client adds a share of the noise, in integers; else the server adds Gaussian noise.
     """
 
     name: ClassVar[str]
@@ -126,10 +129,15 @@ class Mechanism(ABC):
     independent_rounds: ClassVar[bool] = False
     most_rounds: ClassVar[int | None] = None
     uneven: ClassVar[bool] = False
+    distributed: ClassVar[bool] = False
 
     def options_of(self, settings: Any) -> Any:
         """Take the `options` from the settings of a run."""
         return self.options(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(self.options)})
+
+    def sized(self, options: Any, cohort_size: int, coordinates: int) -> Any:
+        """Tell options the clients of a round of a run and the numbers of its updates, where they ask for them."""
+        return options
 
     def restarts_optimizer(self, settings: Any) -> bool:
         """Say whether the server optimizer forgets its state wherever noise begins anew."""
@@ -171,6 +179,14 @@ class Mechanism(ABC):
         """Over how many rounds, its own the first, one round's sum is spread before independent noise is added to it;
         None for all that follow."""
         return 1 if self.independent_rounds else None
+
+    def lattice(self, plan: NoisePlan, clip_norm: float) -> Lattice:
+        """Say what clients do with their updates where noise is distributed."""
+        raise NotImplementedError(f"the server adds the noise of {self.name}")
+
+    def releases(self, plan: NoisePlan, generations: Generations) -> RenyiEvent:
+        """Describe all that is released where noise is distributed, and so is not Gaussian."""
+        raise NotImplementedError(f"the noise of {self.name} is Gaussian")
 
     @abstractmethod
     def noise(self, plan: NoisePlan, first: int, end: int) -> RoundNoise:

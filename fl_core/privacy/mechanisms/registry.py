@@ -12,6 +12,8 @@ _FILES = (
     "banded",
     "bisr",
     "dense",
+    "skellam",
+    "discrete_gaussian",
 )
 
 MECHANISMS: dict[str, Mechanism] = {file: import_module(f"{__package__}.{file}").MECHANISM for file in _FILES}

@@ -1,5 +1,7 @@
 """What must hold for a plan's guarantee to be true, and between which data sets it holds, in words."""
 
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
+from fedlm.fl_core.privacy.mechanisms.skellam import sizes_of
 from fedlm.fl_core.privacy.promise.plan import ONE_DOCUMENT, PrivacyPlan
 
 _ANSWERS = "whether and when a client answers, and who takes part in its place, does not depend on its data"
@@ -9,7 +11,13 @@ _ONE_CLIENT = "one person is one client, and no other client has that person's d
 def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
     """List what must hold for a plan's guarantee to be true, one sentence each."""
     unit, time = names_of(plan.unit)
-    if unit == "client":
+    distributed = MECHANISMS[plan.mechanism].distributed
+    if distributed:
+        clipped = (
+            "each client clips its update, checks its length in integers and adds its share of the noise, all clients "
+            "weigh the same, and the sum"
+        )
+    elif unit == "client":
         clipped = "each client's update is clipped on the server, all clients weigh the same, and the sum"
     else:
         clipped = f"the gradient of each {unit} is clipped, and the noised sum"
@@ -23,13 +31,39 @@ def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
         *((_ANSWERS,) if answering else ()),
         f"{clipped} is divided by a number fixed beforehand",
         f"only models made of noised sums are published; measurements of single {time}s are not",
-        f"{_generators(plan)}; noise is computed in 64-bit floating point; the sum is exact, and sum and noise are "
-        "rounded together to a grid",
+        *(
+            _of_shares(plan)
+            if distributed
+            else (
+                f"{_generators(plan)}; noise is computed in 64-bit floating point; the sum is exact, and sum and noise "
+                "are rounded together to a grid",
+            )
+        ),
         *(() if unit == "client" else (rounding,)),
         *((_ONE_CLIENT,) if unit == "client" and not plan.unit.startswith(ONE_DOCUMENT) else ()),
         "the run goes on in one place alone, and no older copy of its folder is put back, whole or in parts",
         "its settings, and when it ended, were chosen without looking at the data or at measurements of it; a choice "
         "by other runs on the same data is not accounted for",
+    )
+
+
+def _of_shares(plan: PrivacyPlan) -> tuple[str, ...]:
+    return (
+        f"at least {sizes_of(plan).survivors} clients of a round add their noise and tell it nobody; a round with "
+        "fewer is given up",
+        "nobody can tell the generator of a client's noise (that of its operating system; in a simulation SHAKE-256 of "
+        "the run's secret) from chance; noise and sums are whole numbers, and how far tables of noise are from it is "
+        "part of delta",
+    )
+
+
+def against_server(plan: PrivacyPlan) -> str | None:
+    """Say what noise that clients add does against whoever runs the server; None where the server adds it."""
+    if not MECHANISMS[plan.mechanism].distributed:
+        return None
+    return (
+        "with secure aggregation, the same epsilon and delta against one that is curious but follows the protocol and "
+        "enrols no invented clients (without it nothing is promised: the server sees what each client sends)"
     )
 
 

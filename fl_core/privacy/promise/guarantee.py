@@ -6,7 +6,8 @@ has standard deviation sigma in units of the clip norm. One client changes the v
 differential privacy for SGD via optimal private linear operators on adaptive streams"). So `rho = sensitivity^2 /
 (2 sigma^2)`, and epsilon is that of the Gaussian mechanism itself, which is tighter than by way of rho. Of sampled
 rounds those that one client may be drawn in are composed by `composition`, whose epsilon is an upper bound at any
-delta, with a lower bound beside it.
+delta, with a lower bound beside it. Noise that clients add in integers is not Gaussian: its Renyi divergences in the
+rounds of one client add up.
 """
 
 import dataclasses
@@ -33,7 +34,7 @@ from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import BoundedParticipation
-from fedlm.fl_core.privacy.promise.assumptions import adjacency_in_words, assumptions, names_of
+from fedlm.fl_core.privacy.promise.assumptions import adjacency_in_words, against_server, assumptions, names_of
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.models.arguments import checked_arguments
 
@@ -60,8 +61,10 @@ class Guarantee:
       adjacency: which data sets are neighbours.
       assumptions: what must hold for this to be true.
       epsilon_lower: below which the epsilon of the accounted pairs of distributions cannot lie; what `epsilon` exceeds
-        it by is the error of computing. That of closed forms is 0.
+        it by is the error of computing. That of closed forms is 0. Of noise that clients add it is not known: 0.
       epsilon_by_rdp: the looser epsilon of Renyi accounting, for comparison; None where sampling is not Poisson.
+      against_server: what holds against whoever runs the server, beside readers of released models, and with what
+        trust; None where the server adds the noise, and sees each update.
 
     Example:
       >>> from fedlm.fl_core.privacy.participation import BoundedParticipation
@@ -86,6 +89,7 @@ class Guarantee:
     assumptions: tuple[str, ...]
     epsilon_lower: float
     epsilon_by_rdp: float | None = None
+    against_server: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Make a JSON-able dictionary; an infinite epsilon is None."""
@@ -97,10 +101,12 @@ class Guarantee:
     def sentence(self) -> str:
         """Say it in one sentence."""
         rho = "" if self.rho is None else f", rho-zCDP with rho = {rounded_up(self.rho)}"
+        server = "" if self.against_server is None else f"; against the server: {self.against_server}"
         return (
             f"(epsilon = {rounded_up(self.epsilon)}, delta = {rounded_up(self.delta)})-differential privacy{rho}; "
             f"unit: {self.unit}; adjacency: {self.adjacency}; assumptions: as `fedlm account ledger` lists them; "
             f"{self.rounds} {names_of(self.unit)[1]}s of {self.mechanism} noise, multiplier {self.noise_multiplier:.6g}"
+            f"{server}"
         )
 
 
@@ -128,6 +134,7 @@ def account(plan: PrivacyPlan, delta: float, generations: Generations | None = N
         "rounds": rounds,
     }
     common |= {"unit": plan.unit, "adjacency": adjacency_in_words(plan), "assumptions": assumptions(plan)}
+    common["against_server"] = against_server(plan)
     if plan.participation.sampled:
         epsilon, lower = epsilon_bounds(events_of(plan, generations), delta)
         looser = _epsilon_by_rdp(plan, generations, delta)
@@ -135,6 +142,9 @@ def account(plan: PrivacyPlan, delta: float, generations: Generations | None = N
             epsilon=epsilon, epsilon_lower=lower, rho=None, sensitivity=None, epsilon_by_rdp=looser, **common
         )
     squared = sensitivity_squared(plan, generations)
+    if MECHANISMS[plan.mechanism].distributed:
+        epsilon, lower = epsilon_bounds(events_of(plan, generations), delta)
+        return Guarantee(epsilon=epsilon, epsilon_lower=lower, rho=None, sensitivity=math.sqrt(squared), **common)
     epsilon = gaussian_epsilon(plan.noise_multiplier, math.sqrt(squared), delta)
     return Guarantee(
         epsilon=epsilon,
@@ -162,6 +172,9 @@ def events_of(plan: PrivacyPlan, generations: Generations | None = None) -> list
         one_more = drawn.most is not None and plan.adjacency == "add_or_remove"
         probability = drawn.sampling_probability
         return [GaussianEvent(noise, drawn.rounds, probability, drawn.population, drawn.most, one_more)]
+    mechanism = MECHANISMS[plan.mechanism]
+    if mechanism.distributed:
+        return [mechanism.releases(plan, generations)]
     squared = sensitivity_squared(plan, generations)
     return [GaussianEvent(plan.noise_multiplier / math.sqrt(squared))] if squared else []
 
@@ -234,7 +247,8 @@ def calibrate(
         raise ConfigurationError(f"the target is {target}, but must be positive and finite, {MOST_LOSS:g} at most")
     check_delta(delta)
     plan = with_noise(1.0)
-    if not plan.participation.sampled:
+    distributed = MECHANISMS[plan.mechanism].distributed
+    if not plan.participation.sampled and not distributed:
         sensitivity = math.sqrt(sensitivity_squared(plan, [(0, plan.rounds)]))
         unit = 1 / math.sqrt(2 * rho) if rho else gaussian_noise_multiplier(target, delta)
         noise = _rounded_up(sensitivity * unit)
@@ -242,9 +256,8 @@ def calibrate(
             noise = _rounded_up(noise * (1 + 1e-7))
         return with_noise(noise)
     if rho is not None:
-        raise ConfigurationError(
-            f"Poisson sampling amplifies privacy in a way that rho does not express; give {setting('epsilon')}"
-        )
+        why = "noise of clients gives" if distributed else "Poisson sampling amplifies"
+        raise ConfigurationError(f"{why} privacy in a way that rho does not express; give {setting('epsilon')}")
     return with_noise(least_noise(lambda noise: epsilon_above(events_of(with_noise(noise)), delta), target))
 
 
@@ -269,7 +282,7 @@ def least_noise(epsilon_of: Callable[[float], float], target: float) -> float:
     if low < high and known(low) > target:
         # Epsilon is about a power of the noise, so that a few steps on logarithms do.
         high = scipy.optimize.brentq(
-            lambda noise: math.log(max(known(noise), 1e-9) / target), low, high, rtol=1e-4, xtol=1e-9
+            lambda noise: math.log(min(max(known(noise), 1e-9), 1e9) / target), low, high, rtol=1e-4, xtol=1e-9
         )
     while known(high) > target:
         high *= 1 + 5e-5

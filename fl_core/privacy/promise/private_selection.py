@@ -104,7 +104,7 @@ def _by_divergences(plain: tuple[Event, ...], selections: tuple[SelectionEvent, 
     others = [event for event in plain if event not in known]
     share = sum(event.delta * event.count for event in others if isinstance(event, StatedEvent))
     beside = 0.0
-    if any(isinstance(event, GaussianEvent) or event.epsilon for event in others) and share < delta:
+    if any(not isinstance(event, StatedEvent) or event.epsilon for event in others) and share < delta:
         share += (delta - share) / 2
         beside = epsilon_of_others(others, share)
     if share >= delta:

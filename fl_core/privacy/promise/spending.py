@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.composition import Event, GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
-from fedlm.fl_core.privacy.mechanisms.interface import Generations
+from fedlm.fl_core.privacy.mechanisms.interface import Generations, Mechanism
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.origins.ancestry import Phase, data_of_people, on_other_data
 from fedlm.fl_core.privacy.origins.relevance_origin import RelevanceOrigin
 from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN, VocabularyOrigin
@@ -31,7 +32,17 @@ class Spending(NamedTuple):
         """Describe what it releases."""
         if self.law is None:
             return list(events_of(self.plan, self.rounds))
+        check_selected(MECHANISMS[self.plan.mechanism])
         return [SelectionEvent(tuple(one for one in events_of(self.plan) if isinstance(one, GaussianEvent)), self.law)]
+
+
+def check_selected(mechanism: Mechanism) -> None:
+    """Refuse, by a ConfigurationError, a trial of a private selection whose releases are not accounted."""
+    if mechanism.distributed:
+        raise ConfigurationError(
+            f"a private selection among runs with the mechanism {mechanism.name} is not accounted; take a mechanism "
+            "whose noise the server adds"
+        )
 
 
 def law_of(tuning: Mapping[str, Any] | None) -> TrialsLaw | None:
@@ -166,8 +177,9 @@ def leaves_nothing(vocabulary: Sequence[Event], delta: float) -> bool:
 
 
 def rho_together(spent: Sequence[Spending]) -> float | None:
-    """Add up the rho of trainings; None where there is none of one that was sampled, or chosen."""
-    if _any_sampled(spent) or any(one.law is not None for one in spent):
+    """Add up the rho of trainings; None where one was sampled or chosen, or had noise of clients."""
+    distributed = any(MECHANISMS[one.plan.mechanism].distributed for one in spent)
+    if distributed or _any_sampled(spent) or any(one.law is not None for one in spent):
         return None
     return sum(sensitivity_squared(one.plan, one.rounds) / (2 * one.plan.noise_multiplier**2) for one in spent)
 
@@ -231,8 +243,9 @@ def calibrate_total(
         spent = rho_together(before)
         if spent is None:
             raise ConfigurationError(
-                f"{setting('target_rho')}: the first parameters come from a run with Poisson sampling or of a private "
-                f"selection, whose privacy rho does not express; give {setting('target_epsilon')}"
+                f"{setting('target_rho')}: the first parameters come from a run with Poisson sampling, of a private "
+                f"selection, or with noise of clients, whose privacy rho does not express; give "
+                f"{setting('target_epsilon')}"
             )
         _check_left("rho", spent, rho)
         return calibrate(with_noise, delta, None, rho - spent)

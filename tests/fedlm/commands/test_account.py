@@ -18,9 +18,11 @@ BLT = (0.9, 0.4, 0.2, 0.15)
 DPSGD = ["dpsgd", "--examples", "2000", "--batch-size", "50", "--steps", "4", "--delta", "1e-5"]
 NOISE = ["--noise-multiplier", "2", "--delta", "1e-6"]
 BOUNDED = ["--rounds", "8", "--max-participations", "2"]
+DISTRIBUTED = ("skellam", "discrete-gaussian")
 FEDERATED = {name.replace("_", "-"): BOUNDED for name in MECHANISMS} | {
     "tree-honaker": [*BOUNDED, "--restart-every", "4", "--complete"],
     "banded": [*BOUNDED, "--min-separation", "4", "--bands", "3"],
+    **{name: [*BOUNDED, "--cohort-size", "50", "--coordinates", "5000"] for name in DISTRIBUTED},
 }
 
 
@@ -43,7 +45,8 @@ def state(capsys, *words):
 def test_a_statement_is_whole_and_its_profile_passes_through_its_epsilon(kind, capsys):
     statement = state(capsys, kind, *FEDERATED[kind], *NOISE)
     assert statement.keys() >= FIELDS
-    assert statement["rho"] == pytest.approx(statement["sensitivity"] ** 2 / (2 * 2**2))
+    gaussian_rho = pytest.approx(statement["sensitivity"] ** 2 / (2 * 2**2))
+    assert statement["rho"] == (None if kind in DISTRIBUTED else gaussian_rho)
     assert statement["unit"].startswith("client")
     assert statement["adjacency"].startswith("zero-out")
     assert "at most 2 rounds" in statement["assumptions"][0]
@@ -103,11 +106,12 @@ def test_central_training_with_both_ways_of_sampling(capsys):
 
 
 CALIBRATED = ("gaussian", "tree-honaker", "banded")
+TO_EPSILON = (*CALIBRATED, *DISTRIBUTED)
 
 
 @pytest.mark.parametrize(
     "words",
-    [[kind, *FEDERATED[kind], "--delta", "1e-6"] for kind in CALIBRATED]
+    [[kind, *FEDERATED[kind], "--delta", "1e-6"] for kind in TO_EPSILON]
     + [["gaussian", "--rounds", "4", "--sampling-probability", "0.05", "--delta", "1e-6"], DPSGD],
     ids=lambda words: f"{words[0]} {words[3]}",
 )

@@ -11,6 +11,8 @@ ONCE = BoundedParticipation(1, 1)
 COEFFICIENTS = {
     "blt": lambda rounds: (0.9, 0.4, 0.2, 0.15),
     "banded": lambda rounds: (0.8, 0.5, 0.3),
+    "skellam": lambda rounds: (20, 100, 90, 1000),
+    "discrete_gaussian": lambda rounds: (18, 100, 100, 1000),
     "dense": lambda rounds: [0.7**lag + 0.01 * row for row in range(rounds) for lag in range(min(row, 3), -1, -1)],
 }
 """In place of optimized ones, for speed; other mechanisms choose theirs."""

@@ -29,6 +29,7 @@ for _name in ("tree", "tree_honaker"):
     PLANS[f"{_name}, restarts"] = plan_of(_name, restart_every=5)
     PLANS[f"{_name}, completed"] = plan_of(_name, restart_every=5, complete_trees=True)
 EXACT = ("gaussian", "blt", "banded", "bisr")
+INDEPENDENT = ("gaussian", "skellam", "discrete_gaussian")
 
 
 every_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
@@ -69,7 +70,7 @@ def expected_covariance(plan):
     if plan.mechanism in ("blt", "banded", "bisr"):
         prefix = np.tri(plan.rounds) @ np.linalg.inv(strategy_matrix(plan))
         return prefix @ prefix.T
-    if plan.mechanism == "gaussian":
+    if plan.mechanism in INDEPENDENT:
         return np.tri(plan.rounds) @ np.tri(plan.rounds).T
     nodes, rows, kept, start = {}, [], {}, 0
     every = plan.restart_every or plan.rounds
