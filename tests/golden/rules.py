@@ -32,7 +32,7 @@ RULES = (
         "when clients came, and how often they asked",
         r"state\.db .*\.(started|seconds|last_seen|rests_until|check_ins|released)$",
     ),
-    Rule("a fleet tells where it stands once in so many seconds", r"\.stderr\.txt ", r"^fleet: \d+ of \d+ devices there, "),
+    Rule("a fleet tells where it stands once in so many seconds", r"\.stderr\.txt ", r"^fleet: \d+ of \d+ devices "),
     Rule("how long a fleet took, and how often it asked", r"\.stdout\.txt ", r"│ (seconds|check ins) +│"),
     Rule("a digest of a message that has the seconds left", r"^(\w+|records/.*)\.json populations\..*\.taken\."),
     Rule("keys are of OpenSSL's own randomness", r"^keys/.*\.(pem|key|pub|jsonl?|txt) "),
