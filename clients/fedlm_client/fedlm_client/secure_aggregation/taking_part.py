@@ -1,0 +1,53 @@
+"""A member's four calls to a server, in turn, whatever carries them."""
+
+from collections.abc import Awaitable, Callable
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UnsafeSumError
+from . import wire
+from .member import Member
+
+Step = Literal["keys", "shares", "vector", "reveal"]
+
+
+class Reply(NamedTuple):
+    """What a server answers."""
+
+    state: Literal["wait", "ready", "over"]  # asked again later, answered, or the attempt goes on without this client
+    content: bytes = b""
+    reason: str = ""
+
+
+Ask = Callable[[Step, bytes], Awaitable[Reply]]
+"""Sends a step's bytes, again with each call, and gives the server's answer."""
+
+
+async def take_part(
+    member: Member, integers: NDArray[np.integer], ask: Ask, wait: Callable[[], Awaitable[None]]
+) -> None:
+    """Give a vector of integers to a secure sum.
+
+    Args:
+      member: of the attempt; it was asked nothing yet.
+      integers: that are added.
+      ask: calls the server.
+      wait: until the server may be asked again; raises what ends the waiting.
+
+    Raises:
+      UnsafeSumError: this client refuses, or the server goes on without it.
+    """
+
+    async def answered(step: Step, content: bytes) -> bytes:
+        while (reply := await ask(step, content)).state == "wait":
+            await wait()
+        if reply.state == "over":
+            raise UnsafeSumError(f"the server goes on without this client: {reply.reason}")
+        return reply.content
+
+    roster = wire.read_roster(await answered("keys", wire.write_advertisement(member.advertise())))
+    dealt = wire.read_dealt(await answered("shares", wire.write_dealing(member.deal(roster))))
+    survivors = wire.read_members(await answered("vector", member.mask(dealt, integers)))
+    await answered("reveal", wire.write_revealed(member.reveal(survivors)))

@@ -1,0 +1,121 @@
+"""An attempt at a secure sum as a process runs it: answers to clients' calls, and steps that end when they are told to.
+
+What a step came to is in the database before any client is told of it.
+"""
+
+from collections.abc import Callable, Sequence
+
+from cryptography import x509
+
+from fedlm.fedlm_client.errors import UnsafeSumError
+from fedlm.fedlm_client.secure_aggregation import masks, wire
+from fedlm.fedlm_client.secure_aggregation.keys import AttemptName
+from fedlm.fedlm_client.secure_aggregation.masks import Words
+from fedlm.fedlm_client.secure_aggregation.roster import Parameters
+from fedlm.fedlm_client.secure_aggregation.taking_part import Reply, Step
+from fedlm.fl_core.deployment.secure_aggregation.attempt import SecureAttempt
+from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError, RefusedAnswerError
+
+_WAIT = Reply("wait")
+
+
+class SecureRound:
+    """One attempt of one process. Not thread-safe.
+
+    Attributes:
+      attempt: how it stands.
+      total: the sum so far; without masks once the attempt is finished.
+    """
+
+    def __init__(
+        self,
+        name: AttemptName,
+        rules: Callable[[int], Parameters],
+        authorities: Sequence[x509.Certificate],
+        save: Callable[[SecureAttempt], None],
+    ):
+        """Begin with nobody.
+
+        Args:
+          name: of the attempt, which no other has.
+          rules: for a number of members.
+          authorities: who signs certificates of clients.
+          save: writes the attempt where it survives a crash.
+        """
+        self.attempt = SecureAttempt(name)
+        self._rules, self._authorities, self._save = rules, authorities, save
+        self.total: Words | None = None
+
+    def answer(self, owner: str, step: Step, content: bytes) -> Reply:
+        """Answer a call of the client with that name in its certificate."""
+        if self.attempt.phase == "abandoned":
+            return Reply("over", reason=self.attempt.reason)
+        try:
+            return self._answer(owner, step, content)
+        except (RefusedAnswerError, UnsafeSumError, ValueError) as error:
+            return Reply("over", reason=str(error))
+
+    def _answer(self, owner: str, step: Step, content: bytes) -> Reply:
+        attempt = self.attempt
+        if step == "keys":
+            attempt.advertise(owner, wire.read_advertisement(content), self._authorities)
+            return _WAIT if attempt.roster is None else Reply("ready", wire.write_roster(attempt.roster))
+        index = attempt.index(owner)
+        if step == "shares":
+            attempt.deal(index, wire.read_dealing(content))
+            return _WAIT if attempt.phase == "dealing" else Reply("ready", wire.write_dealt(attempt.dealt_for(index)))
+        if step == "vector":
+            self._add(index, content)
+            return Reply("ready", wire.write_members(attempt.survivors)) if attempt.announced else _WAIT
+        attempt.reveal(index, wire.read_revealed(content))
+        return Reply("ready")
+
+    def _add(self, index: int, content: bytes) -> None:
+        if index in self.attempt.survivors:
+            return
+        if self.attempt.roster is None or self.total is None:
+            raise RefusedAnswerError("vectors are not taken yet")
+        rules = self.attempt.roster.parameters
+        self.attempt.merge(self.total, frozenset([index]), masks.unpacked(content, rules.length, rules.bits))
+
+    @property
+    def answered(self) -> bool:
+        """Whether all members that can have answered the step that runs; who advertises is not known."""
+        attempt = self.attempt
+        found, wanted = {
+            "dealing": (attempt.dealings, attempt.roster.members if attempt.roster else ()),
+            "masking": (attempt.survivors, attempt.dealings),
+            "revealing": (attempt.revealed, attempt.survivors),
+        }.get(attempt.phase, ((), (None,)))
+        return len(found) == len(wanted)
+
+    def end_step(self) -> None:
+        """End the step that runs, with those that have answered, and begin the next; the last one gives the sum.
+
+        Raises:
+          AbandonedError: too few are left. The attempt is over, and written so.
+          StateError: it cannot be written; nobody was told anything, and nobody will be.
+        """
+        try:
+            self._end_step()
+        except AbandonedError:
+            self._save(self.attempt)
+            raise
+        try:
+            self._save(self.attempt)
+        except BaseException:
+            self.attempt.abandon("its state could not be written")
+            raise
+
+    def _end_step(self) -> None:
+        phase = self.attempt.phase
+        if phase == "advertising":
+            self.attempt.freeze(self._rules)
+        elif phase == "dealing":
+            self.attempt.close_dealing()
+            self.total = self.attempt.empty_sum()
+        elif phase == "masking":
+            self.attempt.announce()
+        elif phase == "revealing":
+            assert self.total is not None
+            self.attempt.finish(self.total)

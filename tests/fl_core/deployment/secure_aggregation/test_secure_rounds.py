@@ -1,0 +1,135 @@
+"""Members that call a server, byte for byte, and a server or members that end in each step."""
+
+import asyncio
+import contextlib
+
+import numpy as np
+import pytest
+
+from fedlm.fedlm_client.errors import UnsafeSumError
+from fedlm.fedlm_client.secure_aggregation.taking_part import Reply, take_part
+from fedlm.fl_core.deployment.secure_aggregation.attempts_sql import SecureAttempts
+from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError
+from fedlm.fl_core.deployment.secure_aggregation.secure_round import SecureRound
+from fedlm.fl_core.deployment.state.database import Database
+from fedlm.fl_core.deployment.state.state import StateError
+from fedlm.fl_core.deployment.state.state_sql import sqlite_url
+from tests.support import secure_cohorts as cohorts
+
+COUNT = 6
+STEPS = ("keys", "shares", "vector", "reveal")
+RULES = cohorts.rules(COUNT, graph=(5, 3))
+
+
+def rules_for(count):
+    """The rules for all, or for those that are there."""
+    return RULES._replace(neighbours=count - 1)
+
+
+INTEGERS = cohorts.vectors(COUNT, RULES)
+
+
+class EndedError(Exception):
+    """A client or the server is no more."""
+
+
+@pytest.fixture
+def kept(tmp_path):
+    with contextlib.closing(Database(sqlite_url(tmp_path / "state.db"))) as database:
+        yield SecureAttempts(database)
+
+
+async def run(kept, *, attempt=b"first", ends=None, server_ends=None):
+    """Run an attempt; `ends` says before which call a client ends, `server_ends` after which step the server does."""
+    name = cohorts.NAME._replace(attempt=attempt)
+    server = SecureRound(name, rules_for, [cohorts.authority("ours")[0]], kept.save)
+
+    def asking(index):
+        async def ask(step, content):
+            if (ends or {}).get(index) == step:
+                raise EndedError
+            return server.answer(f"client{index}", step, content)
+
+        return ask
+
+    members = [cohorts.member(index, name=name) for index in range(COUNT)]
+    tasks = [
+        asyncio.create_task(take_part(member, INTEGERS[index], asking(index), lambda: asyncio.sleep(0)))
+        for index, member in enumerate(members)
+    ]
+    try:
+        for step in STEPS:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            if server_ends == step:
+                raise EndedError
+            server.end_step()
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    return server, ended
+
+
+def plain(members):
+    return INTEGERS[sorted(members)].sum(0) % (1 << RULES.bits)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_client_that_ends_in_a_step_is_left_out_or_counts_and_the_sum_is_right(kept, step):
+    server, _ = asyncio.run(run(kept, ends={2: step}))
+    there = set(range(COUNT)) - ({2} if step != "reveal" else set())
+    owners = [int(owner.removeprefix("client")) for owner in server.attempt.advertisements]
+    assert {owners[index] for index in server.attempt.survivors} == there
+    assert np.array_equal(server.total, plain(there))
+    assert kept.read(b"first").phase == "finished"
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_server_that_ends_in_a_step_counts_the_attempt_once_survivors_were_told_and_begins_anew(kept, step):
+    with pytest.raises(EndedError):
+        asyncio.run(run(kept, server_ends=step))
+    assert kept.abandon_open("the server ended") == (step == "reveal")
+    server, _ = asyncio.run(run(kept, attempt=b"second"))
+    assert np.array_equal(server.total, plain(range(COUNT)))
+    assert kept.announced(cohorts.NAME.round_number) == 1 + (step == "reveal")
+
+
+def test_with_too_few_left_the_attempt_is_over_and_everybody_is_told_so(kept):
+    with pytest.raises(AbandonedError, match="2 members are left, but 3 must be"):
+        asyncio.run(run(kept, ends=dict.fromkeys(range(4), "vector")))
+    read = kept.read(b"first")
+    assert (read.phase, read.announced, read.reason) == ("abandoned", False, "2 members are left, but 3 must be")
+
+
+def test_nobody_is_told_what_could_not_be_written(kept, monkeypatch):
+    def save(state):
+        if state.announced:
+            raise StateError("the disk is full")
+
+    monkeypatch.setattr(kept, "save", save)
+    with pytest.raises(StateError, match="disk is full"):
+        asyncio.run(run(kept))
+
+
+def test_what_is_no_message_late_or_of_a_stranger_is_over_for_that_client_alone(kept):
+    server, ended = asyncio.run(run(kept))
+    assert ended == [None] * COUNT
+    for owner, step, content, words in (
+        ("client0", "shares", b"nonsense", "cannot be read"),
+        ("client9", "vector", b"", "client9 is no member"),
+        ("client9", "keys", b"", "cannot be read"),
+    ):
+        reply = server.answer(owner, step, content)
+        assert (reply.state, words in reply.reason) == ("over", True)
+    late = cohorts.member(7).advertise()
+    reply = server.answer("client7", "keys", cohorts.wire.write_advertisement(late))
+    assert (reply.state, reply.reason) == ("over", "the attempt is finished, not advertising")
+
+
+def test_a_client_that_the_server_goes_on_without_says_no_more():
+    async def ask(step, content):
+        return Reply("over", reason="the round is over")
+
+    with pytest.raises(UnsafeSumError, match="goes on without this client: the round is over"):
+        asyncio.run(take_part(cohorts.member(0), INTEGERS[0], ask, lambda: asyncio.sleep(0)))
