@@ -35,7 +35,11 @@ ROUNDS = 3000
 PARTICIPATION = BoundedParticipation(10, 300)
 BLT = (0.99, 0.9, 0.5, 0.1, 0.1, 0.1, 0.1, 0.1)
 BANDS = 8
-CONTESTANTS = [name for name, mechanism in MECHANISMS.items() if (mechanism.most_rounds or ROUNDS) >= ROUNDS]
+CONTESTANTS = [
+    name
+    for name, mechanism in MECHANISMS.items()
+    if (mechanism.most_rounds or ROUNDS) >= ROUNDS and not mechanism.distributed
+]
 QUESTIONS = {
     "tree, T 3000, k 10, b 300": ("tree", 3000, BoundedParticipation(10, 300)),
     "tree, T 3000, k 10, b 1": ("tree", 3000, BoundedParticipation(10, 1)),

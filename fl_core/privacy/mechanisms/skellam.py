@@ -88,13 +88,7 @@ class Distributed(Mechanism):
             raise ConfigurationError(f"the mechanism {self.name} with coefficients {plan.coefficients}")
 
     def lattice(self, plan: NoisePlan, clip_norm: float) -> Lattice:
-        sizes = sizes_of(plan)
-        share = plan.noise_multiplier / math.sqrt(sizes.survivors)
-        scale = lattice_scale(
-            sizes.bits, sizes.cohort, padded(sizes.coordinates), clip_norm=clip_norm, deviation=share * clip_norm
-        )
-        variance = (share * clip_norm * scale) ** 2
-        return Lattice(sizes.coordinates, clip_norm, scale, sizes.bits, self.kind, variance)
+        return lattice_of(sizes_of(plan), plan.noise_multiplier, clip_norm, self.kind)
 
     def noise(self, plan: NoisePlan, first: int, end: int) -> GaussianNoise:
         """Count rounds; what is drawn for them, clients draw."""
@@ -127,6 +121,14 @@ class Distributed(Mechanism):
 def sizes_of(plan: NoisePlan) -> Sizes:
     """Read the coefficients of a plan with distributed noise."""
     return Sizes(*map(int, plan.coefficients))
+
+
+def lattice_of(sizes: Sizes, noise_multiplier: float, clip_norm: float, kind: NoiseKind) -> Lattice:
+    """Make the integers fine, and a client's share of the noise as large, as it needs for the noise of a sum."""
+    deviation = clip_norm * noise_multiplier / math.sqrt(sizes.survivors)
+    dimension = padded(sizes.coordinates)
+    scale = lattice_scale(sizes.bits, sizes.cohort, dimension, clip_norm=clip_norm, deviation=deviation)
+    return Lattice(sizes.coordinates, clip_norm, scale, sizes.bits, kind, (deviation * scale) ** 2)
 
 
 class Skellam(Distributed):

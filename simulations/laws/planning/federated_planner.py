@@ -181,6 +181,11 @@ def planner_of(laws: Laws, settings: FederatedSettings, budget: FederatedBudget)
         )
     options = {name: laws.task[name] for name in OF_MECHANISMS if laws.task.get(name) is not None}
     privacy = compose(PrivacySettings, privacy=mechanism, target_epsilon=budget.epsilon, delta=budget.delta, **options)
+    if privacy.is_distributed:
+        raise ConfigurationError(
+            f"{setting('mechanism')} is {mechanism}, noise of clients, which is not planned here; take one whose noise "
+            "the server adds"
+        )
     default: CohortSamplerName = "poisson" if MECHANISMS[mechanism].independent_rounds else "min_separation"
     sampler: CohortSamplerName = settings.cohort_sampler or default
     drawn = {name: getattr(settings, name) for name in ("min_separation", "max_participations")}

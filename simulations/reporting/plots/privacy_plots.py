@@ -31,13 +31,13 @@ def plot_mechanisms(
     delta: float,
     out: Path,
 ) -> None:
-    """Draw the error of running sums, and epsilon against rounds, of all mechanisms with noise for one epsilon.
+    """Draw the error of running sums, and epsilon against rounds, of all mechanisms of the server's noise.
 
     Args:
       rounds: T.
       max_participations: k.
       min_separation: b.
-      epsilon: after the last round, of every mechanism that takes so many rounds.
+      epsilon: the same after the last round, of every mechanism that takes so many rounds.
       delta: at which.
       out: a .png, .svg or .pdf file.
 
@@ -50,7 +50,7 @@ def plot_mechanisms(
     plans = [
         calibrate(plan_noise(name, rounds, participation), delta, epsilon)
         for name, mechanism in MECHANISMS.items()
-        if rounds <= (mechanism.most_rounds or rounds)
+        if rounds <= (mechanism.most_rounds or rounds) and not mechanism.distributed
     ]
     figure = new_figure(6.4)
     error, spent = figure.subplots(2, 1, sharex=True)

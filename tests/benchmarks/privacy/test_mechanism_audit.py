@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.privacy.mechanism_audit import (
     BOUNDS,
+    CENTRAL,
     RESULTS,
     ROUNDS,
     Case,
@@ -22,7 +23,6 @@ from benchmarks.privacy.mechanism_audit import (
     judged,
     standard_errors_for,
 )
-from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from tests.fl_core.privacy.mechanisms.noise_matrices import plan_of
 
 TRIALS = 60_000
@@ -35,7 +35,7 @@ def case_of(name, bound=SEVERAL, cuts=(), **changes):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize("name", CENTRAL)
 def test_noise_lets_through_what_is_accounted(name):
     result = judged(audit(case_of(name), TRIALS), ERRORS)
     assert not result["found_wrong"], result

@@ -105,6 +105,7 @@ def noise_of(out, plan, generation, rounds):
     [
         pytest.param(name, place, marks=[] if (name, place) in (("tree", "in"), ("banded", "in")) else pytest.mark.long)
         for name in MECHANISMS
+        if not MECHANISMS[name].distributed
         for place in PLACES
     ],
 )

@@ -180,8 +180,9 @@ def test_the_target_epsilon_and_the_delta_of_the_clients_are_kept(settings, tmp_
     assert guarantee["delta"] == pytest.approx(clients**-1.1)
 
 
-def test_repeatable_noise_repeats_and_is_not_private(settings, tmp_path):
-    settings["noise_seed"] = "experiment"
+@pytest.mark.parametrize("mechanism", ["tree", "skellam"])
+def test_repeatable_noise_repeats_and_is_not_private(settings, tmp_path, mechanism):
+    settings |= {"noise_seed": "experiment", "privacy": mechanism}
     whole = run(settings, tmp_path / "whole")
     assert whole["privacy"].startswith("NOT PRIVATE")
     assert whole["privacy_guarantee"] is None
