@@ -39,8 +39,6 @@ class ListCommand:
     """Where to look."""
     sort: Literal["run", "kind", "model", "state", "done", "heldout", "test", "size", "date"] = "run"
     """By which column."""
-    reverse: bool = False
-    """Reverse the order."""
     json: bool = False
     """Print one JSON object a line for each run."""
 
@@ -86,7 +84,7 @@ def _list(argv: list[str]) -> int:
     key = _SORT_KEYS[command.sort]
     known = [pair for pair in found if key(pair[1]) is not None]
     unknown = [pair for pair in found if key(pair[1]) is None]
-    ordered = [*sorted(known, key=lambda pair: key(pair[1]), reverse=command.reverse), *unknown]
+    ordered = [*sorted(known, key=lambda pair: key(pair[1])), *unknown]
     if command.json:
         for _, facts in ordered:
             print(json_text(facts))

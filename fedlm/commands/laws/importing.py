@@ -45,8 +45,6 @@ class LawsImportCommand:
     """Tokens of an example, if a table has no column length."""
     steps: Count | None = None
     """Steps of a run's schedule, if a table has no column steps. If not given, the last step that it measured."""
-    block_rounds: Count | None = None
-    """For federated runs: rounds whose mean is one measurement. If not given, a 64th of the longest run's rounds."""
 
     def __post_init__(self) -> None:
         of_runs = bool(self.source) and all(path.is_dir() for path in self.source)
@@ -55,10 +53,11 @@ class LawsImportCommand:
                 f"{setting('source')} is {' '.join(map(str, self.source)) or 'not given'}, but must be one table, or "
                 "folders of runs"
             )
-        for name in ("batch_size", "length", "steps") if of_runs else ("block_rounds",):
-            if getattr(self, name) != getattr(type(self), name):
-                what = "federated runs, which record it" if of_runs else "a table"
-                raise ConfigurationError(f"{setting(name)} does nothing with {what}; leave it out")
+        for name in ("batch_size", "length", "steps"):
+            if of_runs and getattr(self, name) != getattr(type(self), name):
+                raise ConfigurationError(
+                    f"{setting(name)} does nothing with federated runs, which record it; leave it out"
+                )
 
 
 def main(argv: list[str]) -> int:
@@ -66,7 +65,7 @@ def main(argv: list[str]) -> int:
     command = read_options(LawsImportCommand, argv, "fedlm laws import")
     console, task = Console(), None
     if command.source[0].is_dir():
-        imported = import_runs(command.source, command.block_rounds)
+        imported = import_runs(command.source)
         found, task = imported.measurements, imported.task
         for directory, why in imported.left_out.items():
             console.print(f"left out, {directory}: {why}", soft_wrap=True, highlight=False, markup=False)

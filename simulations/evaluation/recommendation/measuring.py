@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
-from fedlm.fl_core.number_ranges import Count, Seed
+from fedlm.fl_core.number_ranges import Count
 from fedlm.models.precision import precision_scope
 from fedlm.simulations.data.describing.description import count_split
 from fedlm.simulations.data.store.token_store import TokenStore
@@ -25,6 +25,8 @@ from fedlm.simulations.evaluation.recommendation.ranking import (
 )
 from fedlm.simulations.evaluation.trained_models import TrainedModel
 
+_NEGATIVES_SEED = 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankingSettings:
@@ -37,8 +39,6 @@ class RankingSettings:
     has not met. If not given, among all items of the catalogue. Scores of the two kinds cannot be compared."""
     keep_history: bool = False
     """Also rank items that the user has met before."""
-    negatives_seed: Seed = 0
-    """Seed of the draw."""
 
     def __post_init__(self) -> None:
         check_value_types(self)
@@ -52,7 +52,7 @@ class RankingSettings:
 
     def describe(self) -> dict[str, Any]:
         """Say in words how items are ranked; JSON-able."""
-        others = f"{self.sampled_negatives} others, drawn uniformly without replacement (seed {self.negatives_seed})"
+        others = f"{self.sampled_negatives} others, drawn uniformly without replacement (seed {_NEGATIVES_SEED})"
         return {
             "candidates": "all items" if self.sampled_negatives is None else f"the held-out item and {others}",
             "history": "items of the user's history are candidates"
@@ -130,7 +130,7 @@ def score_ranking(
             top_k=top_k[-1],
             sampled_negatives=settings.sampled_negatives,
             keep_history=settings.keep_history,
-            seed=settings.negatives_seed,
+            seed=_NEGATIVES_SEED,
             observe=watch,
         )
         found[name] = _describe(ranked, interactions, top_k)

@@ -13,7 +13,6 @@ from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, CountOrZero, NotNegative, Range, Seed
 from fedlm.simulations.laws.surface.loss_surface import Interpolation, LossSurface, Method
 from fedlm.simulations.laws.surface.measured_grid import MeasuredGrid
-from fedlm.simulations.laws.surface.smoothing import Smoothing
 
 
 @dataclass(frozen=True)
@@ -31,8 +30,6 @@ class SurfaceSettings:
     """How to interpolate between the grid's sizes and ratios, in the logarithms. monotone-cubic: by cubics that rise
     and fall with the points. linear: as published, for the paper's table and figures, with larger errors where points
     are far apart."""
-    smoothing: Smoothing = "isotonic"
-    """How losses are smoothed along the steps. A cumulative minimum is too low where losses are noisy."""
     rolling: NotNegative = 10 / 1280
     """With the method paper: each loss is averaged with those of this many blocks before it, or of this share of
     all."""

@@ -1,8 +1,5 @@
 """Noisy losses smoothed, and curves through few of them."""
 
-from collections.abc import Callable
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import PchipInterpolator
@@ -11,7 +8,6 @@ from scipy.optimize import isotonic_regression
 from fedlm.simulations.laws.surface.loss_surface import Interpolation
 
 Floats = NDArray[np.float64]
-Smoothing = Literal["isotonic", "cumulative-minimum", "none"]
 
 
 def isotonic(values: Floats, increasing: bool) -> Floats:
@@ -42,11 +38,6 @@ def without_flats(values: Floats) -> Floats:
     return rows.reshape(values.shape)
 
 
-def cumulative_minimum(values: Floats) -> Floats:
-    """Return the least of each value and those before it along the last axis, which is too low where they are noisy."""
-    return np.where(np.isnan(values), np.nan, np.fmin.accumulate(values, axis=-1))
-
-
 def rolling_mean(values: Floats, window: int) -> Floats:
     """Average each value with up to `window` - 1 before it along the last axis; NaN stay, and are not counted."""
     known = np.isfinite(values)
@@ -68,13 +59,6 @@ def between(values: Floats, at: Floats, interpolation: Interpolation) -> Floats:
             else:
                 row[~has] = PchipInterpolator(at[has], row[has], extrapolate=False)(at[~has])
     return rows.reshape(values.shape)
-
-
-FALLING: dict[Smoothing, Callable[[Floats], Floats]] = {
-    "isotonic": lambda values: isotonic(values, increasing=False),
-    "cumulative-minimum": cumulative_minimum,
-    "none": lambda values: values,
-}
 
 
 _EXPONENTS = np.geomspace(0.02, 4.0, 60)

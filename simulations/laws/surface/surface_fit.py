@@ -15,7 +15,6 @@ from fedlm.simulations.laws.surface.fitted_losses import (
 from fedlm.simulations.laws.surface.loss_surface import LossSurface
 from fedlm.simulations.laws.surface.measured_grid import MeasuredGrid, longest_runs, redrawn_losses
 from fedlm.simulations.laws.surface.smoothing import (
-    FALLING,
     between,
     fit_power_curves,
     isotonic,
@@ -118,13 +117,11 @@ def _smoothed(losses: Floats, grid: MeasuredGrid, settings: SurfaceSettings, kep
     else:
         losses = losses[..., kept[0] :]
         kept = kept - kept[0]
-    return _rising_with_noise(FALLING[settings.smoothing](losses)[..., kept], grid, settings)
+    return _rising_with_noise(isotonic(losses, increasing=False)[..., kept], grid, settings)
 
 
 def _rising_with_noise(losses: Floats, grid: MeasuredGrid, settings: SurfaceSettings) -> Floats:
     """Smooth losses [..., S, T] along ratios; what falls with steps still does."""
-    if settings.smoothing == "none":
-        return losses
     regressed = grid.ratios >= 0 if settings.method == "code" else grid.ratios > 0
     smooth = losses.copy()
     smooth[..., regressed, :] = np.moveaxis(isotonic(np.moveaxis(losses[..., regressed, :], -2, -1), True), -1, -2)

@@ -24,7 +24,7 @@ _ZERO = {
     *("doublings", "drop_before", "extrapolate_from", "final_learning_rate", "final_rate", "linger_seconds"),
     *("link_spread", "local_adam_beta1", "local_adam_beta2", "lora_dropout", "fedprox_mu", "mime_lite_momentum"),
     *("beta1", "beta2", "momentum", "server_beta1", "server_beta2", "server_momentum", "server_warmup_rounds"),
-    *("negatives_seed", "noise_batch_ratios", "num_fewshot", "process_id", "rolling", "seed", "seeds"),
+    *("noise_batch_ratios", "num_fewshot", "process_id", "rolling", "seed", "seeds"),
     *("selection_eta", "speed_shares", "temperature", "training_examples", "warmup_steps", "weight_decay"),
     *("window_seconds", "halvings", "laws run heldout_examples"),
 }

@@ -202,10 +202,10 @@ def test_the_command_writes_measurements_that_keep_their_task_and_name_no_place(
     recorded_run(tmp_path / "runs" / "a", noise=3.0)
     recorded_run(tmp_path / "runs" / "b", client_learning_rate=0.25)
     out = tmp_path / "measurements.parquet"
-    assert main(["laws", "import", str(tmp_path / "runs"), "--block-rounds", "4", "--out", str(out)]) == 0
-    assert "4 measurements of 1 models" in capsys.readouterr().out
+    assert main(["laws", "import", str(tmp_path / "runs"), "--out", str(out)]) == 0
+    assert "16 measurements of 1 models" in capsys.readouterr().out
     found = read_measurements(out)
-    assert found.step.tolist() == [4, 8] * 2
+    assert found.step.tolist() == [*range(1, 9)] * 2
     task = task_of(out, found)
     said = {"command": "simulate", "privacy": "tree", "learning_rate": "client_learning_rate"}
     said |= {"server_learning_rate": 0.01, "update_clip_norm": 0.5}
@@ -213,7 +213,6 @@ def test_the_command_writes_measurements_that_keep_their_task_and_name_no_place(
     assert not {"data", "seed", "rounds", "model", "init_from"} & task.keys()
     for words, message in (
         ([str(tmp_path / "runs"), "--length", "8"], "length does nothing with federated runs"),
-        (["table.csv", "--block-rounds", "8"], "--block-rounds does nothing with a table"),
         (["table.csv", str(tmp_path / "runs")], "but must be one table, or folders of runs"),
     ):
         assert main(["laws", "import", *words, "--out", str(out)]) == 2

@@ -8,7 +8,6 @@ from scipy.optimize import isotonic_regression
 
 from fedlm.simulations.laws.surface.loss_surface import LossSurface
 from fedlm.simulations.laws.surface.smoothing import (
-    cumulative_minimum,
     fit_power_curves,
     isotonic,
     power_curve,
@@ -134,8 +133,6 @@ class TestIsotonic:
         known = np.isfinite(values[1, 2])
         assert np.array_equal(found[1, 2, known], isotonic_regression(values[1, 2, known], increasing=False).x)
         assert np.array_equal(np.isnan(found), np.isnan(values))
-        least = cumulative_minimum(np.array([3.0, np.nan, 4.0, 2.0]))
-        assert np.array_equal(least, [3.0, np.nan, 3.0, 2.0], equal_nan=True)
 
 
 class TestPowerCurves:
