@@ -11,7 +11,7 @@ from safetensors.numpy import load, save
 
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import ClientError
-from fedlm.fedlm_client.files import replace_whole
+from fedlm.fedlm_client.files import keep_own
 from fedlm.fedlm_client.own_participation import request_of
 
 
@@ -56,13 +56,7 @@ class KeptState:
         self._content = save(named)
         if self._path is None:
             return
-        try:
-            replace_whole(self._path, self._content, private=True)
-        except OSError as error:
-            raise ClientError(
-                f"{self._path}: cannot be written ({error}), so that this device does not take part; make room, or "
-                "permit writing there"
-            ) from error
+        keep_own(self._path, self._content)
 
     def _found(self, asked: messages.RoundConfiguration) -> dict[str, np.ndarray]:
         """Read what training begins with, by the numbers of its arrays."""

@@ -18,7 +18,7 @@ from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
 from fedlm.command_line.run_endings import NO_GOOD
 from fedlm.fedlm_client.text.text_examples import ExampleCut, examples_of
-from fedlm.fl_core.errors import ConfigurationError, DataError, setting
+from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, Positive, Range
 from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
@@ -137,21 +137,15 @@ def _dialling(command: FleetCommand) -> Callable[[int], Any]:
     """Choose how clients dial; with keys, make the certificates that are not there yet."""
     from fedlm.clients.device.dialling import dialling
     from fedlm.fedlm_client.link.credentials import CLIENT
-    from fedlm.fl_core.deployment.addresses import check_address, loopback_only
+    from fedlm.fl_core.deployment.addresses import check_address, check_keys, loopback_only
     from fedlm.fl_core.deployment.security.keys import Authority
 
     check_address(command.server)
-    if command.insecure:
-        if command.keys is not None:
-            raise ConfigurationError(f"{setting('insecure')} does without {setting('keys')}; leave one of them out")
+    check_keys(command.keys, command.insecure, "plain text to a server on loopback")
+    if command.keys is None:
         loopback_only(command.server)
         dial_as = dialling(command.server, None)
         return lambda number: dial_as(_name(number))
-    if command.keys is None:
-        raise ConfigurationError(
-            "there are no keys; make them with `fedlm keys` and give their folder as --keys, or give --insecure to "
-            "speak plain text to a server on loopback"
-        )
     authority, folder, dials = Authority(command.keys), command.keys / "clients", []
     for name in map(_name, range(command.clients)):
         if not (folder / name / f"{CLIENT}.pem").exists():

@@ -147,7 +147,7 @@ def _endpoints(command: ServeCommand) -> "Endpoints":
 def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
     """Choose what listens to clients, and refuse what would let anybody in."""
     from fedlm.fedlm_client.link.credentials import SERVER, read_credentials
-    from fedlm.fl_core.deployment.addresses import loopback_only
+    from fedlm.fl_core.deployment.addresses import check_keys, loopback_only
     from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
     from fedlm.fl_core.deployment.transport.http_server import HttpServer
     from fedlm.fl_core.deployment.transport.listeners import ListenOptions
@@ -158,9 +158,8 @@ def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
     options = ListenOptions(
         command.address, command.keys, shared, limits, command.balancers, command.tls_proxy, command.page
     )
-    if command.insecure:
-        if command.keys is not None:
-            raise ConfigurationError(f"{setting('insecure')} does without {setting('keys')}; leave one of them out")
+    check_keys(command.keys, command.insecure, "plain text on loopback")
+    if command.keys is None:
         for name in ("balancers", "tls_proxy"):
             if getattr(command, name):
                 raise ConfigurationError(
@@ -168,14 +167,9 @@ def _clients(command: ServeCommand) -> "Callable[[Handlers], Listener]":
                     f"{setting('keys')} in place of --insecure, or leave {setting(name)} out"
                 )
         loopback_only(command.address)
-        return lambda handlers: HttpServer(handlers, options)
-    if command.keys is None:
-        raise ConfigurationError(
-            "there are no keys; make them with `fedlm keys` and give their folder as --keys, or give --insecure to "
-            "speak plain text on loopback"
-        )
-    read_credentials(command.keys, SERVER)
-    socket_path(command.tls_proxy)
+    else:
+        read_credentials(command.keys, SERVER)
+        socket_path(command.tls_proxy)
     return lambda handlers: HttpServer(handlers, options)
 
 

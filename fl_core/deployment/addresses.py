@@ -1,7 +1,9 @@
-"""Refusals of addresses, for those who typed them."""
+"""Refusals of addresses and keys, for those who typed them."""
+
+from pathlib import Path
 
 from fedlm.fedlm_client.link.host_and_port import AddressError, is_loopback, read_address
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 
 def check_address(address: str) -> None:
@@ -26,4 +28,15 @@ def loopback_only(address: str) -> None:
         raise ConfigurationError(
             f"the address is {address}, but plain text is for loopback alone, such as 127.0.0.1. Elsewhere it takes "
             "a folder of keys or credentials (`fedlm keys` makes them), and no --insecure"
+        )
+
+
+def check_keys(keys: Path | None, insecure: bool, plain_text: str) -> None:
+    """Refuse keys beside plain text, and neither; `plain_text` says what would be spoken. Raises ConfigurationError."""
+    if insecure and keys is not None:
+        raise ConfigurationError(f"{setting('insecure')} does without {setting('keys')}; leave one of them out")
+    if not insecure and keys is None:
+        raise ConfigurationError(
+            "there are no keys; make them with `fedlm keys` and give their folder as --keys, or give --insecure to "
+            f"speak {plain_text}"
         )

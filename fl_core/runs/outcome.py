@@ -28,7 +28,7 @@ def ledger_in(folder: Path) -> "PrivacyLedger | None":
     path = folder / PRIVACY_FOLDER / LEDGER_FILE
     if not path.exists():
         return None
-    from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger
+    from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, cut_off
 
     # Before the ledger, which a run that goes on writes to first.
     names = [path.name for path in (folder / "checkpoints").glob("*")]
@@ -36,10 +36,7 @@ def ledger_in(folder: Path) -> "PrivacyLedger | None":
     ledger = PrivacyLedger(path)
     known = max((release.rounds for release in ledger.releases), default=0)
     if ledger.records and newest > known:
-        raise LedgerError(
-            f"{path}: it ends with {known} rounds, but there is a checkpoint of {newest}: the ledger was cut off, or "
-            "is an older copy; put back the one that belongs to the checkpoints"
-        )
+        raise cut_off(path, known, newest)
     return ledger if ledger.records else None
 
 

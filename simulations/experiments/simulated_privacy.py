@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count
+from fedlm.fl_core.privacy.promise.noise_cohort import NoiseCohort
 from fedlm.fl_core.privacy.settings import PrivacySettings
 
 
@@ -24,12 +25,7 @@ class SimulatedPrivacySettings(PrivacySettings):
         """
         if self.noise_cohort_size is None:
             return
-        if self.noise_cohort_size <= cohort_size:
-            raise ConfigurationError(
-                f"{setting('noise_cohort_size')} is {self.noise_cohort_size}, but must be above "
-                f"{setting('cohort_size')}, {cohort_size}: it is how many clients a planned deployment has in a round; "
-                "without one, leave it out"
-            )
+        NoiseCohort(cohort_size, self.noise_cohort_size, noise_multiplier=1.0)
         if audited:
             raise ConfigurationError(
                 f"{setting('audit_canaries')}: with a {setting('noise_cohort_size')} an audit would measure neither "

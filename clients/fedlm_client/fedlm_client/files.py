@@ -33,6 +33,17 @@ def replace_whole(path: Path, content: str | bytes, private: bool = False) -> No
         raise
 
 
+def keep_own(path: Path, content: str | bytes) -> None:
+    """Write what a device keeps for itself, see `replace_whole`. Raises ClientError where it cannot be written."""
+    try:
+        replace_whole(path, content, private=True)
+    except OSError as error:
+        raise ClientError(
+            f"{path}: cannot be written ({error}), so that this device does not take part; make room, or permit "
+            "writing there"
+        ) from error
+
+
 def write_synced(path: Path, content: str | bytes, flags: int, mode: int) -> None:
     """Write a file that is opened with flags, and made with a mode, and wait until it is on the disk."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | flags, mode), "wb") as file:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from . import messages_pb2 as messages
 from .errors import ClientError
-from .files import replace_whole
+from .files import keep_own
 from .link.protocol import LONGEST_POPULATION
 
 _LEAST_TOLD = 4
@@ -151,13 +151,7 @@ class OwnParticipation:
         self._kept = record
         if self._path is None:
             return
-        try:
-            replace_whole(self._path, json.dumps({"populations": record}) + "\n", private=True)
-        except OSError as error:
-            raise ClientError(
-                f"{self._path}: cannot be written ({error}), so that this device does not take part; make room, or "
-                "permit writing there"
-            ) from error
+        keep_own(self._path, json.dumps({"populations": record}) + "\n")
 
 
 _ADVICE = ". If its owner agrees, start the client with --accept-plan"

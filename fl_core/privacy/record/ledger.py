@@ -178,6 +178,14 @@ class PrivacyLedger:
 _ADVICE = "without a whole ledger nothing can be promised of this run: put the file back as it was, or begin a new run"
 
 
+def cut_off(path: Path, known: int, newest: int) -> LedgerError:
+    """Make the error that says that a ledger ends before the newest checkpoint."""
+    return LedgerError(
+        f"{path}: it ends with {known} rounds, but there is a checkpoint of {newest}: the ledger was cut off, or is an "
+        "older copy; put back the one that belongs to the checkpoints"
+    )
+
+
 def _damaged(found: str) -> LedgerError:
     return LedgerError(f"{found}; {_ADVICE}")
 

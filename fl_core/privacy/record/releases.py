@@ -26,7 +26,7 @@ from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.privacy.noise.noise_source import NOISE_FORMAT, SECRET_BYTES, commitment, fresh_secret
 from fedlm.fl_core.privacy.promise.guarantee import sensitivity_squared
 from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE, PrivacyPlan
-from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release
+from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release, cut_off
 from fedlm.fl_core.privacy.record.standing import Standing
 
 
@@ -137,10 +137,7 @@ class Releases:
         newest = checkpoints.latest_round()
         known = max(release.rounds for release in (intent, last, Release(0, "")) if release)
         if newest > known:
-            raise LedgerError(
-                f"{self._directory / LEDGER_FILE}: it ends with {known} rounds, but there is a checkpoint of {newest}: "
-                "the ledger was cut off, or is an older copy; put back the one that belongs to the checkpoints"
-            )
+            raise cut_off(self._directory / LEDGER_FILE, known, newest)
         if last is not None and checkpoints.digest(last.rounds) != last.digest:
             raise CheckpointError(
                 f"{self._directory / LEDGER_FILE}: the checkpoint of {last.rounds} rounds that it names is missing, "

@@ -251,7 +251,7 @@ def test_nothing_is_sent_that_cannot_be_counted(tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
         replace_whole(path, content, private)
 
-    monkeypatch.setattr("fedlm.fedlm_client.own_participation.replace_whole", full)
+    monkeypatch.setattr("fedlm.fedlm_client.files.replace_whole", full)
     hostile = Hostile(asked(0))
     with pytest.raises(ClientError, match="cannot be written"):
         meet(hostile, tmp_path)
