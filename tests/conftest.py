@@ -46,10 +46,15 @@ pytest_plugins = ["tests.support.properties", "tests.support.time_limits"]
 MOST_MEMORY = 2 << 30
 
 
+def pytest_configure() -> None:
+    """Look for no garbage among modules and tests, which stay until the end."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Let garbage collections pass over what stays until the end: modules and the tests themselves."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 WORDS = (

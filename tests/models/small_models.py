@@ -59,7 +59,7 @@ def made_up_errors(vocabulary, noise_batch_ratio=0.05):
 
 
 def shrink(build, config):
-    """Cap the sizes that a config has and that we know; where the model cannot have those, only the vocabulary."""
+    """Cap the sizes that a config has and that we know."""
     # A masked model has one id more than its data.
     data_vocabulary = VOCABULARY - (build("own", config).vocabulary_size - config.vocabulary_size)
     sizes = {"vocabulary_size": data_vocabulary}
@@ -69,22 +69,7 @@ def shrink(build, config):
         value = getattr(config, field.name)
         if field.name in _LARGEST and type(value) is int:
             sizes[field.name] = min(value, _LARGEST[field.name])
-    small = dataclasses.replace(config, **sizes)
-    if _is_possible(build, small):
-        return small
-    kept = {name: sizes[name] for name in ("vocabulary_size", "parameter_errors") if name in sizes}
-    return dataclasses.replace(config, **kept)
-
-
-@functools.cache
-def _is_possible(build, config):
-    try:
-        model = build("small", config)
-        params = jax.eval_shape(model.init, jax.random.key(0))
-        jax.eval_shape(model.apply, params, jax.ShapeDtypeStruct((2, 3), jnp.int32))
-    except Exception:
-        return False
-    return True
+    return dataclasses.replace(config, **sizes)
 
 
 def inputs_of(batch):
