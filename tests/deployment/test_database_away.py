@@ -87,7 +87,7 @@ class Operators:
     def ask(self, path):
         """The status of the answer of the listener that was opened last; None where none listens."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.listeners[-1].port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.listeners[-1].port}{path}", timeout=60) as answer:
                 return answer.status
         except urllib.error.HTTPError as error:
             with error:

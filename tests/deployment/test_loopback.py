@@ -20,6 +20,8 @@ from tests.deployment import small_deployment as small
 from tests.deployment.plain_loop import final_parameters, simulate
 
 OWN_ALGORITHM = "tests.support.own_algorithms:REMEMBERING"
+FEW = {"cohort_size": 3, "minimum_reports": 3}
+"""Each client compiles its training."""
 
 
 def register_clients(out):
@@ -69,7 +71,7 @@ OF_EACH_SCHEME = {compressor.scheme.number: name for name, compressor in reverse
 def test_a_deployment_with_compressed_uploads_equals_its_simulation(tmp_path, compression):
     # Reports are added in the order in which they come. After a round, factors would make more of the last bits.
     rounds = 1 if compression.startswith("powersgd") else 3
-    settings = small.deployment(**small.LINEAR, compression=compression, rounds=rounds)
+    settings = small.deployment(**small.LINEAR, **FEW, compression=compression, rounds=rounds)
     sampler = UniformSampler(small.CLIENTS, settings.cohort_size, settings.seed)
     # A difference in the last bit may move a value to the neighbouring code.
     bits = settings.training.compressor().scheme.settings.get("bits")
@@ -78,14 +80,14 @@ def test_a_deployment_with_compressed_uploads_equals_its_simulation(tmp_path, co
 
 @pytest.mark.long
 def test_a_deployment_of_a_client_algorithm_with_memory_equals_its_simulation(tmp_path):
-    settings = small.deployment(**small.LINEAR, client_algorithm=OWN_ALGORITHM, upload_bits=32, rounds=2)
+    settings = small.deployment(**small.LINEAR, **FEW, client_algorithm=OWN_ALGORITHM, upload_bits=32, rounds=2)
     sampler = UniformSampler(small.CLIENTS, settings.cohort_size, settings.seed)
     compare(settings, sampler, tmp_path, tolerance=1e-5)
 
 
 @pytest.mark.long
 def test_a_deployment_with_layers_that_stay_on_devices_equals_its_simulation(tmp_path):
-    settings = small.deployment(**small.PRIVACY, personal_layers=("head",), upload_bits=32, rounds=4)
+    settings = small.deployment(**small.PRIVACY, **FEW, personal_layers=("head",), upload_bits=32, rounds=4)
     sampler = MinSeparationSampler(small.CLIENTS, settings.cohort_size, settings.seed, settings.participation)
     rows = compare(settings, sampler, tmp_path, tolerance=1e-5)
     whole = 4 * 2 * small.VOCABULARY * 32
@@ -97,6 +99,7 @@ def test_a_deployment_with_layers_that_stay_on_devices_equals_its_simulation(tmp
 
 @pytest.mark.long
 def test_devices_drop_what_clients_of_the_simulation_drop(tmp_path):
-    settings = small.deployment(**small.LINEAR, model="gru4rec_tiny", dropout=0.4, upload_bits=32, rounds=1)
+    drops = {"model": "gru4rec_tiny", "dropout": 0.4}
+    settings = small.deployment(**small.LINEAR, **FEW, **drops, upload_bits=32, rounds=1)
     sampler = UniformSampler(small.CLIENTS, settings.cohort_size, settings.seed)
     compare(settings, sampler, tmp_path, tolerance=1e-5)

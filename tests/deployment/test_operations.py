@@ -210,7 +210,7 @@ def refused(url, data=None, headers=None, tls=None):
     """The status of an answer that is no success."""
     request = urllib.request.Request(url, data, headers or {})
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(request, timeout=10, context=tls)
+        urllib.request.urlopen(request, timeout=60, context=tls)
     with caught.value as answer:
         assert b"</script>" not in answer.read()
         return answer.code
@@ -242,7 +242,7 @@ def test_with_keys_operators_need_the_token_and_the_authority(tmp_path, capsys):
             wrong = {"Authorization": "Bearer " + OperatorAccess(elsewhere / OPERATOR_TOKEN_FILE).token()}
             assert refused(f"https://{address}{path}", headers=wrong, tls=trust) == 401
         for path in ("/healthz", "/readyz"):
-            with urllib.request.urlopen(f"https://{address}{path}", timeout=10, context=trust) as answer:
+            with urllib.request.urlopen(f"https://{address}{path}", timeout=60, context=trust) as answer:
                 assert answer.read() == b"ok\n"
             assert refused(f"https://{address}{path}", data=b"posted", tls=trust) == 401
         with socket.create_connection(address.split(":")):
@@ -261,7 +261,7 @@ def test_probes_are_answered_while_a_database_keeps_every_thread_waiting(monkeyp
     answers = threading.Event()
 
     def read(self):
-        answers.wait(20)
+        answers.wait(120)
         return dict(STATUS)
 
     monkeypatch.setattr(MadeUp, "read", read)

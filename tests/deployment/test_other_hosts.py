@@ -20,7 +20,7 @@ EXPECTED = len(FOREIGN) * [403] + len(OWN) * [200]
 def status_for(address, path, host, **fields):
     asked = urllib.request.Request(f"http://{address}{path}", headers={"Host": host, **fields})
     try:
-        with urllib.request.urlopen(asked, timeout=10) as answer:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         with error:

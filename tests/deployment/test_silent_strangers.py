@@ -66,7 +66,7 @@ def coming(port, rounds):
 def ask(address, path, tls=None, token=None, **fields):
     headers = fields | ({} if token is None else {"Authorization": f"Bearer {token}"})
     asked = urllib.request.Request(f"{'http' if tls is None else 'https'}://{address}{path}", headers=headers)
-    with urllib.request.urlopen(asked, timeout=5, context=tls) as answer:
+    with urllib.request.urlopen(asked, timeout=60, context=tls) as answer:
         return answer.status
 
 

@@ -98,8 +98,8 @@ def test_a_comparison_that_is_ended_leaves_no_process_and_one_whose_worker_is_ki
         children = found.children(recursive=True)
         assert children
         process.send_signal(ending)
-        _, errors = process.communicate(timeout=30)
-        assert psutil.wait_procs(children, timeout=20)[1] == []
+        _, errors = process.communicate(timeout=120)
+        assert psutil.wait_procs(children, timeout=120)[1] == []
         if ending == signal.SIGTERM:
             assert (process.returncode, "ended by SIGTERM" in errors) == (143, True)
             assert "leaked" not in errors

@@ -15,6 +15,7 @@ from fedlm.fl_core.privacy.statement import state
 from fedlm.fl_core.processes import lost_processes
 from fedlm.simulations.experiments.experiment import run_prepared
 from fedlm.simulations.pretraining import run as pretraining
+from tests.simulations.laws.tiny_model import NAME as TINY
 from tests.support.processes import (
     ENVIRONMENT,
     LONGEST_SECONDS,
@@ -68,7 +69,7 @@ def assert_same_run(found, expected):
 def test_two_processes_give_the_bits_of_one(small_store, tmp_path):
     """Two times two devices against four: with two alone, the order of a sum would not matter. What the client
     algorithm remembers is the same everywhere too."""
-    changes = {"client-algorithm": "mime_lite"}
+    changes = {"client-algorithm": "mime_lite", "model": TINY}
     run_alone(small_store, tmp_path / "one", devices=4, **changes)
     (output, progress), second = run_two(small_store, tmp_path / "two", devices=2, **changes)
     assert_same_run(tmp_path / "two", tmp_path / "one")
@@ -105,7 +106,7 @@ def test_two_processes_release_the_same_private_models_as_one(small_store, tmp_p
 @pytest.mark.long
 def test_a_secret_of_noise_and_cohorts_reaches_both_processes(small_store, tmp_path):
     changes = {"privacy": "gaussian", "noise-multiplier": 1.0, "update-clip-norm": 0.3, "cohort-sampler": "poisson"}
-    run_two(small_store, tmp_path, rounds=2, **changes)
+    run_two(small_store, tmp_path, rounds=2, model=TINY, **changes)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["privacy_guarantee"]["rounds"] == 2
     ledger = PrivacyLedger(tmp_path / "privacy" / "ledger.jsonl")
@@ -123,7 +124,7 @@ def kill_one(processes, victim, out):
     processes[victim].send_signal(signal.SIGKILL)
     started = time.monotonic()
     status, _, errors = finish(processes[1 - victim])
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 120
     assert finish(processes[victim])[0] == -signal.SIGKILL
     return status, errors
 
@@ -151,7 +152,7 @@ def test_other_mistakes_are_not_taken_for_a_lost_process(monkeypatch):
 @pytest.mark.long
 def test_when_a_process_is_killed_the_other_ends_and_the_run_can_be_resumed(small_store, tmp_path, monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiles faster
-    out, endless = tmp_path / "two", {"rounds": 100_000}
+    out, endless = tmp_path / "two", {"rounds": 100_000, "model": TINY}
     status, errors = kill_one(begin_two(*words(small_store, out, **endless)), 1, out)
     assert status == 1
     assert "most likely one of them ended" in errors

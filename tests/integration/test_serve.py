@@ -15,6 +15,7 @@ from fedlm.simulations.data.vocabulary.adopted_tokenizers import adopt_tokenizer
 from tests.simulations.weights.published_models import gemma_tokenizer
 
 SECRET = "xylophone"
+PATIENCE = 180  # seconds that only a defect takes, however busy the machine is
 SETTINGS = """
 model = "cifg_tiny"
 address = "127.0.0.1:{port}"
@@ -57,7 +58,7 @@ def events(process):
 
 
 def wait_for(process, name):
-    end = time.monotonic() + 180
+    end = time.monotonic() + PATIENCE
     while not any(event["event"] == name for event in events(process)):
         assert process.poll() is None, open(process.log).read()  # noqa: SIM115
         assert time.monotonic() < end, f"no {name}: {open(process.log).read()}"  # noqa: SIM115
@@ -76,12 +77,12 @@ def test_a_server_drains_and_goes_on_while_its_client_carries_on(tmp_path, small
     client = start("client", "--server", f"127.0.0.1:{free_port}", "--data", data, "--name", "a", "--insecure")
     wait_for(server, "round_released")
     server.send_signal(signal.SIGTERM)
-    assert server.wait(30) == 0, open(server.log).read()  # noqa: SIM115
+    assert server.wait(PATIENCE) == 0, open(server.log).read()  # noqa: SIM115
     assert events(server)[-1]["event"] == "drained"
     before = [event["round"] for event in events(server) if event["event"] == "round_released"]
     again = start(*words, "--heldout", small_store)
     for process in (client, again):
-        assert process.wait(90) == 0, open(process.log).read()  # noqa: SIM115
+        assert process.wait(PATIENCE) == 0, open(process.log).read()  # noqa: SIM115
     after = [event for event in events(again) if event["event"] == "round_released"]
     assert before + [event["round"] for event in after] == [0, 1, 2]
     assert after[-1]["heldout_perplexity"] > 1
@@ -138,10 +139,10 @@ def test_a_device_enrols_takes_part_and_is_revoked(tmp_path, small_store, start,
     client = start("client", "--server", f"127.0.0.1:{port}", "--data", data, "--credentials", mine)
     wait_for(server, "round_released")
     assert main(["keys", "revoke", "alice", *folder]) == 0
-    assert client.wait(60) == 2
+    assert client.wait(PATIENCE) == 2
     assert "turns this client away: 401 Unauthorized: the certificate of alice was revoked" in open(client.log).read()  # noqa: SIM115
     enrolling.send_signal(signal.SIGTERM)
-    assert enrolling.wait(10) == 0
+    assert enrolling.wait(PATIENCE) == 0
     assert wait_for(server, "call_refused")["why"] == "the certificate of alice was revoked"
 
 

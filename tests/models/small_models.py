@@ -141,14 +141,14 @@ ARITHMETIC_OF_THEIR_OWN = ("si_cifg_tiny", "cifg_tiny+recurrence=layer_norm", "s
 ARITHMETIC_OF_THEIR_OWN += ("lstm4rec_tiny", "gemma", "gpt2")
 
 
-def each(models, more=()):
+def each(models, more=(), long=ARITHMETIC_OF_THEIR_OWN):
     """One parameter for each model of a dictionary.
 
-    The first of each kind of configuration has no mark, nor have those that `more` names. Others take long, and those
-    that add little to these are tried thoroughly alone.
+    The first of each kind of configuration has no mark, nor have those that `more` names. Those that `long` names take
+    long, and the others, which add little to these, are tried thoroughly alone.
     """
     plain = {*more, *({type(small.config): name for name, small in reversed(models.items())}.values())}
-    marks = {name: pytest.mark.long if name in ARITHMETIC_OF_THEIR_OWN else pytest.mark.thorough for name in models}
+    marks = {name: pytest.mark.long if name in long else pytest.mark.thorough for name in models}
     return [pytest.param(small, id=name, marks=() if name in plain else marks[name]) for name, small in models.items()]
 
 

@@ -48,7 +48,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
         workers = [int(parent.stdout.readline()) for _ in range(2)]
         parent.kill()
         try:
-            parent.communicate(timeout=20)  # which waits until all who could write there have ended
+            parent.communicate(timeout=120)  # which waits until all who could write there have ended
         except subprocess.TimeoutExpired:
             for worker in workers:
                 os.kill(worker, signal.SIGKILL)

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -32,7 +30,7 @@ def planned(laws, *more, capsys):
 
 
 @pytest.mark.long
-def test_a_plan_is_written_out_and_reaches_its_epsilon(laws, small_store, tmp_path, capsys):
+def test_a_plan_is_written_out_and_reaches_its_epsilon(laws, small_store, tmp_path, capsys, fedlm_here):
     file = tmp_path / "planned.toml"
     wanted = ("--data", str(small_store), "--epsilon", "8", "--compute", "1e9", "--delta", "1e-4", "--json")
     status, out = planned(laws, *wanted, "--write-config", str(file), capsys=capsys)
@@ -44,8 +42,7 @@ def test_a_plan_is_written_out_and_reaches_its_epsilon(laws, small_store, tmp_pa
     assert settings["epsilon"] == 8
     assert settings["final_learning_rate"] == pytest.approx(0.1 * settings["learning_rate"])
     run = tmp_path / "run"
-    words = [sys.executable, "-m", "fedlm", "pretrain", "--config", str(file), "--out", str(run)]
-    subprocess.run(words, check=True, capture_output=True)
+    assert fedlm_here("pretrain", "--config", file, "--out", run).returncode == 0
     summary = json.loads((run / "summary.json").read_text())
     assert summary["parameters"] == found["parameters"]
     assert summary["noise_batch_ratio"] == pytest.approx(found["noise_batch_ratio"], rel=1e-6)

@@ -1,6 +1,7 @@
 """Central training with banded noise and cyclic sampling is accounted as what it is."""
 
 import dataclasses
+import functools
 import itertools
 
 import dp_accounting
@@ -129,11 +130,12 @@ def test_error_of_prefix_sums_is_that_of_the_noise_matrix():
 def test_banded_noise_beats_independent_noise_at_equal_epsilon():
     """Ten epochs at epsilon 4: a third less error, as the paper's figures have it."""
 
+    @functools.cache
     def calibrated(bands):
         noise = 1.01 * least_noise(Training(100 * bands / 10_000, -(-1000 // bands), 4.0, 1e-5))
         return central_plan(10_000, 100, 1000, noise, bands=bands)
 
-    chosen, fresh = best_bands(calibrated, 32), calibrated(1)
-    assert len(chosen.coefficients) in (8, 16, 32)
+    chosen, fresh = best_bands(calibrated, 8), calibrated(1)
+    assert len(chosen.coefficients) == 8
     assert prefix_error(chosen) < 0.7 * prefix_error(fresh)
     assert account(chosen, 1e-5).epsilon <= 4.0

@@ -83,7 +83,7 @@ def test_a_task_ends_its_cells_and_is_queued_again_before_its_time_limit(
 ):
     process = waiting_task(place, SLURM_RESTART_COUNT=str(queued_before))
     process.send_signal(sent)
-    assert process.communicate(timeout=30)[0].startswith("ended")
+    assert process.communicate(timeout=120)[0].startswith("ended")
     assert process.returncode == status
     called = place.parent / "scontrol"
     assert (called.read_text() if called.exists() else None) == ("requeue 5_3\n" if queued_again else None)

@@ -74,9 +74,9 @@ def test_the_engine_does_what_clients_one_by_one_do():
 
 
 @pytest.mark.long
-def test_adapters_alone_travel_and_are_stored(run, base, tmp_path):
-    found = run(tmp_path / "run")
-    adapters = stored(tmp_path / "run")["params"]
+def test_adapters_alone_travel_and_are_stored_and_released(run, base, tmp_path):
+    found = run(tmp_path / "run", **PRIVATE)
+    adapters = stored(tmp_path / "run")["server"]["params"]
     trained = sum(leaf.size for leaf in leaves(adapters))
     assert found.summary["trained_parameters"] == trained < found.summary["parameters"] == parameter_count(found.model)
     assert found.summary["parameters_sha256"] == parameters_digest(adapters)
@@ -89,6 +89,11 @@ def test_adapters_alone_travel_and_are_stored(run, base, tmp_path):
     assert found.summary["test_loss"] != base[1].summary["test_loss"]
     moved = [not np.array_equal(one, other) for one, other in zip(leaves(before), leaves(after), strict=True)]
     assert sum(moved) == len(leaves(adapters)) // 2
+    release = PrivacyLedger(tmp_path / "run" / "privacy" / "ledger.jsonl").releases[-1]
+    assert release.parameters == found.summary["parameters_sha256"]
+    # The first parameters had no privacy, whatever the adapters have.
+    assert found.privacy.startswith("NOT PRIVATE")
+    assert found.summary["ancestry"][0]["command"] == "simulate"
 
 
 @pytest.mark.long
@@ -103,14 +108,3 @@ def test_a_run_that_goes_on_drops_the_same_and_comes_to_the_same_adapters(run, t
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
     with pytest.raises(CheckpointError, match="lora_rank was 2 and is now 1"):
         run(tmp_path / "run", **drops, lora_rank=1)
-
-
-@pytest.mark.long
-def test_with_privacy_adapters_are_what_is_released(run, tmp_path):
-    found = run(tmp_path / "run", **PRIVATE)
-    release = PrivacyLedger(tmp_path / "run" / "privacy" / "ledger.jsonl").releases[-1]
-    assert release.parameters == found.summary["parameters_sha256"]
-    assert release.parameters == parameters_digest(stored(tmp_path / "run")["server"]["params"])
-    # The first parameters had no privacy, whatever the adapters have.
-    assert found.privacy.startswith("NOT PRIVATE")
-    assert found.summary["ancestry"][0]["command"] == "simulate"

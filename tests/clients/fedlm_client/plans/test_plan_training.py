@@ -32,15 +32,14 @@ def trained(settings):
         *(
             pytest.param(one, marks=pytest.mark.long)
             for one in (
-                {"client_gradient_clip": 0.1},
                 {"client_algorithm": "mime_lite", "client_max_examples": 5, "client_cap_order": "cap_then_shuffle"},
-                {"model": "cifg_tiny"},
+                {"model": "cifg_tiny", "client_gradient_clip": 0.1},
                 {"model": "si_cifg_tiny"},
                 {"model": "transformer_tiny", "client_algorithm": "fedprox"},
-                {"model": "si_transformer_tiny", "client_gradient_clip": 0.1},
                 {"model": "gru4rec", "dropout": 0.2},
             )
         ),
+        pytest.param({"model": "si_transformer_tiny", "client_gradient_clip": 0.1}, marks=pytest.mark.thorough),
     ],
     ids=str,
 )
