@@ -54,6 +54,8 @@ def pytest_configure() -> None:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
+    # Tracing makes far more objects that stay than garbage.
+    gc.set_threshold(10_000)
     gc.enable()
 
 

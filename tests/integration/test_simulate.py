@@ -81,11 +81,12 @@ PRIVATE = {
 
 
 @pytest.mark.long
-def test_killed_at_random_instants_it_ends_with_the_same_bits(small_store, tmp_path, fedlm_here):
+def test_killed_at_random_instants_it_ends_with_the_same_bits(small_store, tmp_path):
     """kill -9 after a random delay, again and again, until a start survives; then compare all that is written."""
     whole, interrupted = tmp_path / "whole", tmp_path / "interrupted"
     changes = PRIVATE | {"noise-seed": "experiment"}
-    assert "NOT PRIVATE" in fedlm_here(*options(small_store, whole, **changes)).stdout
+    ((output, _),) = finish_well(begin(*options(small_store, whole, **changes)))
+    assert "NOT PRIVATE" in output
     assert start_and_kill(options(small_store, interrupted, **changes), interrupted, most=2) > 0
     finish_well(begin(*options(small_store, interrupted, **changes)))
     assert rows_of(interrupted) == rows_of(whole)

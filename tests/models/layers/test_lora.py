@@ -37,7 +37,7 @@ def on_device(small):
     return jax.tree_util.tree_map(jnp.asarray, small.params)
 
 
-@pytest.fixture(params=each(ADAPTABLE | PUBLISHED_DECODERS))
+@pytest.fixture(params=each(ADAPTABLE | PUBLISHED_DECODERS, long=("gemma",)))
 def small(request):
     return request.param
 
