@@ -141,9 +141,10 @@ class _Clients:
         for place, client in enumerate(plan.clients.tolist()):
             alone = dataclasses.replace(plan, clients=plan.clients[place : place + 1])
             found = self._runner.run(params, alone, None, memory)
+            one = jax.device_get(found.aggregate)
             # An update that is not finite is zeros by now. Its client's noise is in the sum all the same.
             integers = lattice.rounded(
-                _flat(found.aggregate.delta),
+                _flat(one.delta),
                 rotation,
                 host_rng(plan.seed, "lattice", plan.round_number, client),
             )
@@ -151,7 +152,7 @@ class _Clients:
             drawn = lattice.drawn_noise(_SecretBytes(self._secret, plan.round_number, client))
             residues = lattice.reduced(residues.astype(np.int64) + lattice.reduced(integers + drawn))
             signal, noise = signal + integers, noise + drawn
-            aggregate = add_aggregates(aggregate, self._counted(found.aggregate))
+            aggregate = add_aggregates(aggregate, self._counted(one))
             steps, bytes_down = steps + found.steps, bytes_down + found.bytes_down
         wrapped = np.count_nonzero(lattice.centred(residues) != signal + noise)
         total = IntegerSum(residues, rotation, len(plan.clients), int(wrapped), _norm(signal), _norm(noise))
@@ -164,7 +165,7 @@ class _Clients:
 
     def _counted(self, one: CohortAggregate) -> CohortAggregate:
         """Count whether a client's update was clipped; its numbers are in the sum of integers."""
-        return one._replace(delta={}, clipped=(one.update_norm > self._lattice.clip_norm).astype(jnp.float32))
+        return one._replace(delta={}, clipped=jnp.float32(one.update_norm > self._lattice.clip_norm))
 
 
 class _SecretBytes:
@@ -184,13 +185,8 @@ def _nothing(terms: Any) -> Any:
     return None
 
 
-@jax.jit
-def _joined(tree: Params) -> jax.Array:
-    return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree_util.tree_leaves(tree)])
-
-
 def _flat(tree: Params) -> NDArray[np.float64]:
-    return np.asarray(_joined(tree), np.float64)
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree_util.tree_leaves(tree)]).astype(np.float64)
 
 
 def _shaped(vector: NDArray[np.float64], like: Params) -> Params:
