@@ -56,7 +56,8 @@ RUN = {
     "update_clip_norm": 0.5,
     "delta": 1e-5,
 }
-NO_PRIVACY = {"privacy": "none", "noise_multiplier": None, "delta": None, "noise_seed": "entropy"}
+NO_PRIVACY = {"privacy": "none", **dict.fromkeys(("noise_multiplier", "delta", "noise_cohort_size"))}
+NO_PRIVACY |= {"noise_seed": "entropy"}
 BOUNDED = {"cohort_sampler": "min_separation", "min_separation": 2}
 PRIVACY = [
     {"privacy": "gaussian", "cohort_sampler": "poisson"},
@@ -114,10 +115,11 @@ class Operator(RuleBasedStateMachine):
         rounds=st.integers(1, 6),
         every=st.integers(1, 3),
         seeds=st.sampled_from(["entropy"] * 9 + ["experiment"]),
+        cohort=st.sampled_from([None] * 9 + [40]),
         kill=KILLS,
     )
-    def begin(self, crowd, privacy, noise, rounds, every, seeds, kill):
-        private = {"noise_multiplier": noise, "noise_seed": seeds}
+    def begin(self, crowd, privacy, noise, rounds, every, seeds, cohort, kill):
+        private = {"noise_multiplier": noise, "noise_seed": seeds, "noise_cohort_size": cohort}
         settings = RUN | {"data": self.folder / crowd, "rounds": rounds, "checkpoint_every": every}
         self._first(Begun(self.folder / f"run{len(self.runs)}", settings | private | privacy), kill)
 
