@@ -46,8 +46,9 @@ OPERATOR = (
 """What whoever ran the training has seen, in words."""
 ACCOUNTANT = (
     "all releases are composed by one accountant: those of bounded participation as one Gaussian mechanism (Balle and "
-    "Wang 2018), sampled ones by their privacy loss distributions, a private selection by Renyi divergences (Papernot "
-    "and Steinke 2022); epsilon is an upper bound"
+    "Wang 2018), noise of clients by Renyi divergences (Agarwal et al. 2021, Kairouz et al. 2021), sampled ones by "
+    "their privacy loss distributions, a private selection by Renyi divergences (Papernot and Steinke 2022); epsilon "
+    "is an upper bound"
 )
 PLANNED = (
     "epsilon is that of all planned rounds, at least what was spent, since how many ran may depend on the models that "

@@ -1,5 +1,7 @@
 """Simulated rounds with noise of every client. Statistical tests have a false-alarm rate of 1e-6 each."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,7 +11,10 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.distributed_rounds import DistributedRounds
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
+from fedlm.fl_core.privacy.promise.guarantee import account
+from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.spending import Spending
 from fedlm.fl_core.rounds.aggregation import AggregationRules, contribution
 from fedlm.fl_core.rounds.local_sgd import TrainingSums
 from fedlm.fl_core.rounds.round_loop import CohortResult, RoundPlan
@@ -86,3 +91,20 @@ def test_what_a_plan_is_not_for_is_refused():
         private(coordinates=701)
     with pytest.raises(ConfigurationError, match="here the server adds noise"):
         PrivateRounds(private().aggregation, SECRET, LIKE)
+    selected = Spending(private().aggregation.plan, [(0, 1)], TrialsLaw("truncated_negative_binomial", 3.0, 1.0))
+    with pytest.raises(ConfigurationError, match="private selection among runs with the mechanism skellam"):
+        selected.events()
+
+
+def test_the_statement_adds_up_a_clients_rounds_and_says_what_holds_against_the_server():
+    once, twice = (
+        account(replace(private().aggregation.plan, participation=BoundedParticipation(most)), 1e-6) for most in (1, 2)
+    )
+    assert once.epsilon < twice.epsilon < 2 * once.epsilon
+    assert twice.rho is None
+    assert twice.against_server.startswith("with secure aggregation, the same epsilon and delta")
+    assert "at least 5 clients of a round add their noise" in " ".join(twice.assumptions)
+    central = account(PrivacyPlan("gaussian", 4, 0.5, BoundedParticipation(2)), 1e-6)
+    assert central.against_server is None
+    # Rounding and the looser accounting cost little, and cost something.
+    assert central.epsilon < twice.epsilon < 1.1 * central.epsilon
