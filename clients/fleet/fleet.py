@@ -4,7 +4,6 @@ They are `fedlm.fedlm_client.client.Client`s and share compiled programs; only t
 """
 
 import asyncio
-import dataclasses
 import os
 import random
 import time
@@ -38,7 +37,6 @@ class Fleet:
         trainer: Callable[[int], Trainer],
         *,
         clock: Callable[[], float] = time.time,
-        limits: Limits = Limits(),  # noqa: B008
         participation: Callable[[int], OwnParticipation] = lambda number: OwnParticipation(),
     ):
         """Make them; nothing is sent before `run`.
@@ -49,7 +47,6 @@ class Fleet:
           dial: from a client's number to its connection; called in the event loop.
           trainer: from a client's number to who trains on its text.
           clock: in seconds, of the population.
-          limits: of each client; none keeps a model between rounds, since they share this machine's memory.
           participation: from a client's number to its own count of rounds; of this process alone where not given.
         """
         self.tally = Tally()
@@ -57,7 +54,8 @@ class Fleet:
         self._dial, self._trainer = dial, trainer
         self._participation = participation
         recheck = min(population.stay_seconds / 2, _LONGEST_RECHECK)
-        self._limits = dataclasses.replace(limits, keep_model=False, recheck_seconds=recheck)
+        # They share this machine's memory.
+        self._limits = Limits(keep_model=False, recheck_seconds=recheck)
         self._arriving = random.Random(population.seed)
 
     def available(self) -> int:

@@ -40,31 +40,14 @@ def effective_error(noise_batch_ratio: float, relevance: jax.Array) -> jax.Array
     return noise_batch_ratio / relevance
 
 
-def linear_moments(
-    mean: jax.Array, variance: jax.Array, weights: jax.Array, weight_variance: jax.typing.ArrayLike
-) -> tuple[jax.Array, jax.Array]:
-    """Compute the moments of `x @ W` of independent Gaussians (DPFormer, equation 5.5 and appendix D.1).
-
-    Args:
-      mean: of x, float [..., inputs].
-      variance: of x, float [..., inputs].
-      weights: mean of W, float [inputs, outputs].
-      weight_variance: of every entry of W.
-
-    Returns:
-      Mean and variance, float [..., outputs].
-    """
-    noise = jnp.sum(variance + jnp.square(mean), axis=-1, keepdims=True) * weight_variance
-    return mean @ weights, noise + variance @ jnp.square(weights)
-
-
 def linear_variance(
     mean: jax.Array, variance: jax.Array, squares: jax.typing.ArrayLike, weight_variance: jax.typing.ArrayLike
 ) -> jax.Array:
-    """Compute what `linear_moments` does for a variance that is the same in all inputs, on average over the outputs.
+    """Compute the variance of `x @ W` of independent Gaussians, where that of x is the same in all inputs, on average
+    over the outputs (DPFormer, equation 5.5 and appendix D.1).
 
     Args:
-      mean: float [..., inputs].
+      mean: of x, float [..., inputs].
       variance: of each input, float [...].
       squares: the sum of the squares of W's entries, divided by the number of outputs.
       weight_variance: of every entry of W.

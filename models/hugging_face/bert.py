@@ -10,7 +10,7 @@ from fedlm.models.errors import ConfigurationError
 from fedlm.models.families.bert import BertConfig
 from fedlm.models.families.transformer import LARGEST_SIZE
 from fedlm.models.hugging_face.gemma import check_fixed
-from fedlm.models.hugging_face.named_states import StateError, from_state, to_state
+from fedlm.models.hugging_face.named_states import StateError
 
 _DENSE_OF_BLOCK = {
     "query": "attention.self.query",
@@ -74,31 +74,6 @@ def config_to_hugging_face(config: BertConfig) -> dict[str, Any]:
         "tie_word_embeddings": True,
         "pad_token_id": 0,
     }
-
-
-def to_hugging_face(params: Params) -> dict[str, np.ndarray]:
-    """Name the parameters of a `families.bert.bert` as the state of a `BertForMaskedLM` of the same sizes does.
-
-    Rows of the vocabulary stay in our order, with the mask's id last. `load_state_dict` takes the result, the tied
-    output layer included, once its arrays are made tensors.
-    """
-    state = to_state(params, names_in_hugging_face(len(params["blocks"])))
-    return state | {name: state[twin] for name, twin in TIED.items()}
-
-
-def from_hugging_face(state: Mapping[str, Any]) -> Params:
-    """Make the float32 parameters of a `families.bert.bert` of a `BertForMaskedLM`'s state, arrays by name.
-
-    Rows of the vocabulary stay in the order given; what a masked-language model has no use for (a pooler, a
-    next-sentence head) is left out.
-
-    Raises:
-      StateError: a parameter is missing, or the output layer has another table or bias than it is tied with.
-    """
-    layers = sum(name.endswith(".attention.self.query.weight") for name in state)
-    params = from_state(state, names_in_hugging_face(layers), "a BertForMaskedLM")
-    check_tied(state, TIED)
-    return params
 
 
 def check_tied(state: Mapping[str, Any], tied: Mapping[str, str]) -> None:

@@ -181,14 +181,6 @@ class CohortEngine:
             rows = jax.tree_util.tree_map(lambda leaf: np.asarray(leaf)[trained_on[places], places], kept)
             self._states.write(plan.round_number, plan.clients[places], rows)
 
-    @staticmethod
-    def compiled_programs() -> int:
-        """Count the versions of the chunk program that this process has compiled so far, over all engines.
-
-        The count stands still while shapes and settings do.
-        """
-        return _run_chunk._cache_size()  # type: ignore[attr-defined]
-
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "shape", "mesh", "exact"))
 def _first_state(algorithm: ClientAlgorithm, server: Broadcast, shape: LaneShape, mesh: Mesh, *, exact: bool) -> _State:

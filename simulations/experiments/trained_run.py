@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
-from fedlm.simulations.evaluation.trained_models import TrainedModel, open_model, unknown_settings
+from fedlm.simulations.evaluation.trained_models import TrainedModel, unknown_settings
 from fedlm.simulations.experiments.configuration import Experiment, experiment_of
 
 
@@ -14,13 +14,6 @@ class TrainedRun(NamedTuple):
 
     experiment: Experiment
     trained: TrainedModel
-
-
-def open_run(directory: Path, data: Path | None = None) -> TrainedRun:
-    """Open a run of federated rounds; see `open_model`. Raises CheckpointError where there is no checkpoint, or it
-    cannot be read, or the run is not one of federated rounds. Raises DataError where the data set is missing, or
-    another than that of the run. Raises ConfigurationError where a process is writing into the folder."""
-    return federated_run(directory, open_model(directory, data))
 
 
 def federated_run(directory: Path, trained: TrainedModel) -> TrainedRun:

@@ -30,15 +30,15 @@ from fedlm.simulations.laws.surface.smoothing import parabola_vertices
 from fedlm.simulations.plot_style import INK, MUTED, new_figure
 
 
-def rate_table(measurements: Measurements, batch_size: int | None = None) -> Table:
+def rate_table(measurements: Measurements) -> Table:
     """Tabulate the last loss of the longest runs by rate, the mean over seeds, with the vertex of each parabola.
 
     The vertex is NaN where there are fewer than three rates, or where the least loss is not between them.
 
     Raises:
-      DataError: there is no finished run, or there are several batch sizes and none is chosen.
+      DataError: there is no finished run, or there are several batch sizes.
     """
-    grid = final_losses(measurements, batch_size)
+    grid = final_losses(measurements)
     logs = np.log(grid.learning_rates)
     rows = []
     for model, row in enumerate(grid.parameters):

@@ -169,7 +169,6 @@ def advantage_table(
     progress: Progress = no_progress,
     *,
     trainings: Sequence[Training] = PUBLISHED,
-    examples: int = EXAMPLES,
     batches: Sequence[int] = _BATCHES,
 ) -> Table:
     """Compute noise, advantage and loss of trainings at epsilon 8, a row a batch size.
@@ -178,29 +177,28 @@ def advantage_table(
       losses: predicts the loss of parameters, steps and noise-batch ratio; NaN where it cannot.
       progress: told of each batch size that is done.
       trainings: what is fixed.
-      examples: N.
       batches: in examples; those of too few steps, or of more than all examples, are left out.
     """
     cells = [
         (training, batch_size)
         for training, batch_size in itertools.product(trainings, batches)
-        if training.steps(batch_size) >= _LEAST_STEPS and batch_size < examples
+        if training.steps(batch_size) >= _LEAST_STEPS and batch_size < EXAMPLES
     ]
     sizes, steps = (np.array(column) for column in zip(*((b, t.steps(b)) for t, b in cells), strict=True))
-    noises = noise_multipliers(sizes / examples, steps, EPSILON, DELTA)
+    noises = noise_multipliers(sizes / EXAMPLES, steps, EPSILON, DELTA)
     rows = []
     for done, ((training, batch_size), count, noise) in enumerate(zip(cells, steps, noises, strict=True), 1):
         rows.append(
             {
                 **training._asdict(),
-                "examples": examples,
+                "examples": EXAMPLES,
                 "epsilon": EPSILON,
                 "delta": DELTA,
                 "batch_size": batch_size,
                 "steps": int(count),
                 "noise_multiplier": noise,
                 "noise_batch_ratio": noise / batch_size,
-                "membership_advantage": membership_advantage(examples, batch_size, int(count), float(noise)),
+                "membership_advantage": membership_advantage(EXAMPLES, batch_size, int(count), float(noise)),
                 "loss": losses(training.parameters, count, noise / batch_size).item(),
             }
         )

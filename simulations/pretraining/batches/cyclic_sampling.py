@@ -3,7 +3,6 @@ algorithm 2)."""
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +25,6 @@ class CyclicPoissonBatches(SeededBatches):
     # others, so that one more moves nobody.
     equal_parts: bool = False
     truncated_batch_size: int | None = None  # of a larger batch a uniformly random part is kept; None for all
-
-    is_private_sampling: ClassVar[bool] = True
 
     def draw(self, step: int) -> NDArray[np.int64]:
         part = _parts(self.seed, self.units.count, self.cycle, self.equal_parts)[step % self.cycle]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,6 @@ from fedlm.simulations.pretraining.batches.privacy_units import Units
 
 class Batches(Protocol):
     """Draws the units of every step."""
-
-    is_private_sampling: ClassVar[bool]
-    """Whether a privacy guarantee may be computed for this sampling."""
 
     def draw(self, step: int) -> NDArray[np.int64]:
         """Return the units of a step, each once: int64 [size]. Where that is private they are in a random order, so
@@ -49,8 +46,6 @@ class PoissonBatches(SeededBatches):
 
     The seed must stay secret: who knows it knows who is in a batch, and the amplification by sampling is lost.
     """
-
-    is_private_sampling: ClassVar[bool] = True
 
     @property
     def probability(self) -> float:
@@ -94,8 +89,6 @@ class ShuffledBatches(SeededBatches):
 
     Units that are left when no whole batch is are left out of the epoch, others in each.
     """
-
-    is_private_sampling: ClassVar[bool] = False
 
     @property
     def steps_per_epoch(self) -> int:

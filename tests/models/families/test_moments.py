@@ -56,20 +56,24 @@ def expectation(function, mean, deviation):
 INPUTS, OUTPUTS = 3, 4
 
 
+def linear_variances(mean, variance, weights, of_weights):
+    """Of each output of a linear map of independent Gaussians."""
+    return np.sum(variance + mean**2, axis=-1, keepdims=True) * of_weights + variance @ weights**2
+
+
 def test_linear_maps():
     mean, weights = normal(0, INPUTS), normal(1, INPUTS, OUTPUTS)
     variance, of_weights = np.array([0.5, 0.0, 2.0]), 0.3
     x = mean + np.sqrt(variance) * normal(2, DRAWS, INPUTS)
     noisy = weights + np.sqrt(of_weights) * normal(3, DRAWS, INPUTS, OUTPUTS)
     draws = np.einsum("di,dio->do", x, noisy)
-    found = moments.linear_moments(*(jnp.float32(a) for a in (mean, variance, weights, of_weights)))
-    assert_moments(draws, *map(np.asarray, found))
+    assert_moments(draws, mean @ weights, linear_variances(mean, variance, weights, of_weights))
     # With the same variance in all inputs of a row.
-    rows = jnp.float32(normal(0, 2, INPUTS))
-    each = moments.linear_moments(
-        rows, jnp.repeat(jnp.array([[0.4], [1.5]]), INPUTS, axis=1), jnp.float32(weights), 0.3
-    )[1]
-    alike = moments.linear_variance(rows, jnp.array([0.4, 1.5]), jnp.float32(np.sum(weights**2) / OUTPUTS), 0.3)
+    rows = normal(0, 2, INPUTS)
+    each = linear_variances(rows, np.repeat([[0.4], [1.5]], INPUTS, axis=1), weights, of_weights)
+    alike = moments.linear_variance(
+        jnp.float32(rows), jnp.array([0.4, 1.5]), jnp.float32(np.sum(weights**2) / OUTPUTS), of_weights
+    )
     np.testing.assert_allclose(alike, each.mean(axis=-1), rtol=1e-5)
     shares = np.array([[0.7, 0.3, 0.0], [0.2, 0.2, 0.6]])
     mixed = moments.weighted_sum_variance(jnp.float32(shares), jnp.float32(variance))

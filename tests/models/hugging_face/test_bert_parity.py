@@ -9,7 +9,8 @@ from benchmarks.simulation.peers import bert_logits
 from benchmarks.simulation.peers.bert_logits import HEADS, INPUTS, LAYERS, POSITIONS, PUBLISHED, VOCABULARY, WIDTH, draw
 from fedlm.models.base import parameter_count
 from fedlm.models.families.bert import BertConfig, bert
-from fedlm.models.hugging_face.bert import from_hugging_face, to_hugging_face
+from fedlm.models.hugging_face.bert import TIED, check_tied, names_in_hugging_face
+from fedlm.models.hugging_face.named_states import from_state, to_state
 from fedlm.models.registry import MODELS, create_model
 from tests.models.peers import assert_said_today, committed
 
@@ -18,13 +19,17 @@ CONFIG = BertConfig(
     vocabulary_size=VOCABULARY - 1, layers=LAYERS, heads=HEADS, embedding=WIDTH, mlp=4 * WIDTH, max_length=POSITIONS
 )
 MODEL = bert("small", CONFIG)
+NAMES = names_in_hugging_face(LAYERS)
+
+
+def read(state):
+    return from_state(state, NAMES, "a BertForMaskedLM")
 
 
 @pytest.fixture(scope="module")
 def params():
     ours = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape), jax.eval_shape(MODEL.init, jax.random.key(0)))
-    theirs = to_hugging_face(ours)
-    return from_hugging_face({name: draw(name, leaf.shape) for name, leaf in theirs.items() if "decoder" not in name})
+    return read({name: draw(name, leaf.shape) for name, leaf in to_state(ours, NAMES).items()})
 
 
 def test_logits_in_float64_are_those_of_hugging_face_to_the_last_digits(params):
@@ -46,10 +51,10 @@ def test_named_models_have_the_published_sizes_and_as_many_parameters_as_theirs(
 
 
 def test_a_state_that_lacks_a_parameter_or_is_not_tied_is_refused(params):
-    state = to_hugging_face(params)
+    state = to_state(params, NAMES)
     bias = "bert.encoder.layer.1.output.dense.bias"
     with pytest.raises(ValueError, match=f"has no {bias}"):
-        from_hugging_face({name: value for name, value in state.items() if name != bias})
+        read({name: value for name, value in state.items() if name != bias})
     decoder = "cls.predictions.decoder.weight"
     with pytest.raises(ValueError, match=f"{decoder} differs"):
-        from_hugging_face(state | {decoder: state[decoder] + 1})
+        check_tied(state | {decoder: state[TIED[decoder]] + 1}, TIED)

@@ -15,9 +15,10 @@ from fedlm.models.losses import ExampleSums
 from fedlm.simulations.data.federated_data import InMemoryData, evaluation_batches
 from fedlm.simulations.evaluation.client_evaluation import evaluate_split, write_evaluation
 from fedlm.simulations.evaluation.personalization import personalize, share_better
+from fedlm.simulations.evaluation.trained_models import open_model
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
-from fedlm.simulations.experiments.trained_run import open_run
+from fedlm.simulations.experiments.trained_run import federated_run
 from tests.simulations.data.made_up_store import import_made_up
 from tests.support.plain_runs import PUBLIC
 
@@ -38,7 +39,7 @@ def finished(settings, plain_cohorts, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(finished):
-    return open_run(finished[0])
+    return federated_run(finished[0], open_model(finished[0]))
 
 
 def personalized(run, split, rate=None, clients=None, **others):
@@ -166,10 +167,10 @@ def test_a_cap_on_test_examples_holds_for_clients_too(settings, tmp_path):
 def test_a_folder_that_is_no_run_of_clients_here_is_named(small_store, tmp_path):
     for folder, what in ((tmp_path, "has no checkpoint"), (tmp_path / "nowhere", "there is no such folder")):
         with pytest.raises(CheckpointError, match=f"{folder}: {what}"):
-            open_run(folder)
+            open_model(folder)
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(CheckpointError, match="has no checkpoint; give the folder of a run"):
-        open_run(tmp_path)
+        open_model(tmp_path)
     moved = r"moved: there is no such folder, .* say with data where it is now"
     for folder, settings, data, error, message in (
         ("served", compose(Deployment, model="cifg_tiny"), small_store, CheckpointError, "a run of `fedlm serve`"),
@@ -179,10 +180,10 @@ def test_a_folder_that_is_no_run_of_clients_here_is_named(small_store, tmp_path)
             about = {"experiment": settings_as_json(settings), "vocabulary": "abc"}
             checkpoints.save(1, {"params": {}}, about)
         with pytest.raises(error, match=message):
-            open_run(tmp_path / folder, data)
+            federated_run(tmp_path / folder, open_model(tmp_path / folder, data))
 
 
 def test_data_of_another_vocabulary_is_refused(finished, tmp_path):
     import_made_up(tmp_path / "other")
     with pytest.raises(DataError, match="another vocabulary than the run"):
-        open_run(finished[0], tmp_path / "other")
+        open_model(finished[0], tmp_path / "other")

@@ -10,7 +10,8 @@ from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.evaluation.memorization.measuring import MemorizationSettings, measure_memorization
 from fedlm.simulations.evaluation.memorization.sequences import Candidates, choose_lengths
-from fedlm.simulations.experiments.trained_run import open_run
+from fedlm.simulations.evaluation.trained_models import open_model
+from fedlm.simulations.experiments.trained_run import federated_run
 from fedlm.simulations.pretraining.batches.privacy_units import open_units
 from tests.simulations.evaluation.memorization.overfit_run import write_run
 from tests.simulations.pretraining.small_stores import TOKENIZER
@@ -104,7 +105,7 @@ def test_mistakes_are_named(fresh_folder, tmp_path, settings, error, message):
 
 def test_runs_without_clients_are_not_evaluated_on_clients(fresh_folder):
     with pytest.raises(CheckpointError, match="run of `fedlm pretrain`, which has no clients"):
-        open_run(fresh_folder)
+        federated_run(fresh_folder, open_model(fresh_folder))
 
 
 def test_lengths_that_are_not_given_suit_the_sequences():
