@@ -12,9 +12,7 @@ from fedlm.fl_core.number_ranges import Count, CountOrZero, Positive, PositiveOr
 from fedlm.fl_core.privacy.settings import PrivacyName
 from fedlm.fl_core.rounds.server_optimizers import DEFAULT_SERVER_RATE
 from fedlm.fl_core.rounds.settings import TrainingSettings
-from fedlm.fl_core.runs.capabilities.lora_settings import LoraSettings
-from fedlm.fl_core.runs.capabilities.reattention import ReattentionSettings
-from fedlm.fl_core.runs.capabilities.warm_start_settings import WarmStartSettings
+from fedlm.fl_core.runs.capabilities.settings import OfSimulations
 from fedlm.simulations.engine.cohort_settings import CohortSettings
 from fedlm.simulations.evaluation.canaries import AuditSettings
 from fedlm.simulations.experiments.simulated_privacy import SimulatedPrivacySettings
@@ -37,7 +35,7 @@ class EvaluationSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings:
+class _Run:
     """The data, rounds and checkpoints of a run."""
 
     data: Path
@@ -53,9 +51,11 @@ class RunSettings:
     privacy: SimulatedPrivacySettings = field(default_factory=SimulatedPrivacySettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
-    start: WarmStartSettings = field(default_factory=WarmStartSettings)
-    lora: LoraSettings = field(default_factory=LoraSettings)
-    reattention: ReattentionSettings = field(default_factory=ReattentionSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(OfSimulations, _Run):
+    """What all runs of one experiment, or of one comparison, have in common."""
 
     def __post_init__(self) -> None:
         check_value_types(self)

@@ -14,8 +14,7 @@ from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, CountOrZero, Decay, NotNegative, Positive, Seed
 from fedlm.fl_core.privacy.accounting.delta import Delta
 from fedlm.fl_core.privacy.promise.plan import Adjacency
-from fedlm.fl_core.runs.capabilities.lora_settings import LoraSettings
-from fedlm.fl_core.runs.capabilities.reattention import ReattentionSettings
+from fedlm.fl_core.runs.capabilities.settings import OfPretraining
 from fedlm.fl_core.runs.capabilities.warm_start_settings import WarmStartSettings
 from fedlm.models.precision import Precision
 from fedlm.simulations.pretraining.batches.privacy_units import Packing, Unit
@@ -144,7 +143,7 @@ class _Computation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pretraining(CanarySettings, _Computation, _Optimization, LoraSettings, ReattentionSettings, _Privacy, _Model):
+class Pretraining(CanarySettings, _Computation, _Optimization, OfPretraining, _Privacy, _Model):
     """Central training of one model: its seed, scores and checkpoints."""
 
     seed: Seed = 0
