@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from fedlm.models.families.transformer import LARGEST_SIZE
 OF_DATA = ("special_tokens", "parameter_errors")
 """Fields that no description has."""
 _SWITCH = {"true": True, "false": False}
+_PLAIN_NUMBER = re.compile(r"[0-9.eE+-]{1,40}")
+"""Python reads more, such as `1_0`, and digits of other scripts."""
 
 
 def described_fields(kind: type) -> dict[str, Any]:
@@ -97,7 +100,7 @@ def _read(name: str, text: str, hint: Any) -> Any:
         value = None
     elif bool in kinds:
         value = _SWITCH.get(text, text)
-    elif int in kinds or float in kinds:
+    elif (int in kinds or float in kinds) and _PLAIN_NUMBER.fullmatch(text):
         with contextlib.suppress(ValueError):
             value = int(text) if int in kinds else float(text)
     check_value(name, value, hint)

@@ -23,18 +23,24 @@ class Tensor:
 
     Attributes:
       shape: its shape.
-      dtype: the name of its type.
     """
 
     def __init__(self, path: Path, name: str):
-        """Look a tensor up; DataError where the file is damaged, or the type is none of `DTYPES`."""
+        """Look a tensor up; DataError where the file is damaged."""
         self._path, self._name = path, name
         with _opened(path) as file:
             found = file.get_slice(name)
-            self.shape, kind = tuple(found.get_shape()), found.get_dtype()
-        if kind not in DTYPES:
-            raise DataError(f"{path}: tensor {name} is of the type {kind}, expected one of {', '.join(DTYPES)}")
-        self.dtype = DTYPES[kind]
+            self.shape, self._kind = tuple(found.get_shape()), found.get_dtype()
+
+    @property
+    def dtype(self) -> str:
+        """The name of its type. Raises DataError where that is none of `DTYPES`, as of masks and positions that old
+        files have beside the parameters."""
+        if self._kind not in DTYPES:
+            raise DataError(
+                f"{self._path}: tensor {self._name} is of the type {self._kind}, expected one of {', '.join(DTYPES)}"
+            )
+        return DTYPES[self._kind]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         import ml_dtypes  # noqa: F401 - tells NumPy of bfloat16

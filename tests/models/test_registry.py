@@ -101,6 +101,8 @@ def test_what_the_number_of_parameters_does_not_show():
         ("cifg_1m+output_norm=layer_norm", "output_norm is 'layer_norm', expected none or unit_rms or rms_norm"),
         ("cifg_1m+tied=no", "tied is 'no', expected true or false"),
         ("cifg_1m+hidden=1e3", "hidden is '1e3', expected a positive integer"),
+        ("cifg_1m+hidden=1_0", "hidden is '1_0', expected a positive integer"),
+        ("cifg_1m+hidden= 3", "hidden is ' 3', expected a positive integer"),
         ("cifg_1m+hidden=3+hidden=3", "hidden is set twice"),
         ("cifg_1m+reattention", "no setting 'reattention'"),
         ("transformer_1m+heads=3", "embedding is 128, but must be a multiple of heads, which is 3"),

@@ -107,8 +107,10 @@ def _fill(vocabulary: dict[str, int], size: int) -> dict[str, int]:
         twice = next(id_ for id_, following in itertools.pairwise(ids) if id_ == following)
         named = [token for token, id_ in vocabulary.items() if id_ == twice]
         raise DataError(f"the tokens {', '.join(map(repr, named))} have the same id, {twice}, expected one token an id")
-    if max(used) >= size:
-        raise DataError(f"its ids go up to {max(used)}, but the model has {size} rows; give the model's own tokenizer")
+    if min(used) < 0 or max(used) >= size:
+        raise DataError(
+            f"its ids go from {min(used)} to {max(used)}, but the model has {size} rows; give the model's own tokenizer"
+        )
     return vocabulary | {f"[no token {id_}]": id_ for id_ in range(size) if id_ not in used}
 
 

@@ -168,7 +168,8 @@ def test_a_configuration_of_another_model_is_refused(copied, tmp_path, change, m
         ("config.json", '{"format": "fedlm-model", "format_version": 2}', "format_version is 2"),
         ("tokenizer.json", "[1]", "found no model with a vocabulary"),
         ("tokenizer.json", '{"model": {"vocab": {"a": 0, "b": 1}}}', "tokenizer.json: tokenizer: ids 0 to 3 are"),
-        ("tokenizer.json", '{"model": {"vocab": {"a": 40}}}', "its ids go up to 40, but the model has 19 rows"),
+        ("tokenizer.json", '{"model": {"vocab": {"a": 40}}}', "its ids go from 40 to 40, but the model has 19 rows"),
+        ("tokenizer.json", '{"model": {"vocab": {"a": -1}}}', "its ids go from -1 to -1, but the model has 19 rows"),
     ],
 )
 def test_damaged_files_are_named(copied, tmp_path, name, content, message):

@@ -121,7 +121,7 @@ def test_a_llama_of_before_bases_could_be_chosen_is_read(tmp_path):
     state = publish(tmp_path / "new", config)
     old = {name: value for name, value in config.items() if name != "rope_parameters"}
     publish(tmp_path / "old", old | {"rope_scaling": None, "pretraining_tp": 1})
-    frequencies = {f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": np.ones(3, np.float32) for layer in range(2)}
+    frequencies = {f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": np.ones(3, np.float64) for layer in range(2)}
     write_tensors(tmp_path / "old", state | frequencies)
     for name in ("old", "new"):
         import_model(tmp_path / name, tmp_path / f"run_{name}")
@@ -158,7 +158,7 @@ def test_the_first_gpt_2s_are_read(tmp_path):
     """Whose names lack a prefix, and which have masks among their weights."""
     state = publish(tmp_path / "published", GOLDEN["gpt2"]["config"] | END_IDS)
     older = {name.removeprefix("transformer."): array for name, array in state.items()}
-    older["h.0.attn.bias"] = np.ones((1, 1, 16, 16), np.float32)
+    older |= {"h.0.attn.bias": np.ones((1, 1, 16, 16), np.uint8), "h.1.attn.bias": np.ones((1, 1, 16, 16))}
     write_tensors(tmp_path / "published", older)
     import_model(tmp_path / "published", tmp_path / "run")
     export_model(tmp_path / "run", tmp_path / "out", "huggingface")
