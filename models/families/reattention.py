@@ -28,12 +28,13 @@ or without noise, it is the Transformer of the same sizes, with the same paramet
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -160,7 +161,12 @@ def reattention_transformer(name: str, config: ReattentionConfig) -> Model:
         return transformer(name, config)
     softmax = config.attention == "softmax"
     corrected = _corrected_softmax(config.most_correction) if softmax else _corrected_scale_invariant
-    token_variance = errors.token_variance()
+    token_variance, apply = (
+        errors.token_variance(),
+        functools.partial(
+            reattention_block, heads=config.heads, weight_variance=errors.variance, attention_weights=corrected
+        ),
+    )
 
     def apply_blocks(
         params: Params, tokens: jax.Array, places: jax.Array, mask: jax.Array, *, cache: KeyValueCache | None
@@ -168,18 +174,7 @@ def reattention_transformer(name: str, config: ReattentionConfig) -> Model:
         x = embedded_tokens(params, tokens, places)
         # Embeddings are multiplied by the root of the width, and positions are known.
         row = NoisyRows(x, config.embedding * jnp.asarray(token_variance)[tokens])
-        for layer, block in enumerate(params["blocks"]):
-            row, cache = reattention_block(
-                block,
-                row,
-                heads=config.heads,
-                mask=mask,
-                weight_variance=errors.variance,
-                attention_weights=corrected,
-                cache=cache,
-                layer=layer,
-            )
-        return row.x, cache
+        return _through_blocks(params, row, apply, mask=mask, cache=cache)
 
     return decoder_of_blocks(name, config, apply_blocks, config.embedding // config.heads + 1, lay_out=_laid_out)
 
@@ -202,6 +197,9 @@ def dpformer(name: str, config: DpFormerConfig) -> Model:
     if errors is None or not errors.variance:
         return sasrec(name, config)
     token_variance, corrected = errors.token_variance(), _corrected_softmax(config.most_correction)
+    apply = functools.partial(
+        reattention_block, heads=config.heads, weight_variance=errors.variance, attention_weights=corrected
+    )
 
     def apply_blocks(
         params: Params,
@@ -214,19 +212,7 @@ def dpformer(name: str, config: DpFormerConfig) -> Model:
     ) -> tuple[jax.Array, KeyValueCache | None]:
         x = embedded_items(params, tokens, places, drop)
         row = NoisyRows(x, config.embedding * (jnp.asarray(token_variance)[tokens] + errors.variance))
-        for layer, block in enumerate(params["blocks"]):
-            row, cache = reattention_block(
-                block,
-                row,
-                heads=config.heads,
-                mask=mask,
-                weight_variance=errors.variance,
-                attention_weights=corrected,
-                cache=cache,
-                layer=layer,
-                drop=drop,
-            )
-        return row.x, cache
+        return _through_blocks(params, row, apply, mask=mask, cache=cache, drop=drop)
 
     return recommender_of_blocks(name, config, apply_blocks, config.embedding // config.heads + 1, lay_out=_laid_out)
 
@@ -266,6 +252,14 @@ class NoisyRows(NamedTuple):
 
     x: jax.Array
     variance: jax.Array
+
+
+def _through_blocks(
+    params: Params, rows: NoisyRows, apply: Callable[..., Any], *, cache: KeyValueCache | None, **context: Any
+) -> tuple[jax.Array, KeyValueCache | None]:
+    for layer, block in enumerate(params["blocks"]):
+        rows, cache = apply(block, rows, cache=cache, layer=layer, **context)
+    return rows.x, cache
 
 
 def reattention_block(
