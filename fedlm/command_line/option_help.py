@@ -54,11 +54,11 @@ def _group(group: OptionGroup, essentials: Collection[str] | None, width: int) -
     return [*lines, *_beside("  also ", " ".join(only_named), width), ""]
 
 
-def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+def _wrapped(text: str, width: int) -> list[str]:
     """Break a text into lines; one whose lines are indented stays as it is."""
     if any(line.startswith(" ") for line in text.splitlines()):
-        return [indent + line for line in text.splitlines()]
-    return _beside(indent, " ".join(text.split()), width)
+        return text.splitlines()
+    return _beside("", " ".join(text.split()), width)
 
 
 def _beside(left: str, text: str, width: int) -> list[str]:

@@ -1,5 +1,6 @@
 """The settings of federated training that a simulation and a deployment have in common."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -139,12 +140,9 @@ class TrainingSettings:
 
     def server_config(self) -> ServerOptimizerConfig:
         """Collect the server optimizer's constants."""
+        _, *constants = [field.name for field in dataclasses.fields(ServerOptimizerConfig)]
         return ServerOptimizerConfig(
-            name=self.server_optimizer,
-            momentum=self.server_momentum,
-            beta1=self.server_beta1,
-            beta2=self.server_beta2,
-            epsilon=self.server_epsilon,
+            self.server_optimizer, **{name: getattr(self, f"server_{name}") for name in constants}
         )
 
     def optimization(

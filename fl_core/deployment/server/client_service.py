@@ -15,11 +15,10 @@ from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers, Offe
 from fedlm.fl_core.deployment.server.client_registry import ClientRegistry
 from fedlm.fl_core.deployment.server.pacing import PaceSteering
 from fedlm.fl_core.deployment.server.rate_limits import RateLimiter, RateLimits
-from fedlm.fl_core.deployment.server.reports.disk_room import DiskRoom
 from fedlm.fl_core.deployment.server.reports.receiving import Receiver
 from fedlm.fl_core.deployment.server.reports.round_sums import RoundSums
 from fedlm.fl_core.deployment.server.reports.streaming_sum import SumSettings
-from fedlm.fl_core.deployment.server.reports.upload_buffers import UploadBuffers
+from fedlm.fl_core.deployment.server.reports.upload_buffers import DiskRoom, UploadBuffers
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.server.task import Task

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.randomness import host_rng
+from fedlm.fl_core.randomness import host_rng, random_bits
 from fedlm.simulations.pretraining.batches.pipeline import Transform
-from fedlm.simulations.pretraining.batches.row_streams import random_bits
 
 
 @dataclass(frozen=True)

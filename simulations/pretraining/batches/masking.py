@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.randomness import host_rng
+from fedlm.fl_core.randomness import host_rng, random_bits
 from fedlm.models.families.masked_language import mask_id
 from fedlm.models.special_tokens import OOV_ID, PAD_ID
-from fedlm.simulations.pretraining.batches.row_streams import random_bits
 
 CHOSEN_SHARE = 0.15
 """Of the words, how many are predicted."""

@@ -1,8 +1,8 @@
 """Makes the sums of a run's rounds, as its settings say how reports become one."""
 
-from fedlm.fl_core.deployment.server.reports.disk_room import DiskRoom
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustRule, RobustSum
 from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum, SumSettings
+from fedlm.fl_core.deployment.server.reports.upload_buffers import DiskRoom
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.rounds.round_loop import RoundPlan
 

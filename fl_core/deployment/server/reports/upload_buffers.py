@@ -9,19 +9,31 @@ import contextlib
 import errno
 import mmap
 import os
+import shutil
 import tempfile
 import time
-from typing import BinaryIO
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from fedlm.fl_core.deployment.server.reports.disk_room import DiskRoom
 from fedlm.fl_core.updates.compressors import Buffer
 
 _ALIGNMENT = 64
 _AT_ONCE_TO_MEMORY, _AT_ONCE_TO_DISK = 1 << 21, 1 << 16
 _STANDS_STILL_SECONDS = 10.0
 _now = time.monotonic
+
+
+class DiskRoom(NamedTuple):
+    """A folder for reports, on a disk of which the database and the next checkpoint need some."""
+
+    folder: Path
+    kept: int = 0  # bytes of its disk that reports leave alone
+
+    def left(self) -> int:
+        """Say how many bytes reports may take yet."""
+        return shutil.disk_usage(self.folder).free - self.kept
 
 
 class UploadBuffers:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from fedlm.fl_core.composed_settings import compose
-from fedlm.fl_core.deployment.server.reports import disk_room
-from fedlm.fl_core.deployment.server.reports.disk_room import DiskRoom
+from fedlm.fl_core.deployment.server.reports import upload_buffers
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustRule, RobustSum, robust_mean
 from fedlm.fl_core.deployment.server.reports.round_sums import RoundSums
 from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum, SumSettings
+from fedlm.fl_core.deployment.server.reports.upload_buffers import DiskRoom
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.rounds.aggregation import AggregationRules, mean_delta
@@ -131,7 +131,7 @@ def test_a_median_leaves_the_database_and_the_next_checkpoint_their_room(tmp_pat
     with pytest.raises(ConfigurationError, match="no room for"):
         new_sum(tmp_path, MEDIAN, make_compressor("uniform8"), most=1 << 52)
     sums = RoundSums(settings, MEDIAN, 3, DiskRoom(tmp_path, 50_000))
-    monkeypatch.setattr(disk_room.shutil, "disk_usage", lambda path: SimpleNamespace(free=50_000 + left))
+    monkeypatch.setattr(upload_buffers.shutil, "disk_usage", lambda path: SimpleNamespace(free=50_000 + left))
     expected = pytest.raises(ConfigurationError, match="next checkpoint; make room")
     with expected if refused else contextlib.nullcontext():
         sums.new(RoundPlan(0, np.zeros(0, np.int64), 5, 0.1), None)

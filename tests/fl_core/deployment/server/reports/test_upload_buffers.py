@@ -5,9 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedlm.fl_core.deployment.server.reports import disk_room, upload_buffers
-from fedlm.fl_core.deployment.server.reports.disk_room import DiskRoom
-from fedlm.fl_core.deployment.server.reports.upload_buffers import UploadBuffers
+from fedlm.fl_core.deployment.server.reports import upload_buffers
+from fedlm.fl_core.deployment.server.reports.upload_buffers import DiskRoom, UploadBuffers
 
 
 async def put(buffer, piece):
@@ -84,7 +83,7 @@ class Disk:
 def disk(tmp_path, monkeypatch):
     """A disk that has room for eight uploads beside what is kept, and a clock."""
     found = Disk(tmp_path, KEPT + 8 * SIZE)
-    monkeypatch.setattr(disk_room, "shutil", found)
+    monkeypatch.setattr(upload_buffers, "shutil", found)
     found.now = 0.0
     monkeypatch.setattr(upload_buffers, "_now", lambda: found.now)
     return found
