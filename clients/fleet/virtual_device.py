@@ -139,6 +139,9 @@ class VirtualLink:
                 device.drop()
             yield chunk
 
+    async def secure_sum(self, request: messages.SecureRequest) -> messages.SecureReply:
+        return await self._inner.secure_sum(request)
+
     async def upload(self, header: messages.UploadHeader, pieces: AsyncIterator[bytes]) -> messages.UploadReply:
         device = self._device
         device.check_reachable()

@@ -53,6 +53,10 @@ class ClientCommand:
     accept_plan: bool = False
     """Accept the population and the plan of participation that the server shows now, in place of those that it showed
     first. So the device's owner agrees to take part more often."""
+    secure_sums: bool = False
+    """Take part in secure sums alone: the client masks its update, so that the server learns the sum of a cohort."""
+    least_cohort: Count | None = None
+    """Fewest clients of a secure sum that this client adds to. If not given, 10."""
     require_plan: bool = False
     """Take part only if the server promises a limit on how often a client takes part. A server with privacy does."""
 
@@ -74,7 +78,7 @@ def main(argv: list[str]) -> int:
     check_address(command.server)
     if command.proxy is not None:
         check_address(command.proxy)
-    name = _identity(command)
+    name, sums = _identity(command), _sums(command)
     dial = dialling(command.server, command.credentials, command.proxy)
     store = ExampleStore(command.data, Retention(command.max_examples, command.max_age_days))
     store.forget()
@@ -87,11 +91,29 @@ def main(argv: list[str]) -> int:
         JaxTrainer(store, _read_vocabulary, allowed, kept),
         limits=Limits(largest_download=command.largest_download),
         notice=lambda words: print(f"fedlm client {name}: {words}", file=sys.stderr, flush=True),
+        sums=sums,
         participation=OwnParticipation(record, command.accept_plan, command.require_plan),
     )
     with held_alone(record):
         client.run()
     return 0
+
+
+def _sums(command: ClientCommand) -> Any:
+    """Prepare for secure sums, if the client takes part in such."""
+    from fedlm.fedlm_client.secure_aggregation.device import SecureSums
+    from fedlm.fedlm_client.secure_aggregation.floors import Floors
+
+    if not command.secure_sums:
+        if command.least_cohort is not None:
+            raise ConfigurationError(f"{setting('least_cohort')} does nothing without {setting('secure_sums')}")
+        return None
+    if command.credentials is None:
+        raise ConfigurationError(
+            f"{setting('secure_sums')} needs a certificate, with which the client signs its keys; give "
+            f"{setting('credentials')}"
+        )
+    return SecureSums.read(command.credentials, Floors(command.least_cohort or Floors.least_cohort))
 
 
 def _identity(command: ClientCommand) -> str:

@@ -112,6 +112,11 @@ def main(argv: list[str]) -> int:
         )
     if command.role != "all" and command.deployment.aggregation != "mean":
         raise ConfigurationError(f"{setting('aggregation')} needs all reports in one process; leave it, or role, out")
+    if command.insecure and command.deployment.aggregation == "secure":
+        raise ConfigurationError(
+            f"{setting('aggregation')} is secure, which needs clients' certificates; give {setting('keys')}, and leave "
+            f"{setting('insecure')} out"
+        )
     if command.role == "aggregator" and command.address.rsplit(":", 1)[-1] == "0":
         raise ConfigurationError("aggregators share their port, which cannot be 0; give --address a port")
     endpoints = _endpoints(command)
@@ -259,8 +264,17 @@ def _task(command: ServeCommand) -> Any:
         fingerprint=fingerprint,
         score=None if command.heldout is None else _score(command, model, precision, fingerprint),
         vocabulary_origin=given_origin(command.vocabulary, fingerprint, command.vocabulary_origin),
+        authorities=_authorities(command),
         plan_signer=_plan_signer(command),
     )
+
+
+def _authorities(command: ServeCommand) -> Any:
+    from fedlm.fedlm_client.link.credentials import AUTHORITY_FILE, read_certificates
+
+    if command.deployment.aggregation != "secure" or command.keys is None:
+        return ()
+    return tuple(read_certificates(command.keys / AUTHORITY_FILE))
 
 
 def _plan_signer(command: ServeCommand) -> Any:

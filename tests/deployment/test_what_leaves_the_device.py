@@ -18,6 +18,7 @@ SENT = (
     messages.CheckInRequest,
     messages.UploadHeader,
     messages.EnrolRequest,
+    messages.SecureRequest,
 )
 KEY = jax.random.key(0)
 ROUNDS, PARTICIPANTS = 2, 3

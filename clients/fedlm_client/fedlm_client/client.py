@@ -15,12 +15,20 @@ from concurrent.futures import Executor
 from typing import Any
 
 from . import messages_pb2 as messages
-from .errors import ClientError, RefusedError, TransportError, UnknownArtifactError, WrongServerError
+from .errors import (
+    ClientError,
+    RefusedError,
+    TransportError,
+    UnknownArtifactError,
+    UnsafeSumError,
+    WrongServerError,
+)
 from .limits import Conditions, Limits
 from .link.artifacts import ArtifactAssembly
 from .link.calls import DownloadRequest
 from .link.protocol import PROTOCOL
 from .own_participation import OwnParticipation
+from .secure_aggregation.device import SecureSums
 from .training import Channel, EndedError, Round, Trainer, Update
 
 VERSION = "0.1.0"
@@ -54,6 +62,7 @@ class Client:
         notice: Notice = lambda words: None,
         workers: Executor | None = None,
         participation: OwnParticipation | None = None,
+        sums: SecureSums | None = None,
     ):
         """Prepare; nothing is sent before `run`.
 
@@ -65,12 +74,14 @@ class Client:
           notice: see `Notice`.
           workers: where training runs; threads of the event loop's where None.
           participation: what the device has taken part in; where None, it knows of this process alone.
+          sums: for a device that takes part in secure sums alone; where None, it does in none.
         """
         self._dial, self._trainer, self._workers = dial, trainer, workers
         self._conditions, self._limits = conditions, limits
         # What may be a server's words has nothing that a terminal takes for commands, or a log for another line.
         self._notice: Notice = lambda words: notice(printable(words))
         self._participation = OwnParticipation() if participation is None else participation
+        self._sums = sums
         self._download: ArtifactAssembly | None = None
         self._failures, self._answered, self._began = 0, False, 0.0
         self._stopped = False
@@ -152,7 +163,7 @@ class Client:
 
     async def _check_in(self, channel: Channel) -> messages.CheckInReply:
         request = self._trainer.introduce()
-        request.protocol = PROTOCOL
+        request.protocol, request.secure_sums = PROTOCOL, self._sums is not None
         try:
             reply = await channel.check_in(request)
         except UnknownArtifactError as error:
@@ -191,7 +202,7 @@ class Client:
         device = self._trainer.depends_on(asked, examples)
         header = _Outcome(attempt=asked.attempt, upload_id=secrets.token_bytes(16))
         try:
-            if reason := self._participation.may(asked, device):
+            if reason := self._unsafe(asked) or self._participation.may(asked, device):
                 self._notice(f"round {asked.round_number}: it does not take part, since {reason}")
                 raise EndedError(_Outcome.NOT_ALLOWED)
             update: Update | None = await self._train(channel, asked, examples, deadline)
@@ -200,11 +211,28 @@ class Client:
             update, header.outcome = None, ended.outcome
         if not self._limits.keep_model:
             self._download = None
-        upload = b"" if update is None else _declared(header, update)
         take = functools.partial(self._participation.take, asked, device)
-        reply = await self._send(channel, header, functools.partial(_pieces, upload, take), deadline)
+
+        async def send(upload: bytes) -> messages.UploadReply:
+            header.size = len(upload)
+            return await self._send(channel, header, functools.partial(_pieces, upload, take), deadline)
+
+        if update is not None and self._sums is not None:
+            try:
+                reply = await self._sums.give(channel, asked, update, send)
+            except UnsafeSumError as error:
+                self._notice(f"round {asked.round_number}: its update is in no sum, since {error}")
+                return self._backoff()
+        else:
+            reply = await send(b"" if update is None else _declared(header, update))
         self._tell_owner(asked.round_number, header.outcome, reply)
         return _seconds_of(reply.come_back_seconds)
+
+    def _unsafe(self, asked: messages.RoundConfiguration) -> str:
+        """Say why an update would be seen by itself, or could not be masked; empty where neither is so."""
+        if (self._sums is not None) == asked.HasField("secure_sum"):
+            return ""
+        return "the server would see its update by itself" if self._sums else "it has no keys to mask its update with"
 
     def _tell_owner(self, number: int, outcome: "messages.UploadHeader.Outcome", reply: messages.UploadReply) -> None:
         why = _WHY_NOT.get(outcome)
@@ -295,7 +323,7 @@ def _seconds_of(seconds: float) -> float:
 
 def _declared(header: messages.UploadHeader, update: Update) -> bytes:
     """Give the bytes of an update, once the header says what it is."""
-    header.size, header.num_examples = len(update.upload), update.num_examples
+    header.num_examples = update.num_examples
     header.loss, header.tokens, header.gradient_norm = update.loss, update.tokens, update.gradient_norm
     return update.upload
 

@@ -8,18 +8,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CheckInRequest(_message.Message):
-    __slots__ = ("protocol", "client_version", "models", "algorithms", "needs_plan")
+    __slots__ = ("protocol", "client_version", "models", "algorithms", "needs_plan", "secure_sums")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     ALGORITHMS_FIELD_NUMBER: _ClassVar[int]
     NEEDS_PLAN_FIELD_NUMBER: _ClassVar[int]
+    SECURE_SUMS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     client_version: str
     models: _containers.RepeatedScalarFieldContainer[str]
     algorithms: _containers.RepeatedScalarFieldContainer[str]
     needs_plan: bool
-    def __init__(self, protocol: _Optional[int] = ..., client_version: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., algorithms: _Optional[_Iterable[str]] = ..., needs_plan: _Optional[bool] = ...) -> None: ...
+    secure_sums: bool
+    def __init__(self, protocol: _Optional[int] = ..., client_version: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., algorithms: _Optional[_Iterable[str]] = ..., needs_plan: _Optional[bool] = ..., secure_sums: _Optional[bool] = ...) -> None: ...
 
 class CheckInReply(_message.Message):
     __slots__ = ("selected", "come_back", "protocols")
@@ -44,7 +46,7 @@ class ComeBack(_message.Message):
     def __init__(self, seconds: _Optional[float] = ..., reason: _Optional[str] = ..., finished: _Optional[bool] = ..., done: _Optional[bool] = ...) -> None: ...
 
 class RoundConfiguration(_message.Message):
-    __slots__ = ("attempt", "round_number", "client_index", "seed", "learning_rate", "program", "parameters", "vocabulary", "seconds", "population", "participation", "plan", "run")
+    __slots__ = ("attempt", "round_number", "client_index", "seed", "learning_rate", "program", "parameters", "vocabulary", "seconds", "population", "participation", "plan", "run", "secure_sum")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROUND_NUMBER_FIELD_NUMBER: _ClassVar[int]
     CLIENT_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +60,7 @@ class RoundConfiguration(_message.Message):
     PARTICIPATION_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    SECURE_SUM_FIELD_NUMBER: _ClassVar[int]
     attempt: bytes
     round_number: int
     client_index: int
@@ -71,7 +74,8 @@ class RoundConfiguration(_message.Message):
     participation: ParticipationPlan
     plan: Plan
     run: str
-    def __init__(self, attempt: _Optional[bytes] = ..., round_number: _Optional[int] = ..., client_index: _Optional[int] = ..., seed: _Optional[int] = ..., learning_rate: _Optional[float] = ..., program: _Optional[_Union[TrainingProgram, _Mapping]] = ..., parameters: _Optional[_Union[Artifact, _Mapping]] = ..., vocabulary: _Optional[_Union[Artifact, _Mapping]] = ..., seconds: _Optional[float] = ..., population: _Optional[str] = ..., participation: _Optional[_Union[ParticipationPlan, _Mapping]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., run: _Optional[str] = ...) -> None: ...
+    secure_sum: SecureSum
+    def __init__(self, attempt: _Optional[bytes] = ..., round_number: _Optional[int] = ..., client_index: _Optional[int] = ..., seed: _Optional[int] = ..., learning_rate: _Optional[float] = ..., program: _Optional[_Union[TrainingProgram, _Mapping]] = ..., parameters: _Optional[_Union[Artifact, _Mapping]] = ..., vocabulary: _Optional[_Union[Artifact, _Mapping]] = ..., seconds: _Optional[float] = ..., population: _Optional[str] = ..., participation: _Optional[_Union[ParticipationPlan, _Mapping]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., run: _Optional[str] = ..., secure_sum: _Optional[_Union[SecureSum, _Mapping]] = ...) -> None: ...
 
 class Plan(_message.Message):
     __slots__ = ("manifest", "model", "signature")
@@ -256,3 +260,45 @@ class EnrolReply(_message.Message):
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     certificate: bytes
     def __init__(self, certificate: _Optional[bytes] = ...) -> None: ...
+
+class SecureSum(_message.Message):
+    __slots__ = ("clip_norm", "step", "bounds")
+    CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    clip_norm: float
+    step: float
+    bounds: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, clip_norm: _Optional[float] = ..., step: _Optional[float] = ..., bounds: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class SecureRequest(_message.Message):
+    __slots__ = ("attempt", "step", "content")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    attempt: bytes
+    step: str
+    content: bytes
+    def __init__(self, attempt: _Optional[bytes] = ..., step: _Optional[str] = ..., content: _Optional[bytes] = ...) -> None: ...
+
+class SecureReply(_message.Message):
+    __slots__ = ("state", "content", "reason", "seconds")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[SecureReply.State]
+        WAIT: _ClassVar[SecureReply.State]
+        READY: _ClassVar[SecureReply.State]
+        OVER: _ClassVar[SecureReply.State]
+    STATE_UNSPECIFIED: SecureReply.State
+    WAIT: SecureReply.State
+    READY: SecureReply.State
+    OVER: SecureReply.State
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    state: SecureReply.State
+    content: bytes
+    reason: str
+    seconds: float
+    def __init__(self, state: _Optional[_Union[SecureReply.State, str]] = ..., content: _Optional[bytes] = ..., reason: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...

@@ -24,6 +24,10 @@ class Channel(Protocol):
         """Send a report: a header, then the upload's bytes in order; these are asked for once the server wants them."""
         ...
 
+    async def secure_sum(self, request: messages.SecureRequest) -> messages.SecureReply:
+        """Say something in a secure sum, or ask again."""
+        ...
+
     async def close(self) -> None:
         """Hang up."""
         ...

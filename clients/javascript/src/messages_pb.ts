@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file messages.proto.
  */
 export const file_messages: GenFile = /*@__PURE__*/
-  fileDesc("Cg5tZXNzYWdlcy5wcm90bxIFZmVkbG0icgoOQ2hlY2tJblJlcXVlc3QSEAoIcHJvdG9jb2wYASABKA0SFgoOY2xpZW50X3ZlcnNpb24YAiABKAkSDgoGbW9kZWxzGAMgAygJEhIKCmFsZ29yaXRobXMYBCADKAkSEgoKbmVlZHNfcGxhbhgFIAEoCCKAAQoMQ2hlY2tJblJlcGx5Ei0KCHNlbGVjdGVkGAEgASgLMhkuZmVkbG0uUm91bmRDb25maWd1cmF0aW9uSAASJAoJY29tZV9iYWNrGAIgASgLMg8uZmVkbG0uQ29tZUJhY2tIABIRCglwcm90b2NvbHMYAyADKA1CCAoGYW5zd2VyIksKCENvbWVCYWNrEg8KB3NlY29uZHMYASABKAESDgoGcmVhc29uGAIgASgJEhAKCGZpbmlzaGVkGAMgASgIEgwKBGRvbmUYBCABKAgi5wIKElJvdW5kQ29uZmlndXJhdGlvbhIPCgdhdHRlbXB0GAEgASgMEhQKDHJvdW5kX251bWJlchgCIAEoDRIUCgxjbGllbnRfaW5kZXgYAyABKA0SDAoEc2VlZBgEIAEoDRIVCg1sZWFybmluZ19yYXRlGAUgASgBEicKB3Byb2dyYW0YBiABKAsyFi5mZWRsbS5UcmFpbmluZ1Byb2dyYW0SIwoKcGFyYW1ldGVycxgHIAEoCzIPLmZlZGxtLkFydGlmYWN0EiMKCnZvY2FidWxhcnkYCCABKAsyDy5mZWRsbS5BcnRpZmFjdBIPCgdzZWNvbmRzGAkgASgBEhIKCnBvcHVsYXRpb24YCiABKAkSLwoNcGFydGljaXBhdGlvbhgLIAEoCzIYLmZlZGxtLlBhcnRpY2lwYXRpb25QbGFuEhkKBHBsYW4YDCABKAsyCy5mZWRsbS5QbGFuEgsKA3J1bhgNIAEoCSJcCgRQbGFuEiEKCG1hbmlmZXN0GAEgASgLMg8uZmVkbG0uQXJ0aWZhY3QSHgoFbW9kZWwYAiABKAsyDy5mZWRsbS5BcnRpZmFjdBIRCglzaWduYXR1cmUYAyABKAwicwoRUGFydGljaXBhdGlvblBsYW4SDgoGcm91bmRzGAEgASgNEh8KEm1heF9wYXJ0aWNpcGF0aW9ucxgCIAEoDUgAiAEBEhYKDm1pbl9zZXBhcmF0aW9uGAMgASgNQhUKE19tYXhfcGFydGljaXBhdGlvbnMingMKD1RyYWluaW5nUHJvZ3JhbRINCgVtb2RlbBgBIAEoCRIXCg92b2NhYnVsYXJ5X3NpemUYAiABKA0SDgoGbGVuZ3RoGAMgASgNEhEKCXByZWNpc2lvbhgEIAEoCRISCgpiYXRjaF9zaXplGAUgASgNEg4KBmVwb2NocxgGIAEoDRITCgttYXhfYmF0Y2hlcxgHIAEoDRIaCg1ncmFkaWVudF9jbGlwGAggASgBSACIAQESGQoMbWF4X2V4YW1wbGVzGAkgASgNSAGIAQESEQoJY2FwX29yZGVyGAogASgJEh0KFWJhdGNoZXNfYWNyb3NzX2Vwb2NocxgLIAEoCBIhCgZ1cGxvYWQYDiABKAsyES5mZWRsbS5VcGxvYWRQbGFuEikKCWFsZ29yaXRobRgPIAEoCzIWLmZlZGxtLkNsaWVudEFsZ29yaXRobRIPCgdkcm9wb3V0GBAgASgBEhAKCGV4YW1wbGVzGBEgASgJQhAKDl9ncmFkaWVudF9jbGlwQg8KDV9tYXhfZXhhbXBsZXNKBAgMEA1KBAgNEA4ipAEKD0NsaWVudEFsZ29yaXRobRIMCgRuYW1lGAEgASgJEjgKCWNvbnN0YW50cxgCIAMoCzIlLmZlZGxtLkNsaWVudEFsZ29yaXRobS5Db25zdGFudHNFbnRyeRIXCg9wZXJzb25hbF9sYXllcnMYAyADKAkaMAoOQ29uc3RhbnRzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgBOgI4ASK2AQoKVXBsb2FkUGxhbhIOCgZzY2hlbWUYASABKA0SDwoHdmVyc2lvbhgCIAEoDRIxCghzZXR0aW5ncxgDIAMoCzIfLmZlZGxtLlVwbG9hZFBsYW4uU2V0dGluZ3NFbnRyeRIjCgd0ZW5zb3JzGAQgAygLMhIuZmVkbG0uVGVuc29yU2hhcGUaLwoNU2V0dGluZ3NFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKA06AjgBIiEKC1RlbnNvclNoYXBlEhIKCmRpbWVuc2lvbnMYASADKAQiZgoIQXJ0aWZhY3QSDgoGZGlnZXN0GAEgASgMEhAKCGVuY29kaW5nGAIgASgJEgwKBHNpemUYAyABKAQSEwoLY2h1bmtfYnl0ZXMYBCABKA0SFQoNY2h1bmtfZGlnZXN0cxgFIAMoDCKqAgoMVXBsb2FkSGVhZGVyEg8KB2F0dGVtcHQYASABKAwSEQoJdXBsb2FkX2lkGAIgASgMEiwKB291dGNvbWUYAyABKA4yGy5mZWRsbS5VcGxvYWRIZWFkZXIuT3V0Y29tZRIMCgRzaXplGAQgASgEEhQKDG51bV9leGFtcGxlcxgFIAEoBBIMCgRsb3NzGAYgASgBEg4KBnRva2VucxgHIAEoARIVCg1ncmFkaWVudF9ub3JtGAggASgBIm8KB091dGNvbWUSFwoTT1VUQ09NRV9VTlNQRUNJRklFRBAAEgsKB1RSQUlORUQQARIPCgtOT19FWEFNUExFUxACEg4KCk5PVF9GSU5JVEUQAxIPCgtOT1RfQUxMT1dFRBAEEgwKCFRPT19TTE9XEAUi1AEKC1VwbG9hZFJlcGx5EikKBnN0YXR1cxgBIAEoDjIZLmZlZGxtLlVwbG9hZFJlcGx5LlN0YXR1cxIOCgZyZWFzb24YAiABKAkSGQoRY29tZV9iYWNrX3NlY29uZHMYAyABKAEibwoGU3RhdHVzEhYKElNUQVRVU19VTlNQRUNJRklFRBAAEgwKCEFDQ0VQVEVEEAESCAoETEFURRACEgkKBVNUQUxFEAMSEAoMTk9UX1NFTEVDVEVEEAQSCwoHSU5WQUxJRBAFEgsKB0RBTUFHRUQQBiIuCgxFbnJvbFJlcXVlc3QSDQoFdG9rZW4YASABKAkSDwoHcmVxdWVzdBgCIAEoDCIhCgpFbnJvbFJlcGx5EhMKC2NlcnRpZmljYXRlGAEgASgMYgZwcm90bzM");
+  fileDesc("Cg5tZXNzYWdlcy5wcm90bxIFZmVkbG0ihwEKDkNoZWNrSW5SZXF1ZXN0EhAKCHByb3RvY29sGAEgASgNEhYKDmNsaWVudF92ZXJzaW9uGAIgASgJEg4KBm1vZGVscxgDIAMoCRISCgphbGdvcml0aG1zGAQgAygJEhIKCm5lZWRzX3BsYW4YBSABKAgSEwoLc2VjdXJlX3N1bXMYBiABKAgigAEKDENoZWNrSW5SZXBseRItCghzZWxlY3RlZBgBIAEoCzIZLmZlZGxtLlJvdW5kQ29uZmlndXJhdGlvbkgAEiQKCWNvbWVfYmFjaxgCIAEoCzIPLmZlZGxtLkNvbWVCYWNrSAASEQoJcHJvdG9jb2xzGAMgAygNQggKBmFuc3dlciJLCghDb21lQmFjaxIPCgdzZWNvbmRzGAEgASgBEg4KBnJlYXNvbhgCIAEoCRIQCghmaW5pc2hlZBgDIAEoCBIMCgRkb25lGAQgASgIIo0DChJSb3VuZENvbmZpZ3VyYXRpb24SDwoHYXR0ZW1wdBgBIAEoDBIUCgxyb3VuZF9udW1iZXIYAiABKA0SFAoMY2xpZW50X2luZGV4GAMgASgNEgwKBHNlZWQYBCABKA0SFQoNbGVhcm5pbmdfcmF0ZRgFIAEoARInCgdwcm9ncmFtGAYgASgLMhYuZmVkbG0uVHJhaW5pbmdQcm9ncmFtEiMKCnBhcmFtZXRlcnMYByABKAsyDy5mZWRsbS5BcnRpZmFjdBIjCgp2b2NhYnVsYXJ5GAggASgLMg8uZmVkbG0uQXJ0aWZhY3QSDwoHc2Vjb25kcxgJIAEoARISCgpwb3B1bGF0aW9uGAogASgJEi8KDXBhcnRpY2lwYXRpb24YCyABKAsyGC5mZWRsbS5QYXJ0aWNpcGF0aW9uUGxhbhIZCgRwbGFuGAwgASgLMgsuZmVkbG0uUGxhbhILCgNydW4YDSABKAkSJAoKc2VjdXJlX3N1bRgOIAEoCzIQLmZlZGxtLlNlY3VyZVN1bSJcCgRQbGFuEiEKCG1hbmlmZXN0GAEgASgLMg8uZmVkbG0uQXJ0aWZhY3QSHgoFbW9kZWwYAiABKAsyDy5mZWRsbS5BcnRpZmFjdBIRCglzaWduYXR1cmUYAyABKAwicwoRUGFydGljaXBhdGlvblBsYW4SDgoGcm91bmRzGAEgASgNEh8KEm1heF9wYXJ0aWNpcGF0aW9ucxgCIAEoDUgAiAEBEhYKDm1pbl9zZXBhcmF0aW9uGAMgASgNQhUKE19tYXhfcGFydGljaXBhdGlvbnMingMKD1RyYWluaW5nUHJvZ3JhbRINCgVtb2RlbBgBIAEoCRIXCg92b2NhYnVsYXJ5X3NpemUYAiABKA0SDgoGbGVuZ3RoGAMgASgNEhEKCXByZWNpc2lvbhgEIAEoCRISCgpiYXRjaF9zaXplGAUgASgNEg4KBmVwb2NocxgGIAEoDRITCgttYXhfYmF0Y2hlcxgHIAEoDRIaCg1ncmFkaWVudF9jbGlwGAggASgBSACIAQESGQoMbWF4X2V4YW1wbGVzGAkgASgNSAGIAQESEQoJY2FwX29yZGVyGAogASgJEh0KFWJhdGNoZXNfYWNyb3NzX2Vwb2NocxgLIAEoCBIhCgZ1cGxvYWQYDiABKAsyES5mZWRsbS5VcGxvYWRQbGFuEikKCWFsZ29yaXRobRgPIAEoCzIWLmZlZGxtLkNsaWVudEFsZ29yaXRobRIPCgdkcm9wb3V0GBAgASgBEhAKCGV4YW1wbGVzGBEgASgJQhAKDl9ncmFkaWVudF9jbGlwQg8KDV9tYXhfZXhhbXBsZXNKBAgMEA1KBAgNEA4ipAEKD0NsaWVudEFsZ29yaXRobRIMCgRuYW1lGAEgASgJEjgKCWNvbnN0YW50cxgCIAMoCzIlLmZlZGxtLkNsaWVudEFsZ29yaXRobS5Db25zdGFudHNFbnRyeRIXCg9wZXJzb25hbF9sYXllcnMYAyADKAkaMAoOQ29uc3RhbnRzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgBOgI4ASK2AQoKVXBsb2FkUGxhbhIOCgZzY2hlbWUYASABKA0SDwoHdmVyc2lvbhgCIAEoDRIxCghzZXR0aW5ncxgDIAMoCzIfLmZlZGxtLlVwbG9hZFBsYW4uU2V0dGluZ3NFbnRyeRIjCgd0ZW5zb3JzGAQgAygLMhIuZmVkbG0uVGVuc29yU2hhcGUaLwoNU2V0dGluZ3NFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKA06AjgBIiEKC1RlbnNvclNoYXBlEhIKCmRpbWVuc2lvbnMYASADKAQiZgoIQXJ0aWZhY3QSDgoGZGlnZXN0GAEgASgMEhAKCGVuY29kaW5nGAIgASgJEgwKBHNpemUYAyABKAQSEwoLY2h1bmtfYnl0ZXMYBCABKA0SFQoNY2h1bmtfZGlnZXN0cxgFIAMoDCKqAgoMVXBsb2FkSGVhZGVyEg8KB2F0dGVtcHQYASABKAwSEQoJdXBsb2FkX2lkGAIgASgMEiwKB291dGNvbWUYAyABKA4yGy5mZWRsbS5VcGxvYWRIZWFkZXIuT3V0Y29tZRIMCgRzaXplGAQgASgEEhQKDG51bV9leGFtcGxlcxgFIAEoBBIMCgRsb3NzGAYgASgBEg4KBnRva2VucxgHIAEoARIVCg1ncmFkaWVudF9ub3JtGAggASgBIm8KB091dGNvbWUSFwoTT1VUQ09NRV9VTlNQRUNJRklFRBAAEgsKB1RSQUlORUQQARIPCgtOT19FWEFNUExFUxACEg4KCk5PVF9GSU5JVEUQAxIPCgtOT1RfQUxMT1dFRBAEEgwKCFRPT19TTE9XEAUi1AEKC1VwbG9hZFJlcGx5EikKBnN0YXR1cxgBIAEoDjIZLmZlZGxtLlVwbG9hZFJlcGx5LlN0YXR1cxIOCgZyZWFzb24YAiABKAkSGQoRY29tZV9iYWNrX3NlY29uZHMYAyABKAEibwoGU3RhdHVzEhYKElNUQVRVU19VTlNQRUNJRklFRBAAEgwKCEFDQ0VQVEVEEAESCAoETEFURRACEgkKBVNUQUxFEAMSEAoMTk9UX1NFTEVDVEVEEAQSCwoHSU5WQUxJRBAFEgsKB0RBTUFHRUQQBiIuCgxFbnJvbFJlcXVlc3QSDQoFdG9rZW4YASABKAkSDwoHcmVxdWVzdBgCIAEoDCIhCgpFbnJvbFJlcGx5EhMKC2NlcnRpZmljYXRlGAEgASgMIjwKCVNlY3VyZVN1bRIRCgljbGlwX25vcm0YASABKAESDAoEc3RlcBgCIAEoARIOCgZib3VuZHMYAyADKAEiPwoNU2VjdXJlUmVxdWVzdBIPCgdhdHRlbXB0GAEgASgMEgwKBHN0ZXAYAiABKAkSDwoHY29udGVudBgDIAEoDCKnAQoLU2VjdXJlUmVwbHkSJwoFc3RhdGUYASABKA4yGC5mZWRsbS5TZWN1cmVSZXBseS5TdGF0ZRIPCgdjb250ZW50GAIgASgMEg4KBnJlYXNvbhgDIAEoCRIPCgdzZWNvbmRzGAQgASgBIj0KBVN0YXRlEhUKEVNUQVRFX1VOU1BFQ0lGSUVEEAASCAoEV0FJVBABEgkKBVJFQURZEAISCAoET1ZFUhADYgZwcm90bzM");
 
 /**
  * A client says that it is ready to train.
@@ -54,6 +54,13 @@ export type CheckInRequest = Message<"fedlm.CheckInRequest"> & {
    * @generated from field: bool needs_plan = 5;
    */
   needsPlan: boolean;
+
+  /**
+   * it can mask what it adds to a sum
+   *
+   * @generated from field: bool secure_sums = 6;
+   */
+  secureSums: boolean;
 };
 
 /**
@@ -225,6 +232,13 @@ export type RoundConfiguration = Message<"fedlm.RoundConfiguration"> & {
    * @generated from field: string run = 13;
    */
   run: string;
+
+  /**
+   * absent where the server sees single updates
+   *
+   * @generated from field: fedlm.SecureSum secure_sum = 14;
+   */
+  secureSum?: SecureSum | undefined;
 };
 
 /**
@@ -763,3 +777,139 @@ export type EnrolReply = Message<"fedlm.EnrolReply"> & {
 export const EnrolReplySchema: GenMessage<EnrolReply> = /*@__PURE__*/
   messageDesc(file_messages, 14);
 
+/**
+ * An update is masked, as docs/design/secure-aggregation.md says, and what else is told of training is in the sum too.
+ *
+ * @generated from message fedlm.SecureSum
+ */
+export type SecureSum = Message<"fedlm.SecureSum"> & {
+  /**
+   * @generated from field: double clip_norm = 1;
+   */
+  clipNorm: number;
+
+  /**
+   * of the grid of integers
+   *
+   * @generated from field: double step = 2;
+   */
+  step: number;
+
+  /**
+   * of the numbers that follow the update's, in their order
+   *
+   * @generated from field: repeated double bounds = 3;
+   */
+  bounds: number[];
+};
+
+/**
+ * Describes the message fedlm.SecureSum.
+ * Use `create(SecureSumSchema)` to create a new message.
+ */
+export const SecureSumSchema: GenMessage<SecureSum> = /*@__PURE__*/
+  messageDesc(file_messages, 15);
+
+/**
+ * A member of a secure sum says something, or asks again.
+ *
+ * @generated from message fedlm.SecureRequest
+ */
+export type SecureRequest = Message<"fedlm.SecureRequest"> & {
+  /**
+   * @generated from field: bytes attempt = 1;
+   */
+  attempt: Uint8Array;
+
+  /**
+   * keys, shares, survivors or reveal; vectors are uploads
+   *
+   * @generated from field: string step = 2;
+   */
+  step: string;
+
+  /**
+   * in the canonical encoding
+   *
+   * @generated from field: bytes content = 3;
+   */
+  content: Uint8Array;
+};
+
+/**
+ * Describes the message fedlm.SecureRequest.
+ * Use `create(SecureRequestSchema)` to create a new message.
+ */
+export const SecureRequestSchema: GenMessage<SecureRequest> = /*@__PURE__*/
+  messageDesc(file_messages, 16);
+
+/**
+ * @generated from message fedlm.SecureReply
+ */
+export type SecureReply = Message<"fedlm.SecureReply"> & {
+  /**
+   * @generated from field: fedlm.SecureReply.State state = 1;
+   */
+  state: SecureReply_State;
+
+  /**
+   * @generated from field: bytes content = 2;
+   */
+  content: Uint8Array;
+
+  /**
+   * @generated from field: string reason = 3;
+   */
+  reason: string;
+
+  /**
+   * after which to ask again
+   *
+   * @generated from field: double seconds = 4;
+   */
+  seconds: number;
+};
+
+/**
+ * Describes the message fedlm.SecureReply.
+ * Use `create(SecureReplySchema)` to create a new message.
+ */
+export const SecureReplySchema: GenMessage<SecureReply> = /*@__PURE__*/
+  messageDesc(file_messages, 17);
+
+/**
+ * @generated from enum fedlm.SecureReply.State
+ */
+export enum SecureReply_State {
+  /**
+   * @generated from enum value: STATE_UNSPECIFIED = 0;
+   */
+  STATE_UNSPECIFIED = 0,
+
+  /**
+   * ask the same again
+   *
+   * @generated from enum value: WAIT = 1;
+   */
+  WAIT = 1,
+
+  /**
+   * the content answers
+   *
+   * @generated from enum value: READY = 2;
+   */
+  READY = 2,
+
+  /**
+   * the sum goes on without this client, or not at all
+   *
+   * @generated from enum value: OVER = 3;
+   */
+  OVER = 3,
+}
+
+/**
+ * Describes the enum fedlm.SecureReply.State.
+ */
+export const SecureReply_StateSchema: GenEnum<SecureReply_State> = /*@__PURE__*/
+  enumDesc(file_messages, 17, 0);

@@ -83,6 +83,10 @@ class HandlersWithMetrics:
         self._metrics.reports.labels(_answer(reply.status)).inc()
         return reply
 
+    async def secure_sum(self, peer: str, request: messages.SecureRequest) -> messages.SecureReply:
+        """See `fedlm.fl_core.deployment.protocol.interface.Handlers.secure_sum`."""
+        return await self.inner.secure_sum(peer, request)
+
 
 def _answer(status: "messages.UploadReply.Status") -> str:
     return messages.UploadReply.Status.Name(status).lower()

@@ -1,4 +1,4 @@
-"""What a transport must do: carry three calls from clients (`fedlm.fedlm_client.training.Channel`) to handlers.
+"""What a transport must do: carry four calls from clients (`fedlm.fedlm_client.training.Channel`) to handlers.
 
 Clients dial in and the server never does. Messages are those of `messages.proto`, whatever carries them. Every handler
 may raise `RefusedError` or `TooManyCallsError`.
@@ -72,4 +72,8 @@ class Handlers(Protocol):
 
     async def upload(self, peer: str, upload: Upload) -> messages.UploadReply:
         """Receive a report; the answer says whether it counts, and if not, why."""
+        ...
+
+    async def secure_sum(self, peer: str, request: messages.SecureRequest) -> messages.SecureReply:
+        """Answer a member of a secure sum."""
         ...

@@ -66,6 +66,8 @@ class SecureRound:
             return _WAIT if attempt.phase == "dealing" else Reply("ready", wire.write_dealt(attempt.dealt_for(index)))
         if step == "vector":
             self._add(index, content)
+            return Reply("ready")
+        if step == "survivors":
             return Reply("ready", wire.write_members(attempt.survivors)) if attempt.announced else _WAIT
         attempt.reveal(index, wire.read_revealed(content))
         return Reply("ready")

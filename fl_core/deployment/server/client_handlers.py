@@ -12,6 +12,7 @@ from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import RefusedError, UnknownArtifactError
 from fedlm.fedlm_client.link.calls import DownloadRequest
 from fedlm.fedlm_client.link.protocol import PROTOCOL
+from fedlm.fedlm_client.secure_aggregation.sum_vector import SumLayout
 from fedlm.fl_core.client_algorithms.registry import SGD
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.plans.plan_offers import OfferedPlan, PlanOffer
@@ -22,11 +23,13 @@ from fedlm.fl_core.deployment.server.pacing import PaceSteering
 from fedlm.fl_core.deployment.server.rate_limits import RateLimiter
 from fedlm.fl_core.deployment.server.reports.attempt import Attempt, RoundCollection
 from fedlm.fl_core.deployment.server.reports.receiving import Receiver, read_header, refusal
+from fedlm.fl_core.deployment.server.reports.secure_sum import SecureSum
 from fedlm.fl_core.deployment.server.reports.transfer_turns import Turns
 from fedlm.fl_core.deployment.state.state import StateError, UnreachableError
 
 _DOWNLOADS, _DOWNLOADS_AT_ONCE = 3, 2
 _LONGEST_VERSION = 64
+_SECURE_STEPS = ("keys", "shares", "survivors", "reveal")
 _PLAN_SECONDS = 2.0
 
 
@@ -81,6 +84,7 @@ class Offer(NamedTuple):
     population: str
     participation: messages.ParticipationPlan | None  # None where nothing is promised
     plan: PlanOffer | None = None  # for clients that have no models; None where none is made
+    secure: SumLayout | None = None  # of clients' integers; None where the server sees single updates
 
 
 class ClientHandlers:
@@ -133,6 +137,10 @@ class ClientHandlers:
         if request.protocol != PROTOCOL:
             speaks = f"the client speaks version {request.protocol} of the protocol"
             return f"{speaks}, but the server speaks {PROTOCOL}"
+        if self._offer.secure is not None and not request.secure_sums:
+            return "the client cannot mask its update, which this run asks for"
+        if self._offer.secure is None and request.secure_sums:
+            return "the client takes part in secure sums alone, and this run has none"
         if request.needs_plan or self._has_algorithm(request):
             return ""
         name = algorithm_name(self._offer.program)
@@ -160,7 +168,11 @@ class ClientHandlers:
         return messages.CheckInReply(come_back=come_back, protocols=[PROTOCOL])
 
     def _configuration(self, attempt: Attempt, number: int) -> messages.RoundConfiguration:
+        secure, layout = None, self._offer.secure
+        if layout is not None:
+            secure = messages.SecureSum(clip_norm=layout.clip_norm, step=layout.step, bounds=layout.bounds)
         return messages.RoundConfiguration(
+            secure_sum=secure,
             attempt=attempt.token,
             round_number=attempt.plan.round_number,
             client_index=number,
@@ -229,6 +241,28 @@ class ClientHandlers:
         if reply.status != messages.UploadReply.ACCEPTED:
             warn("report_refused", client=peer, status=messages.UploadReply.Status.Name(reply.status), why=reply.reason)
         return reply
+
+    async def secure_sum(self, peer: str, request: messages.SecureRequest) -> messages.SecureReply:
+        self._limiter.call(peer)
+        number, collection = await self.rounds.number_of(peer), self.rounds.collecting
+        if (
+            number is None
+            or collection is None
+            or collection.attempt.token != request.attempt
+            or not isinstance(total := collection.attempt.sum, SecureSum)
+            or request.step not in _SECURE_STEPS
+            or not await self.rounds.takes_part(collection, number)
+        ):
+            return messages.SecureReply(state=messages.SecureReply.OVER, reason="this sum is over, or of others")
+        reply = await self._receiver.in_adding_thread(
+            lambda: total.answer(number, peer, request.step, request.content)  # type: ignore[arg-type]
+        )
+        return messages.SecureReply(
+            state=messages.SecureReply.State.Value(reply.state.upper()),
+            content=reply.content,
+            reason=reply.reason,
+            seconds=self._pacing.stand_by(),
+        )
 
     async def _upload(self, peer: str, upload: Upload) -> messages.UploadReply:
         header = await read_header(upload)

@@ -11,12 +11,14 @@ from fedlm.fl_core.client_algorithms.interface import sent_by_client, sent_by_se
 from fedlm.fl_core.deployment.plans.plan_offers import PLAN_BYTES, PlanOffer
 from fedlm.fl_core.deployment.protocol.artifacts import Buffer, ServedArtifact
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
+from fedlm.fl_core.deployment.secure_aggregation.attempts_sql import SecureAttempts
 from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers, Offer, Rounds
 from fedlm.fl_core.deployment.server.client_registry import ClientRegistry
 from fedlm.fl_core.deployment.server.pacing import PaceSteering
 from fedlm.fl_core.deployment.server.rate_limits import RateLimiter, RateLimits
 from fedlm.fl_core.deployment.server.reports.receiving import Receiver
 from fedlm.fl_core.deployment.server.reports.round_sums import RoundSums
+from fedlm.fl_core.deployment.server.reports.secure_sum import SecureSettings, fitting, sum_layout
 from fedlm.fl_core.deployment.server.reports.streaming_sum import SumSettings
 from fedlm.fl_core.deployment.server.reports.upload_buffers import DiskRoom, UploadBuffers
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
@@ -25,10 +27,12 @@ from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.state.state_sql import SqlState
 from fedlm.fl_core.runs.run_folder import TRANSFERS_FOLDER
 from fedlm.fl_core.updates.update_bytes import DownloadEncoding, download_bytes, upload_bytes
+from fedlm.models.base import Params
 
 # Of a checkpoint the parameters, two moments of them and what a client algorithm remembers, then the next download; and
 # what the database, the ledger and files beside these grow by.
 _KEPT_MODELS, _KEPT_BYTES = 5, 1 << 26
+_ROSTER_BYTES = 4096
 
 
 def participation_plan(deployment: Deployment) -> messages.ParticipationPlan | None:
@@ -88,6 +92,11 @@ class ClientService:
         room = DiskRoom(folder, _KEPT_MODELS * download_bytes(download) + _KEPT_BYTES)
         buffers = UploadBuffers(download_bytes(like), room)
         round_bytes = download_bytes(download) + upload_bytes(compressor, update) + len(task.vocabulary)
+        secure = None
+        if deployment.aggregation == "secure":
+            secure = _secure_settings(task, state, update)
+            # Steps of a secure sum are several calls; rosters and shares are small beside models of any use.
+            round_bytes += secure.upload_bytes + _ROSTER_BYTES * rules.most_reports
         plan = None
         if task.plan_signer is not None:
             plan = PlanOffer(task.plan, task.plan_signer, deployment.chunk_bytes, folder)
@@ -102,6 +111,7 @@ class ClientService:
                 population=deployment.population,
                 participation=participation_plan(deployment),
                 plan=plan,
+                secure=None if secure is None else secure.layout,
             ),
             receiver=Receiver(
                 update,
@@ -109,6 +119,7 @@ class ClientService:
                 deployment.training.local_training(),
                 length=deployment.training.length,
                 buffers=buffers,
+                masked_bytes=None if secure is None else secure.upload_bytes,
             ),
             pacing=PaceSteering(rules.to_select, deployment.check_in_seconds),
             limiter=RateLimiter(RateLimits.for_rounds(round_bytes, deployment.check_in_seconds)),
@@ -117,6 +128,7 @@ class ClientService:
                 deployment.robust_rule(),
                 rules.most_reports,
                 room,
+                secure=secure,
             ),
             downloads=downloads,
         )
@@ -124,3 +136,13 @@ class ClientService:
     def handlers(self, rounds: Rounds) -> ClientHandlers:
         """Make what answers clients; call it in the event loop."""
         return ClientHandlers(rounds, self.offer, self.receiver, pacing=self.pacing, limiter=self.limiter)
+
+
+def _secure_settings(task: Task, state: SqlState, update: Params) -> SecureSettings:
+    deployment, training = task.deployment, task.deployment.training
+    assert training.update_clip_norm is not None
+    layout = sum_layout(update, training.update_clip_norm, training.local_training(), training.length)
+    layout, bits = fitting(layout, deployment.round_rules().most_reports)
+    attempts = SecureAttempts(state.database)
+    attempts.abandon_open("the server ended")
+    return SecureSettings(update, layout, bits, deployment.fewest_reports, task.authorities, attempts.save)

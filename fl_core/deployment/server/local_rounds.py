@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+from fedlm.fedlm_client.secure_aggregation.keys import AttemptName
 from fedlm.fl_core.client_algorithms.interface import Broadcast
 from fedlm.fl_core.deployment.event_log import event
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
@@ -13,8 +14,10 @@ from fedlm.fl_core.deployment.server.client_service import ClientService
 from fedlm.fl_core.deployment.server.local_collection import LocalCollection
 from fedlm.fl_core.deployment.server.pacing import spread
 from fedlm.fl_core.deployment.server.reports.attempt import Attempt, RoundCollection
+from fedlm.fl_core.deployment.server.reports.secure_sum import SecureSum
 from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
-from fedlm.fl_core.deployment.server.round_rules import DrainedError, RoundProgress
+from fedlm.fl_core.deployment.server.round_rules import DrainedError, RoundProgress, RoundRules
+from fedlm.fl_core.deployment.server.secure_collection import SecureCollection
 from fedlm.fl_core.deployment.state.retrying import with_retries_async
 from fedlm.fl_core.deployment.state.state import AttemptRecord
 from fedlm.fl_core.process_memory import trim_heap
@@ -106,7 +109,7 @@ class LocalRounds:
         """
         rules = self._rules.for_cohort(len(plan.clients)) if len(plan.clients) else self._rules
         attempt = Attempt(plan, parameters, total, self._clock(), run=self._run)
-        collection = LocalCollection(attempt, rules, lambda number: self.registry.comes_last(number, plan.round_number))
+        collection = self._collection(attempt, rules)
         self._next_round, self._collecting = plan.round_number, collection
         event("round_opened", round=plan.round_number, attempt=attempt.token.hex())
         try:
@@ -129,9 +132,20 @@ class LocalRounds:
         aggregate = await asyncio.to_thread(total.finish)
         return CohortResult(aggregate, attempt.steps, attempt.bytes_down, attempt.bytes_up, len(attempt.participants))
 
+    def _collection(self, attempt: Attempt, rules: RoundRules) -> LocalCollection:
+        number = attempt.plan.round_number
+        if isinstance(attempt.sum, SecureSum):
+            name = AttemptName(self._run, number, attempt.token, attempt.parameters.description.digest)
+            return SecureCollection(attempt, rules, attempt.sum.begin(name))
+        return LocalCollection(attempt, rules, lambda client: self.registry.comes_last(client, number))
+
     async def _until_finished(self, collection: LocalCollection) -> None:
         while not collection.finished(self._clock()):
             self._let_rest(collection.look(self._clock()))
+            if isinstance(collection, SecureCollection) and collection.step_is_over(self._clock()):
+                await self._receiver.in_adding_thread(collection.end_step)
+                collection.begin_step(self._clock())
+                continue
             if self.draining and not collection.attempt.participants:
                 raise DrainedError
             collection.changed.clear()

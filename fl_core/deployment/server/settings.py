@@ -19,6 +19,7 @@ from fedlm.fl_core.rounds.round_loop import FederatedOptimization
 from fedlm.fl_core.rounds.server_optimizers import DEFAULT_SERVER_RATE
 from fedlm.fl_core.rounds.settings import TrainingSettings
 from fedlm.fl_core.runs.capabilities.warm_start_settings import WarmStartSettings
+from fedlm.fl_core.updates.float32 import FLOAT32
 from fedlm.fl_core.updates.update_bytes import DownloadEncoding
 
 
@@ -80,7 +81,9 @@ class _Selection:
     al. 2018), if fewer than half are dishonest (median), or no more than are left out at each end (trimmed_mean). Both
     count all clients the same. They keep every update until the round ends, in a file in the run's
     folder, with 4 bytes for each parameter and room for twice the selected clients. They also need 8 bytes of memory
-    for each parameter. Neither works with privacy, because its noise is made for sums."""
+    for each parameter. Neither works with privacy, because its noise is made for sums. secure: clients mask their
+    updates, and the server learns the sum alone (docs/security.md says of which server that holds). It needs keys,
+    update-clip-norm and upload-bits 32, and works without privacy so far."""
     trimmed_part: Annotated[float, Range(above=0, below=0.5)] = 0.1
     """Share of the updates that trimmed_mean leaves out at each end."""
 
@@ -149,15 +152,30 @@ class Deployment(_Travel, _Selection, _Model):
             )
         if rule.name == "mean":
             return
+        if rule.name == "secure":
+            self._check_secure()
         if self.privacy.is_private:
             raise ConfigurationError(
                 f"{setting('aggregation')} is {rule.name}, but {setting('privacy')} is {self.privacy.privacy}, whose "
-                "guarantee is for sums; leave one out"
+                "guarantee is for sums of updates that the server clips; leave one out"
             )
         if self.training.weighting == "examples":
             raise ConfigurationError(
                 f"{setting('weighting')} is examples, but with the aggregation {rule.name} all clients count the same, "
                 "since nothing bounds what one says that it has; give weighting uniform, or leave it out"
+            )
+
+    def _check_secure(self) -> None:
+        training = self.training
+        if training.update_clip_norm is None:
+            raise ConfigurationError(
+                f"{setting('aggregation')} is secure, whose clients scale their updates down themselves; give "
+                f"{setting('update_clip_norm')}"
+            )
+        if training.compressor() != FLOAT32["float32"]:
+            raise ConfigurationError(
+                f"{setting('aggregation')} is secure, whose integers are compressed by no other means; give "
+                f"{setting('upload_bits')} 32"
             )
 
     def robust_rule(self) -> RobustRule:

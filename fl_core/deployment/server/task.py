@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from cryptography import x509
+
 from fedlm.fl_core.deployment.plans.plan import Plan, PlanSource, make_plan
 from fedlm.fl_core.deployment.security.plan_keys import PlanSigner
 from fedlm.fl_core.deployment.server.settings import Deployment
@@ -22,6 +24,7 @@ class Task:
     score: Score | None = None  # see `fedlm.fl_core.runs.federated_training.Score`
     sampler: CohortSampler | None = None  # names the cohorts, for runs that repeat a simulation
     vocabulary_origin: VocabularyOrigin = GIVEN
+    authorities: tuple[x509.Certificate, ...] = ()  # who signs certificates of clients; for secure sums
     plan_signer: PlanSigner | None = None  # signs the plans of clients that have no models; None for no plans
 
     def plan(self) -> Plan:

@@ -34,6 +34,11 @@ class SqlState:
         self._database = Database(database) if isinstance(database, str) else database
 
     @property
+    def database(self) -> Database:
+        """What it lies in."""
+        return self._database
+
+    @property
     def reachable(self) -> bool:
         """Whether the database could be reached when something was last asked of it."""
         return self._database.reachable

@@ -17,6 +17,7 @@ from fedlm.fedlm_client.link.protocol import (
     CLIENT_CERTIFICATE,
     CLIENT_NAME,
     FIRST_CHUNK,
+    SECURE_SUM,
     UPLOAD,
 )
 from fedlm.fl_core.deployment.protocol.errors import TooManyCallsError
@@ -88,6 +89,9 @@ class HttpServer(HttpListener):
         if (method, path) == ("POST", CHECK_IN):
             request = parse_message(messages.CheckInRequest, await call.body())
             await call.reply(await self._handlers.check_in(peer, request))
+        elif (method, path) == ("POST", SECURE_SUM):
+            asked = parse_message(messages.SecureRequest, await call.body())
+            await call.reply(await self._handlers.secure_sum(peer, asked))
         elif (method, path) == ("PUT", UPLOAD):
             await call.reply(await self._handlers.upload(peer, call))
         elif method == "GET" and path.startswith(ARTIFACTS):

@@ -26,6 +26,7 @@ from .protocol import (
     FIRST_CHUNK,
     LARGEST_CHUNK,
     MESSAGE,
+    SECURE_SUM,
     UPLOAD,
     UPLOAD_HEADER,
 )
@@ -77,6 +78,9 @@ class HttpChannel:
 
     async def check_in(self, request: messages.CheckInRequest) -> messages.CheckInReply:
         return await self.ask(CHECK_IN, request, messages.CheckInReply)
+
+    async def secure_sum(self, request: messages.SecureRequest) -> messages.SecureReply:
+        return await self.ask(SECURE_SUM, request, messages.SecureReply)
 
     async def ask(self, path: str, request: Message, answer: type[_Answer]) -> _Answer:
         """Send a message, and wait for the one that answers it; see `Channel.check_in` for errors."""

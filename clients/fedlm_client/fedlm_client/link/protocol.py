@@ -12,6 +12,9 @@ LONGEST_POPULATION = 128
 CHECK_IN, UPLOAD, ARTIFACTS = "/check-in", "/upload", "/artifacts/"
 """Paths: `POST` a `CheckInRequest`; `PUT` an update's bytes; `GET` an artifact by its digest in hex."""
 
+SECURE_SUM = "/secure-sum"
+"""Path: `POST` a `SecureRequest`."""
+
 ENROL = "/enrol"
 """Path of enrolment, at a port of its own: `POST` an `EnrolRequest`."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cryptography import x509
 
+from ..distributed_noise.bounds import rounded_norm_squared
 from ..errors import UnsafeSumError
 from .graph_rule import is_connected, least_threshold
 from .keys import check_advertisement
@@ -64,10 +65,8 @@ class Floors:
 
 
 def _longest(rules: Parameters) -> float:
-    """Bound the L2 norm of a clipped vector that is scaled, and rounded until it is no longer (Kairouz et al. 2021,
-    "The distributed discrete Gaussian mechanism"), so that a coarse scale does not pass for much noise."""
-    length, root = rules.clip_norm * rules.scale, math.sqrt(rules.length)
-    return min(length + root, math.sqrt(length**2 + root**2 / 4 + length + root / 2))
+    """Bound the L2 norm of a client's integers, so that a coarse scale does not pass for much noise."""
+    return math.sqrt(rounded_norm_squared(rules.clip_norm * rules.scale, rules.length))
 
 
 def _refuse(found: str, expected: str) -> None:

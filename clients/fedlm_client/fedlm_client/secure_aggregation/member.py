@@ -111,6 +111,11 @@ class Member:
         """Give the shares by which the masks of a sum of these members are removed; see `deal` for its errors."""
         return self._once("reveal", survivors, lambda: self._reveal(survivors))  # type: ignore[return-value]
 
+    @property
+    def rules(self) -> Parameters:
+        """The rules of the roster that this member has dealt for; raises `UnsafeSumError` where there is none."""
+        return self._agreed_roster("go on").parameters
+
     def _once(self, question: str, asked: object, answer: Callable[[], object]) -> object:
         if self._ended:
             raise UnsafeSumError("this client has ended its part in this attempt")
@@ -186,7 +191,7 @@ class Member:
         )
 
     def _check_enough(self, members: frozenset[int], neighbours: "frozenset[int] | set[int]") -> None:
-        rules = self._agreed_roster("go on").parameters
+        rules = self.rules
         if len(members) < rules.least_cohort:
             raise UnsafeSumError(f"{len(members)} members are left, but {rules.least_cohort} must be")
         if len(neighbours) < rules.threshold:

@@ -1,4 +1,4 @@
-"""A member's four calls to a server, in turn, whatever carries them."""
+"""A member's calls to a server, in turn, whatever carries them."""
 
 from collections.abc import Awaitable, Callable
 from typing import Literal, NamedTuple
@@ -10,7 +10,7 @@ from ..errors import UnsafeSumError
 from . import wire
 from .member import Member
 
-Step = Literal["keys", "shares", "vector", "reveal"]
+Step = Literal["keys", "shares", "vector", "survivors", "reveal"]
 
 
 class Reply(NamedTuple):
@@ -49,5 +49,6 @@ async def take_part(
 
     roster = wire.read_roster(await answered("keys", wire.write_advertisement(member.advertise())))
     dealt = wire.read_dealt(await answered("shares", wire.write_dealing(member.deal(roster))))
-    survivors = wire.read_members(await answered("vector", member.mask(dealt, integers)))
+    await answered("vector", member.mask(dealt, integers))
+    survivors = wire.read_members(await answered("survivors", b""))
     await answered("reveal", wire.write_revealed(member.reveal(survivors)))

@@ -65,9 +65,20 @@ class Receiver:
     """
 
     def __init__(
-        self, like: Params, compressor: Compressor, training: LocalTraining, *, length: int, buffers: UploadBuffers
+        self,
+        like: Params,
+        compressor: Compressor,
+        training: LocalTraining,
+        *,
+        length: int,
+        buffers: UploadBuffers,
+        masked_bytes: int | None = None,
     ):
+        """Prepare; where `masked_bytes` are given, reports are as many bytes of masked vectors."""
         self._size, self._training, self._length = upload_bytes(compressor, like), training, length
+        self._masked = masked_bytes is not None
+        if masked_bytes is not None:
+            self._size = masked_bytes
         self._buffers, self._adding = buffers, ThreadPoolExecutor(1, "reports")
         self._turns = Turns(_UPLOADS_AT_ONCE)
         self.past: OrderedDict[bytes, dict[int, Participant]] = OrderedDict()
@@ -110,7 +121,7 @@ class Receiver:
         for participant in attempt.participants.values():
             if participant.receiving is not None:
                 participant.receiving.cancel()
-        await self._in_adding_thread(lambda: None)
+        await self.in_adding_thread(lambda: None)
         self._buffers.forget()
 
     def answer_of_the_past(self, number: int, header: messages.UploadHeader) -> messages.UploadReply:
@@ -151,6 +162,9 @@ class Receiver:
             return "" if known else f"outcome {header.outcome} is not known"
         if header.size != self._size:
             return f"the upload is declared to have {header.size} bytes, but an update of this model has {self._size}"
+        if self._masked:
+            told = (header.num_examples, header.loss, header.tokens, header.gradient_norm)
+            return "a report of a secure sum says nothing beside its vector" if any(told) else ""
         most = _MOST_EXAMPLES if self._training.max_examples is None else self._training.max_examples
         if not 1 <= header.num_examples <= most:
             return f"num_examples is {header.num_examples}, expected 1 to {most}"
@@ -166,7 +180,7 @@ class Receiver:
 
     async def _decline(self, sent: _Sent) -> messages.UploadReply:
         if sent.header.outcome == messages.UploadHeader.NOT_FINITE:
-            await self._in_adding_thread(sent.attempt.sum.add_unusable)
+            await self.in_adding_thread(sent.attempt.sum.add_unusable)
         sent.attempt.declined += 1
         return sent.answer(_Reply(status=_Reply.ACCEPTED))
 
@@ -214,18 +228,20 @@ class Receiver:
 
         added: list[int] = []
         try:
-            reply = await self._in_adding_thread(work)
+            reply = await self.in_adding_thread(work)
         finally:
             attempt.participants[sent.client].adding = None
         if reply.status == _Reply.INVALID:
             return sent.refuse_for_good(reply.reason)
         if added:
             attempt.accepted += added
-            attempt.steps += int(self._training.count_steps(header.num_examples))
+            if not self._masked:
+                attempt.steps += int(self._training.count_steps(header.num_examples))
             return sent.answer(reply)
         return reply
 
-    async def _in_adding_thread(self, work: Callable[[], _Result]) -> _Result:
+    async def in_adding_thread(self, work: Callable[[], _Result]) -> _Result:
+        """Work in the one thread that adds reports."""
         return await asyncio.get_running_loop().run_in_executor(self._adding, work)
 
 

@@ -30,7 +30,7 @@ from fedlm.fl_core.updates.compressors import Compressor, decompress_update
 from fedlm.fl_core.updates.update_bytes import unpack_update
 from fedlm.models.base import Params
 
-RobustName = Literal["mean", "median", "trimmed_mean"]
+RobustName = Literal["mean", "median", "trimmed_mean", "secure"]
 _BLOCK_BYTES = 1 << 24
 
 
@@ -38,7 +38,7 @@ _BLOCK_BYTES = 1 << 24
 class RobustRule:
     """How updates become one."""
 
-    name: RobustName = "mean"  # the mean is that of `StreamingSum`, and needs nothing of this module
+    name: RobustName = "mean"  # sums, plain or secure, need nothing of this module
     trimmed_part: float = 0.1  # of the updates, that `trimmed_mean` leaves out at each end; their number is rounded up
 
     def __post_init__(self) -> None:

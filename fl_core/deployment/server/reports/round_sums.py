@@ -1,6 +1,7 @@
 """Makes the sums of a run's rounds, as its settings say how reports become one."""
 
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustRule, RobustSum
+from fedlm.fl_core.deployment.server.reports.secure_sum import SecureSettings, SecureSum
 from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum, SumSettings
 from fedlm.fl_core.deployment.server.reports.upload_buffers import DiskRoom
 from fedlm.fl_core.errors import ConfigurationError
@@ -10,8 +11,17 @@ from fedlm.fl_core.rounds.round_loop import RoundPlan
 class RoundSums:
     """Makes the sum of no report, for each attempt at a round."""
 
-    def __init__(self, settings: SumSettings, rule: RobustRule, most_reports: int, room: DiskRoom):
+    def __init__(
+        self,
+        settings: SumSettings,
+        rule: RobustRule,
+        most_reports: int,
+        room: DiskRoom,
+        *,
+        secure: SecureSettings | None = None,
+    ):
         """Note what sums are made of; a round has `most_reports` at most where it names no clients."""
+        self._secure = secure
         self._settings, self._rule, self._most_reports, self._room = settings, rule, most_reports, room
         self._compiled = False
 
@@ -21,6 +31,8 @@ class RoundSums:
         Raises:
           ConfigurationError: it needs a file for which the disk has no room.
         """
+        if self._secure is not None:
+            return SecureSum(self._secure)
         if self._rule.name == "mean":
             return StreamingSum(self._settings, plan.upload_key(), clip_norm)
         most = len(plan.clients) or self._most_reports

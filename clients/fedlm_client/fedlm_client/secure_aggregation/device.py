@@ -1,0 +1,129 @@
+"""A device's part in secure sums: who it is, whom it believes, and what it asks for."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from cryptography import x509
+
+from .. import messages_pb2 as messages
+from ..errors import TransportError, UnsafeSumError
+from ..link.credentials import AUTHORITY_FILE, CLIENT, read_certificates, read_credentials, read_key
+from ..training import Channel, Update
+from .floors import Floors
+from .keys import AttemptName, Identity
+from .member import Member
+from .sum_vector import SumLayout, Told
+from .taking_part import Reply, Step, take_part
+
+_HEADER_BYTES, _CHECKSUM_BYTES = 8, 4
+_PATIENCE_SECONDS, _SOONEST_SECONDS, _FIRST_SECONDS, _LATEST_SECONDS = 3600.0, 0.02, 1.0, 60.0
+_FAILURES = 5
+"""Calls in a row that may fail before this client gives the sum up."""
+_States = messages.SecureReply
+
+
+@dataclass(frozen=True)
+class SecureSums:
+    """What a device needs for secure sums.
+
+    Attributes:
+      identity: its certificate and key.
+      authorities: whose certificates of other members it believes.
+      floors: what it asks for.
+    """
+
+    identity: Identity
+    authorities: tuple[x509.Certificate, ...]
+    floors: Floors
+
+    @classmethod
+    def read(cls, folder: Path, floors: Floors) -> "SecureSums":
+        """Read a client's credentials; raises `KeysError`."""
+        identity = Identity(read_credentials(folder, CLIENT), read_key(folder / f"{CLIENT}.key"))
+        return cls(identity, tuple(read_certificates(folder / AUTHORITY_FILE)), floors)
+
+    async def give(
+        self,
+        channel: Channel,
+        asked: messages.RoundConfiguration,
+        update: Update,
+        send: Callable[[bytes], Awaitable[messages.UploadReply]],
+    ) -> messages.UploadReply:
+        """Add an update to a secure sum.
+
+        Args:
+          channel: to the server.
+          asked: what the server asks for.
+          update: float32 values, as an upload of the first scheme has them.
+          send: uploads the masked vector.
+
+        Returns:
+          The answer to the upload.
+
+        Raises:
+          UnsafeSumError: this client refuses, or the server goes on without it.
+        """
+        integers, layout = _integers(asked, update)
+        name = AttemptName(asked.run, asked.round_number, asked.attempt, asked.parameters.digest)
+        member = Member(name, self.identity, self.floors, self.authorities)
+        until, pause, failures = time.monotonic() + _PATIENCE_SECONDS, _FIRST_SECONDS, 0
+        reply = messages.UploadReply()
+
+        async def ask(step: Step, content: bytes) -> Reply:
+            nonlocal pause, reply, failures
+            if step == "vector":
+                _check_layout(member, layout)
+                reply = await send(content)
+                accepted = reply.status == messages.UploadReply.ACCEPTED
+                return Reply("ready" if accepted else "over", reason=reply.reason)
+            request = messages.SecureRequest(attempt=asked.attempt, step=step, content=content)
+            try:
+                answer, failures = await channel.secure_sum(request), 0
+            except TransportError:
+                if (failures := failures + 1) == _FAILURES:
+                    raise
+                return Reply("wait")
+            pause = min(max(answer.seconds, _SOONEST_SECONDS), _LATEST_SECONDS)
+            if answer.state == _States.WAIT:
+                return Reply("wait")
+            return Reply("ready" if answer.state == _States.READY else "over", answer.content, answer.reason)
+
+        async def wait() -> None:
+            if time.monotonic() > until:
+                raise UnsafeSumError("the server has let this client wait for an hour")
+            await asyncio.sleep(pause)
+
+        await take_part(member, integers, ask, wait)
+        return reply
+
+
+def _integers(asked: messages.RoundConfiguration, update: Update) -> tuple[np.ndarray, SumLayout]:
+    told = asked.secure_sum
+    values = np.frombuffer(update.upload, "<f4", offset=_HEADER_BYTES, count=_count(update))
+    try:
+        layout = SumLayout(told.clip_norm, told.step, Told(*told.bounds))
+        training = (update.num_examples, update.loss, update.tokens, update.gradient_norm)
+        integers = layout.integers(values, Told(0.0, 0.0, *map(float, training)))
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+        raise UnsafeSumError(f"the server says nonsense of its sum: {error}") from error
+    if integers is None:
+        raise UnsafeSumError("training gave numbers that are not finite")
+    return integers, layout
+
+
+def _count(update: Update) -> int:
+    size = len(update.upload) - _HEADER_BYTES - _CHECKSUM_BYTES
+    if size % 4:
+        raise UnsafeSumError("a secure sum needs updates of float32")
+    return size // 4
+
+
+def _check_layout(member: Member, layout: SumLayout) -> None:
+    """Refuse other rules of the sum than those that the integers were made by."""
+    rules = member.rules
+    if (rules.clip_norm, rules.scale, rules.largest) != (layout.clip_norm, 1 / layout.step, layout.largest):
+        raise UnsafeSumError("the roster has another clip norm or grid than the round")

@@ -1,0 +1,71 @@
+"""Which clients take part in an attempt whose sum is secure, and when each of its steps is over."""
+
+import math
+
+from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError
+from fedlm.fl_core.deployment.secure_aggregation.secure_round import SecureRound
+from fedlm.fl_core.deployment.server.local_collection import LocalCollection
+from fedlm.fl_core.deployment.server.reports.attempt import Attempt
+from fedlm.fl_core.deployment.server.round_rules import RoundRules
+from fedlm.fl_core.deployment.state.state import AttemptRecord
+
+_LONGEST_LOOK = 0.5
+
+
+class SecureCollection(LocalCollection):
+    """A `LocalCollection` whose clients train, then mask and reveal together.
+
+    Keys are taken until all that were selected have trained or declined, or until the deadline. Each further step is
+    over when all members have answered, or after `reporting_seconds`. No client is let in beside others that are
+    silent: whoever has no keys in the roster cannot be.
+    """
+
+    def __init__(self, attempt: Attempt, rules: RoundRules, secure: SecureRound):
+        super().__init__(attempt, rules)
+        self._secure = secure
+
+    @property
+    def _patience_ends(self) -> float:
+        return math.inf
+
+    def wants(self, client: int, now: float) -> bool:
+        return self._secure.attempt.phase == "advertising" and super().wants(client, now)
+
+    def step_is_over(self, now: float) -> bool:
+        """Say whether the step that runs is to end now."""
+        attempt, secure = self.attempt, self._secure
+        if not attempt.participants or self._over:
+            return False
+        if now >= attempt.deadline or secure.answered:
+            return True
+        if secure.attempt.phase != "advertising" or now < self._selection_ends or self._candidates:
+            return False
+        declined = sum(one.receipt is not None for one in attempt.participants.values())
+        return len(secure.attempt.advertisements) + declined >= len(attempt.participants)
+
+    def end_step(self) -> None:
+        """End the step that runs; in the thread that adds reports."""
+        try:
+            self._secure.end_step()
+        except AbandonedError:
+            return
+
+    def begin_step(self, now: float) -> None:
+        """Give the step that begins its time."""
+        self.attempt.deadline = min(now + self.rules.reporting_seconds, self._latest_end)
+
+    @property
+    def _over(self) -> bool:
+        return self._secure.attempt.phase in ("finished", "abandoned")
+
+    def finished(self, now: float) -> bool:
+        return self._over
+
+    def next_moment(self, now: float) -> float:
+        return min(super().next_moment(now), _LONGEST_LOOK)
+
+    def record(self, seconds: float) -> AttemptRecord:
+        record, attempt = super().record(seconds), self._secure.attempt
+        if attempt.phase == "finished":
+            return record
+        return record._replace(outcome="abandoned", reason=attempt.reason[:256])

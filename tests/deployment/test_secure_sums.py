@@ -1,0 +1,167 @@
+"""A deployment whose server sees sums alone, over TLS: what it comes to, what it sees, and who is refused."""
+
+import asyncio
+import contextlib
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from fedlm.commands import client, serve
+from fedlm.fedlm_client.errors import ClientError
+from fedlm.fedlm_client.link.credentials import read_certificates
+from fedlm.fedlm_client.secure_aggregation.device import SecureSums
+from fedlm.fedlm_client.secure_aggregation.floors import Floors
+from fedlm.fedlm_client.secure_aggregation.member import Member
+from fedlm.fl_core.deployment.secure_aggregation.attempts_sql import SecureAttempts
+from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.state.database import Database
+from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
+from fedlm.fl_core.errors import ConfigurationError
+from tests.deployment import small_deployment as small
+from tests.deployment.plain_loop import final_parameters
+
+COUNT = 8
+SECURE = small.LINEAR | {"aggregation": "secure", "update_clip_norm": 0.5, "upload_bits": 32}
+PROMPT = {"over_selection": 1.0, "window_seconds": 0.0, "reporting_seconds": 20.0, "rounds": 2}
+FLOORS = Floors(least_cohort=5)
+
+
+@pytest.fixture(scope="module")
+def credentials(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("secure") / "keys"
+    made = Authority.create(folder)
+    made.make_server(["127.0.0.1"])
+    return folder, [made.make_client(f"client{one}") for one in range(COUNT)]
+
+
+async def deploy(settings, credentials, out, floors=FLOORS, count=COUNT):
+    keys, clients = credentials
+    task = dataclasses.replace(small.task(settings), authorities=tuple(read_certificates(keys / "ca.pem")))
+    server = small.Server(task, out / "run", keys=keys)
+    notices = []
+    async with asyncio.timeout(small.PATIENCE), server:
+        made = [
+            small.make_client(
+                server.port,
+                out,
+                one,
+                credentials=clients[one],
+                sums=SecureSums.read(clients[one], floors) if floors else None,
+                notice=notices.append,
+            )
+            for one in range(count)
+        ]
+        async with small.running(made):
+            if server.over is not None:
+                assert await server.over
+    return server.rows, notices
+
+
+def parameters(run):
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree_util.tree_leaves(final_parameters(run, False))])
+
+
+@pytest.mark.long
+async def test_a_secure_deployment_comes_to_the_mean_of_clipped_updates(credentials, tmp_path):
+    settings = small.deployment(**SECURE | PROMPT)
+    rows, notices = await deploy(settings, credentials, tmp_path)
+    assert [row["clients"] for row in rows] == [COUNT] * 2, notices
+    plain = small.deployment(**SECURE | PROMPT | {"aggregation": "mean", "weighting": "uniform"})
+    (tmp_path / "plain").mkdir()
+    expected, _ = await deploy(plain, credentials, tmp_path / "plain", floors=None)
+    # A step of the grid is 2^-18 of the clip norm, and clients are the same.
+    np.testing.assert_allclose(parameters(tmp_path / "run"), parameters(tmp_path / "plain/run"), atol=2e-5)
+    for name in ("train_loss", "update_norm", "clients_clipped"):
+        np.testing.assert_allclose(rows[-1][name], expected[-1][name], rtol=1e-2)
+    with contextlib.closing(Database(sqlite_url(tmp_path / "run" / DATABASE_FILE))) as database:
+        assert [SecureAttempts(database).announced(number) for number in range(3)] == [1, 1, 0]
+
+
+@pytest.mark.long
+async def test_clients_that_end_after_their_keys_are_left_out(credentials, tmp_path, monkeypatch):
+    settings = small.deployment(**SECURE | PROMPT | {"minimum_reports": 5, "rounds": 1, "reporting_seconds": 5.0})
+    mask = Member.mask
+
+    def ended(member, dealt, integers):
+        if member._index == 3:
+            raise asyncio.CancelledError
+        return mask(member, dealt, integers)
+
+    monkeypatch.setattr(Member, "mask", ended)
+    rows, _ = await deploy(settings, credentials, tmp_path)
+    assert [row["clients"] for row in rows] == [COUNT - 1]
+
+
+@pytest.mark.long
+async def test_no_upload_is_an_update_and_nothing_of_one_client_is_in_the_database(credentials, tmp_path, monkeypatch):
+    vectors, uploads = [], []
+    mask = Member.mask
+
+    def seen(member, dealt, integers):
+        vectors.append(integers)
+        uploads.append(mask(member, dealt, integers))
+        return uploads[-1]
+
+    monkeypatch.setattr(Member, "mask", seen)
+    await deploy(small.deployment(**SECURE | PROMPT | {"rounds": 1}), credentials, tmp_path)
+    written = b"".join(path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
+    assert len(vectors) == COUNT
+    for vector, upload in zip(vectors, uploads, strict=True):
+        assert vector[:8].astype("<u4").tobytes() not in written
+        assert upload[:64] not in written
+
+
+@pytest.mark.long
+async def test_clients_refuse_a_server_without_secure_sums_and_it_those_that_cannot_mask(credentials, tmp_path):
+    for aggregation, floors, words in (
+        ("mean", FLOORS, "takes part in secure sums alone"),
+        ("secure", None, "cannot mask its update"),
+    ):
+        settings = small.deployment(**SECURE | PROMPT | {"aggregation": aggregation})
+        (tmp_path / aggregation).mkdir()
+        with pytest.raises(ClientError, match=words):
+            await deploy(settings, credentials, tmp_path / aggregation, floors=floors, count=1)
+
+
+@pytest.mark.long
+async def test_clients_with_higher_floors_add_nothing(credentials, tmp_path):
+    settings = small.deployment(**SECURE | PROMPT | {"rounds": 1})
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(8):
+            await deploy(settings, credentials, tmp_path, floors=Floors(least_cohort=9))
+    rows = tmp_path / "run/metrics.jsonl"
+    assert not rows.exists() or not rows.read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"update_clip_norm": None}, "give update_clip_norm"),
+        ({"upload_bits": 8}, "give upload_bits 32"),
+        ({"privacy": "gaussian", "noise_multiplier": 1.0, "delta": 1e-3}, "whose guarantee is for sums"),
+        ({"weighting": "examples"}, "all clients count the same"),
+    ],
+)
+def test_what_a_secure_sum_cannot_do_is_refused(changes, words):
+    with pytest.raises(ConfigurationError, match=words):
+        small.deployment(**SECURE | changes)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--secure-sums", "--insecure", "--name", "ann"], "needs a certificate"),
+        (["--least-cohort", "5", "--insecure", "--name", "ann"], "does nothing without"),
+    ],
+)
+def test_a_client_without_a_certificate_or_secure_sums_is_told_what_is_missing(words, told, tmp_path):
+    with pytest.raises(ConfigurationError, match=told):
+        client.main(["--server", "127.0.0.1:1", "--data", str(tmp_path / "mine.jsonl"), *words])
+
+
+def test_a_server_without_keys_adds_no_secure_sums(tmp_path):
+    words = ["--out", "run", "--vocabulary", "v", "--model", "cifg_tiny", "--aggregation", "secure", "--insecure"]
+    with pytest.raises(ConfigurationError, match="needs clients' certificates"):
+        serve.main([*words, "--update-clip-norm", "1", "--upload-bits", "32"])
