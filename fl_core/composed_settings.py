@@ -12,7 +12,7 @@ import math
 import os
 import types
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -164,6 +164,12 @@ def settings_as_json(settings: Any) -> dict[str, Any]:
         return str(value) if isinstance(value, Path) else value
 
     return {name: plain(value) for name, value in flat_settings(settings).items()}
+
+
+def changes_in_words(before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Say which of some settings were others in an earlier record; empty where none was."""
+    changed = [name for name in names if before.get(name) != now[name]]
+    return "; ".join(f"{setting(name)} was {before.get(name)} and is now {now[name]}" for name in changed)
 
 
 @_cached

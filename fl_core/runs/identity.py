@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from fedlm.fl_core.composed_settings import changes_in_words
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.processes import gather
@@ -59,9 +60,8 @@ class RunIdentity:
         if self.kind not in found:
             raise _of_another_kind(directory)
         old, new = found[self.kind], self.settings
-        changed = [name for name in new if name not in self.paths + self.may_change and old.get(name) != new[name]]
-        if changed:
-            what = "; ".join(f"{setting(name)} was {old.get(name)} and is now {new[name]}" for name in changed)
+        fixed = (name for name in new if name not in self.paths + self.may_change)
+        if what := changes_in_words(old, new, fixed):
             raise CheckpointError(
                 f"{directory}: holds a run with other settings: {what}. Give the same settings to go on with it, or "
                 f"another {setting('out')} to begin a new one"

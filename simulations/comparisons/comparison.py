@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
-from fedlm.fl_core.composed_settings import settings_as_json, with_changes
+from fedlm.fl_core.composed_settings import changes_in_words, settings_as_json, with_changes
 from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.runs.endings import FINISHED
@@ -290,8 +290,7 @@ def changed_settings(recorded: dict[str, Any], settings: dict[str, Any], may_gro
     if not isinstance(recorded, dict):
         raise TypeError(f"a list of settings is expected, found {recorded!r}")
     shared = settings.keys() - set(may_grow) - set(MAY_MOVE)
-    changed = [name for name in settings if name in shared and recorded.get(name) != settings[name]]
-    return "; ".join(f"{setting(name)} was {recorded.get(name)} and is now {settings[name]}" for name in changed)
+    return changes_in_words(recorded, settings, (name for name in settings if name in shared))
 
 
 def read_result(cell: Cell, failure: str | None = None) -> CellResult:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
-from fedlm.fl_core.composed_settings import settings_as_json
+from fedlm.fl_core.composed_settings import changes_in_words, settings_as_json
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.runs.capabilities.data_budget import budget_of
@@ -218,15 +218,12 @@ def _claim(grid: Grid, store: TokenStore, out: Path) -> None:
     if path.exists():
         try:
             recorded = json.loads(path.read_text(encoding="utf-8"))
-            changed = [name for name in settings if name not in _MAY_DIFFER and recorded.get(name) != settings[name]]
+            what = changes_in_words(recorded, settings, (name for name in settings if name not in _MAY_DIFFER))
         except (json.JSONDecodeError, AttributeError) as error:
             raise CheckpointError(
                 f"{path}: not the settings of a grid ({error}); give another {setting('out')}"
             ) from error
-        if changed:
-            what = "; ".join(
-                f"{setting(name)} was {recorded.get(name)} and is now {settings[name]}" for name in changed
-            )
+        if what:
             raise CheckpointError(
                 f"{out} holds another grid: {what}. Give the same settings to go on with it (values of "
                 f"{', '.join(map(setting, AXES))} may be added), or another {setting('out')}"
