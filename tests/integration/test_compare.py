@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import time
 
 import psutil
 import pytest
+
+from tests.support.processes import COMPILING_QUICKLY
 
 OPTIONS = (
     "--models cifg_tiny si_cifg_tiny --rounds 3 --cohort-size 4 --length 8 --evaluate-every 1 --checkpoint-every 2 "
@@ -81,7 +84,8 @@ def start(small_store, tmp_path):
     begun = []
 
     def start():
-        begun.append(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        begun.append(subprocess.Popen(words, env=os.environ | COMPILING_QUICKLY, **pipes))
         return psutil.Process(begun[-1].pid), begun[-1]
 
     yield start

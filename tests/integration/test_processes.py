@@ -17,7 +17,6 @@ from fedlm.simulations.experiments.experiment import run_prepared
 from fedlm.simulations.pretraining import run as pretraining
 from tests.simulations.laws.tiny_model import NAME as TINY
 from tests.support.processes import (
-    ENVIRONMENT,
     LONGEST_SECONDS,
     begin,
     begin_two,
@@ -150,8 +149,7 @@ def test_other_mistakes_are_not_taken_for_a_lost_process(monkeypatch):
 
 
 @pytest.mark.long
-def test_when_a_process_is_killed_the_other_ends_and_the_run_can_be_resumed(small_store, tmp_path, monkeypatch):
-    monkeypatch.setitem(ENVIRONMENT, "JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiles faster
+def test_when_a_process_is_killed_the_other_ends_and_the_run_can_be_resumed(small_store, tmp_path):
     out, endless = tmp_path / "two", {"rounds": 100_000, "model": TINY}
     status, errors = kill_one(begin_two(*words(small_store, out, **endless)), 1, out)
     assert status == 1

@@ -21,6 +21,7 @@ from fedlm.models.precision import with_precision
 from fedlm.models.registry import MODELS, create_model
 from tests.models import pickled_model
 from tests.models.pickled_model import loss_of
+from tests.support.processes import COMPILING_QUICKLY
 
 ROOT = Path(__file__).parents[2]
 TOKENS = np.array([[1, 4, 5, 6, 7, 2], [1, 9, 8, 2, 0, 0]], np.int32)
@@ -61,8 +62,8 @@ def test_a_fresh_process_computes_the_loss_of_every_model(tmp_path, quick_compil
     for file, (pickler, names) in files.items():
         file.write_bytes(pickler.dumps([(models[name], TOKENS) for name in names]))
     command = [sys.executable, "-m", pickled_model.__name__, *files]
-    quick = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=quick, capture_output=True, text=True, timeout=300)
+    environment = os.environ | COMPILING_QUICKLY
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     expected = {name: loss_of(model, TOKENS) for name, model in models.items()}
     asked = [expected[name] for _, names in files.values() for name in names]

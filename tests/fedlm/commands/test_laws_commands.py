@@ -1,5 +1,6 @@
 """`fedlm laws run` and `fedlm laws import`, as they are typed."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from fedlm.commands.cli import main
 from fedlm.simulations.laws.measuring.measurements import read_measurements
 from tests.support.cells_here import cells_run_here
+from tests.support.processes import COMPILING_QUICKLY
 
 GRID = (
     "--models transformer_1x32 --learning-rates 0.01 --noise-batch-ratios 0 0.001 --batch-sizes 4 --steps 40 --seeds 0 "
@@ -36,13 +38,13 @@ def test_import_writes_what_the_file_has(tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_a_stopped_grid_goes_on_to_the_same_measurements(small_store, tmp_path):
+def test_a_stopped_grid_goes_on_to_the_same_measurements(small_store, tmp_path, quick_compilation):
     """Stopped and continued, then ended by SIGTERM, then run to its end with another number of workers; and run at once
     in one process."""
-    line = [sys.executable, "-m", "fedlm"]
+    line, environment = [sys.executable, "-m", "fedlm"], os.environ | COMPILING_QUICKLY
     first = subprocess.Popen(
         [*line, *words(small_store, tmp_path / "out", "--workers", "2", "--steps", "4000")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment,
     )  # fmt: skip
     deadline = time.monotonic() + 120
     while not list((tmp_path / "out").glob("cells/*/")):
@@ -59,7 +61,7 @@ def test_a_stopped_grid_goes_on_to_the_same_measurements(small_store, tmp_path):
     assert first.returncode == 143, errors
     run = subprocess.run(
         [*line, *words(small_store, tmp_path / "out", "--workers", "1", "--steps", "8", "16")],
-        capture_output=True, text=True, timeout=280, check=False,
+        capture_output=True, text=True, timeout=280, check=False, env=environment,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     assert "NOT PRIVATE" in run.stdout
