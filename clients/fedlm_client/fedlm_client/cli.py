@@ -7,8 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from .client import Client, printable
-from .errors import ClientError
+from .client import Client
+from .errors import ClientError, printable
 from .files import held_alone
 from .limits import Limits, PlanLimits
 from .link.credentials import client_name, client_tls

@@ -22,6 +22,7 @@ from .errors import (
     UnknownArtifactError,
     UnsafeSumError,
     WrongServerError,
+    printable,
 )
 from .limits import Conditions, Limits
 from .link.artifacts import ArtifactAssembly
@@ -34,7 +35,7 @@ from .training import Channel, EndedError, Round, Trainer, Update
 VERSION = "0.1.0"
 _SOONEST_SECONDS, _LATEST_SECONDS = 0.02, 24 * 3600.0
 _SOON_SECONDS, _SOON_FOR_SECONDS = 3.0, 120.0
-_AT_ONCE, _LONGEST_WORDS = 1 << 18, 1000
+_AT_ONCE = 1 << 18
 _Outcome = messages.UploadHeader
 _Reply = messages.UploadReply
 
@@ -308,11 +309,6 @@ class Client:
             if time.monotonic() + wait > deadline:
                 raise TransportError("the upload did not get through while the round was open")
             await asyncio.sleep(wait)
-
-
-def printable(words: str) -> str:
-    """Leave out what a terminal takes for commands, or a log for another line, and what goes on and on."""
-    return "".join(one for one in words[:_LONGEST_WORDS] if one.isprintable())
 
 
 def _seconds_of(seconds: float) -> float:

@@ -1,5 +1,12 @@
 """What can go wrong between a device and a server, told apart by what follows from it."""
 
+_LONGEST_WORDS = 1000
+
+
+def printable(words: str) -> str:
+    """Leave out what a terminal takes for commands, or a log for another line, and what goes on and on."""
+    return "".join(one for one in words[:_LONGEST_WORDS] if one.isprintable())
+
 
 class ClientError(Exception):
     """The owner of the device must do something; the message says what."""

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import h11
 
-from ..errors import RefusedError, TransportError, UnknownArtifactError, WrongServerError
+from ..errors import RefusedError, TransportError, UnknownArtifactError, WrongServerError, printable
 
 Fields = list[tuple[str, str]]
 """Of a head: names and values."""
@@ -89,7 +89,7 @@ class Connection:
         answer = self._answer
         if answer.status_code == HTTPStatus.OK:
             return answer
-        why = (await self.body(answer)).decode(errors="replace")[:500]
+        why = printable((await self.body(answer)).decode(errors="replace"))
         what = f"{answer.status_code} {answer.reason.decode('ascii', 'replace')}: {why}"
         if answer.status_code == HTTPStatus.NOT_FOUND:
             raise UnknownArtifactError(what)

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
 from .. import messages_pb2 as messages
-from ..client import VERSION, Notice, printable
-from ..errors import ClientError, PlanError
+from ..client import VERSION, Notice
+from ..errors import ClientError, PlanError, printable
 from ..limits import PlanLimits
 from ..text.example_store import Examples
 from ..text.text_examples import with_tokens

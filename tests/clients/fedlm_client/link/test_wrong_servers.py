@@ -10,7 +10,7 @@ import pytest
 from fedlm.clients.device.dialling import dialling
 from fedlm.commands.status import StatusCommand, _fetch
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.errors import ClientError, TransportError, WrongServerError
+from fedlm.fedlm_client.errors import ClientError, RefusedError, TransportError, WrongServerError
 from fedlm.fedlm_client.link import host_and_port
 from fedlm.fedlm_client.link.calls import DownloadRequest
 from fedlm.fedlm_client.link.http_channel import HttpChannel
@@ -90,6 +90,12 @@ def test_a_client_in_plain_text_knows_an_alert_of_tls():
         said_by(b"\x15\x03\x01\x00\x02\x02\x46") as address,
         pytest.raises(WrongServerError, match="speaks TLS"),
     ):
+        asyncio.run(asyncio.wait_for(check_in(address), 30))
+
+
+def test_what_a_server_says_has_no_commands_for_terminals():
+    said = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 9\r\n\r\n\x1b[31m\nno!"
+    with said_by(said) as address, pytest.raises(RefusedError, match=r"403 Forbidden: \[31mno!$"):
         asyncio.run(asyncio.wait_for(check_in(address), 30))
 
 
