@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -75,7 +75,7 @@ def check_advertisement(
         key.verify(one.signature, _signed(name, one.sealing_key, one.masking_key), _SIGNED_WITH)
         for public in (one.sealing_key, one.masking_key):
             X25519PublicKey.from_public_bytes(public)
-    except (ValueError, KeysError) as error:
+    except (ValueError, KeysError, UnsupportedAlgorithm) as error:
         raise UnsafeSumError(f"an advertisement cannot be read ({error})") from error
     except InvalidSignature as error:
         raise UnsafeSumError(f"{owner} has not signed these keys for this attempt") from error

@@ -5,6 +5,8 @@ import contextlib
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedlm.fedlm_client.errors import UnsafeSumError
 from fedlm.fedlm_client.secure_aggregation.taking_part import Reply, take_part
@@ -133,3 +135,12 @@ def test_a_client_that_the_server_goes_on_without_says_no_more():
 
     with pytest.raises(UnsafeSumError, match="goes on without this client: the round is over"):
         asyncio.run(take_part(cohorts.member(0), INTEGERS[0], ask, lambda: asyncio.sleep(0)))
+
+
+@given(st.sampled_from(("keys", "shares", "vector", "survivors", "reveal")), st.binary(), st.integers(0, 900))
+def test_no_message_breaks_a_server(step, content, place):
+    server = SecureRound(cohorts.NAME, rules_for, [cohorts.authority("ours")[0]], lambda state: None)
+    advertised = cohorts.wire.write_advertisement(cohorts.member(0).advertise())
+    for sent in (content, advertised[:place] + content + advertised[place + len(content) :]):
+        reply = server.answer("client0", step, sent)
+        assert reply.state == "over" or (step, sent) == ("keys", advertised)
