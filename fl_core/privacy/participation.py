@@ -9,6 +9,9 @@ from typing import Any, ClassVar, NamedTuple
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.models.arguments import check_fields
 
+MOST_BINS = 100_000
+"""That accounting draws."""
+
 
 class SampledRounds(NamedTuple):
     """The rounds in which one client may be drawn, in secret."""
@@ -19,12 +22,21 @@ class SampledRounds(NamedTuple):
     most: int | None = None  # that such a round keeps
 
 
+class BinnedRounds(NamedTuple):
+    """The rounds in which one client takes part for certain, once its bin has been drawn in secret."""
+
+    rounds: int  # of a bin, at most
+    bins: int
+
+
 class BySampling:
     """Who takes part is drawn in secret, by which privacy is amplified."""
 
     sampled: ClassVar[bool] = True
     epoch: ClassVar[int | None] = None
     """Rounds of an epoch, in each of which a client takes part at most once; None where there are none."""
+    relies_on: ClassVar[tuple[str, ...]] = ()
+    """What else has to hold for the accounting of such sampling, in words."""
 
     @property
     def equal_parts(self) -> bool:
@@ -42,6 +54,7 @@ class ByLimits:
     sampled: ClassVar[bool] = False
     epoch: ClassVar[int | None] = None
     equal_parts: ClassVar[bool] = False
+    relies_on: ClassVar[tuple[str, ...]] = ()
 
     def allows(self, reach: int | None) -> bool:
         """See `PoissonParticipation.allows`: any noise."""
@@ -103,11 +116,13 @@ class PoissonParticipation(BySampling):
 
     def most_eligible(self, stretches: Sequence[tuple[int, int]]) -> int:
         """Count the rounds in which one client may be drawn, of stretches from one round to before another."""
-        parts = range(min(self.cycle, max((end for _, end in stretches), default=1)))
-        return max(
-            sum(len(range(first + (part - first) % self.cycle, end, self.cycle)) for first, end in stretches)
-            for part in parts
-        )
+        return _most_turns(self.cycle, stretches)
+
+
+def _most_turns(parts: int, stretches: Sequence[tuple[int, int]]) -> int:
+    """Count the rounds of one of the parts that take turns, at most."""
+    some = range(min(parts, max((end for _, end in stretches), default=1)))
+    return max(sum(len(range(first + (part - first) % parts, end, parts)) for first, end in stretches) for part in some)
 
 
 @dataclass(frozen=True)
@@ -141,6 +156,54 @@ class TruncatedPoissonParticipation(PoissonParticipation):
         return (
             f"{super().in_words(unit, time)}; if more than {self.most} are drawn, only {self.most} of them take part, "
             "chosen uniformly at random"
+        )
+
+
+@dataclass(frozen=True)
+class BallsInBinsParticipation(BySampling):
+    """Every client is in one of the bins, drawn once for all, uniformly and independently, and nobody learns which;
+    round t is for all clients of bin `t mod bins` (Choquette-Choo et al. 2024, "Near-exact privacy amplification for
+    matrix mechanisms").
+
+    Attributes:
+      bins: b, how many there are.
+    """
+
+    kind: ClassVar[str] = "balls_in_bins"
+    relies_on: ClassVar[tuple[str, ...]] = (
+        "epsilon is computed by Monte Carlo, whose seed is a hash of the plan's numbers; were it drawn by chance, the "
+        "probability that epsilon is too low for any of 2^20 plans would be at most a thousandth of delta, which is "
+        "part of delta; the plan was not chosen among more",
+    )
+    bins: int
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not 1 <= self.bins <= MOST_BINS:
+            raise ConfigurationError(f"there are {self.bins} bins, but must be between 1 and {MOST_BINS:,}")
+
+    def bounded(self, rounds: int) -> "BoundedParticipation":
+        """What holds whichever bin a client is in."""
+        return BoundedParticipation(-(-rounds // self.bins), self.bins)
+
+    def sampled_rounds(self, stretches: Sequence[tuple[int, int]]) -> BinnedRounds:
+        """Describe the rounds of one bin, of stretches from one round to before another."""
+        return BinnedRounds(_most_turns(self.bins, stretches), self.bins)
+
+    def apart(self, rounds: int) -> tuple[int, str]:
+        """See `PoissonParticipation.apart`."""
+        return min(self.bins, rounds), "bins (the rounds, where there are fewer)"
+
+    def allows(self, reach: int | None) -> bool:
+        """See `PoissonParticipation.allows`: a round's sum is spread over the turns of so many bins that the bins are a
+        multiple of it."""
+        return reach is not None and self.bins % reach == 0
+
+    def in_words(self, unit: str, time: str) -> str:
+        """See `PoissonParticipation.in_words`."""
+        return (
+            f"each {unit} is in one of {self.bins} bins, drawn once, uniformly and independently, in secret; each "
+            f"{time} is for all {unit}s of one bin, and bins take turns"
         )
 
 
@@ -274,10 +337,16 @@ class EpochParticipation(ByLimits):
         return f"a client takes part at most once in each epoch of {_rounds(self.rounds_per_epoch)}"
 
 
-Participation = PoissonParticipation | BoundedParticipation | EpochParticipation
+Participation = PoissonParticipation | BallsInBinsParticipation | BoundedParticipation | EpochParticipation
 _KINDS: dict[str, Any] = {
     one.kind: one
-    for one in (PoissonParticipation, TruncatedPoissonParticipation, BoundedParticipation, EpochParticipation)
+    for one in (
+        PoissonParticipation,
+        TruncatedPoissonParticipation,
+        BallsInBinsParticipation,
+        BoundedParticipation,
+        EpochParticipation,
+    )
 }
 
 

@@ -2,7 +2,7 @@
 
 import functools
 
-from fedlm.fl_core.privacy.participation import PoissonParticipation
+from fedlm.fl_core.privacy.participation import BallsInBinsParticipation, PoissonParticipation
 from fedlm.fl_core.privacy.private_plan import Beside
 from fedlm.fl_core.privacy.promise.band_choice import best_bands
 from fedlm.fl_core.privacy.promise.central_plan import central_plan, enough_for_most_batches, most_bands
@@ -37,6 +37,7 @@ def plan_privacy(
             settings.steps,
             noise_multiplier,
             truncated_batch_size=truncated,
+            in_bins=settings.sampling == "balls_in_bins",
             adjacency=settings.adjacency,
             unit=f"{units.noun}: {units.unit}, in all steps",
             bands=bands,
@@ -66,6 +67,8 @@ def plan_privacy(
 
 def private_batches(plan: PrivacyPlan, units: Units, batch_size: int, seed: int | bytes) -> Batches:
     """Draw batches as the plan accounts them."""
+    if isinstance(plan.participation, BallsInBinsParticipation):
+        return CyclicPoissonBatches(units, batch_size, seed, 1.0, plan.participation.bins)
     most = getattr(plan.participation, "most", None)
     assert isinstance(plan.participation, PoissonParticipation)
     if plan.mechanism == "banded":

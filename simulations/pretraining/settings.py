@@ -80,9 +80,9 @@ class _Privacy:
     """Delta at which epsilon is stated. If not given, the number of units to the power -1.1."""
     adjacency: Adjacency = "add_or_remove"
     """Which data sets are neighbours: one unit more or less, or one unit whose gradient is zero."""
-    sampling: Literal["poisson", "truncated_poisson"] = "poisson"
+    sampling: Literal["poisson", "truncated_poisson", "balls_in_bins"] = "poisson"
     """How private batches are drawn. truncated_poisson: batches larger than truncated-batch-size lose units at
-    random."""
+    random. balls_in_bins: each unit is in one of as many bins as an epoch has steps, and bins take turns."""
     truncated_batch_size: Count | None = None
     """Most units of a truncated batch. If not given, batch-size plus six standard deviations."""
     clip_norm: Positive = 1.0
@@ -212,9 +212,9 @@ class Pretraining(CanarySettings, _Computation, _Optimization, OfPretraining, _P
                 f"{setting('noise_batch_ratio')}, not {' and '.join(map(setting, targets)) or 'none'}; or "
                 f"{setting('privacy', 'none')}, for a run that is NOT PRIVATE"
             )
-        if self.truncated_batch_size is not None and self.sampling == "poisson":
+        if self.truncated_batch_size is not None and self.sampling != "truncated_poisson":
             raise ConfigurationError(
-                f"{setting('truncated_batch_size')} does nothing with the sampling poisson; leave it out"
+                f"{setting('truncated_batch_size')} does nothing with the sampling {self.sampling}; leave it out"
             )
         if self.bands is not None and self.mechanism == "gaussian":
             raise ConfigurationError(f"{setting('bands')} does nothing with the mechanism gaussian; leave it out")

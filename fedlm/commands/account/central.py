@@ -25,8 +25,9 @@ class DpSgdCommand(NoiseOptions):
     """B, the mean number of examples in a batch."""
     steps: Count
     """T, the number of steps."""
-    sampling: Literal["poisson", "truncated-poisson"] = "poisson"
-    """How batches are drawn. truncated-poisson: a batch that is too large for the device loses examples at random."""
+    sampling: Literal["poisson", "truncated-poisson", "balls-in-bins"] = "poisson"
+    """How batches are drawn. truncated-poisson: a batch that is too large for the device loses examples at random.
+    balls-in-bins: each example is in one of examples / batch-size bins, drawn once, and bins take turns."""
     truncated_batch_size: LargeCount | None = None
     """Most examples that the device takes, for truncated-poisson. If not given, the batch size plus six standard
     deviations."""
@@ -46,8 +47,10 @@ def state_central(command: DpSgdCommand) -> dict[str, Any]:
     from fedlm.fl_core.privacy.promise.guarantee import account
 
     truncated = command.truncated_batch_size
-    if command.sampling == "poisson" and truncated is not None:
-        raise ConfigurationError(f"{setting('truncated_batch_size')} does nothing with poisson sampling; leave it out")
+    if command.sampling != "truncated-poisson" and truncated is not None:
+        raise ConfigurationError(
+            f"{setting('truncated_batch_size')} does nothing with {command.sampling} sampling; leave it out"
+        )
     if command.sampling == "truncated-poisson" and truncated is None:
         truncated = enough_for_most_batches(command.batch_size)
 
@@ -59,6 +62,7 @@ def state_central(command: DpSgdCommand) -> dict[str, Any]:
                 command.steps,
                 noise_multiplier,
                 truncated_batch_size=truncated,
+                in_bins=command.sampling == "balls-in-bins",
                 adjacency=command.adjacency,
                 bands=bands,
             )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting import joint_convexity
+from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent, binned_epsilon_above
 from fedlm.fl_core.privacy.accounting.delta import check_delta
 from fedlm.fl_core.privacy.accounting.distributed_noise import RenyiEvent, epsilon_with_slack
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import (
@@ -140,7 +141,8 @@ def _check_count(count: int) -> None:
         raise ConfigurationError(f"the count of an event is {count}, but must be 0 at least")
 
 
-Event = GaussianEvent | StatedEvent | RenyiEvent
+Plain = GaussianEvent | StatedEvent | RenyiEvent
+Event = Plain | BinnedEvent
 
 
 class EpsilonBounds(NamedTuple):
@@ -171,7 +173,11 @@ def epsilon_bounds(events: Sequence[Event], delta: float) -> EpsilonBounds:
       AccountingError: two bounds contradict each other, which is a defect of the accountant.
     """
     check_delta(delta)
-    found = [_checked_bounds(_merged(case), delta) for case in _neighbours(events)]
+    others, binned = _apart(events)
+    if binned:
+        below = epsilon_bounds([*others, *(_learned_of_one_bin(event) for event in binned)], delta).lower
+        return not_crossed(EpsilonBounds(epsilon_of_others(events, delta), below), events, delta)
+    found = [_checked_bounds(_merged(case), delta) for case in _neighbours(others)]
     return EpsilonBounds(*map(max, zip(*found, strict=True)))
 
 
@@ -187,11 +193,31 @@ def epsilon_above(events: Sequence[Event], delta: float) -> float:
 
 def epsilon_of_others(events: Sequence[Event], delta: float) -> float:
     """Bound epsilon of a part of all events from above, at a part of delta, which may be less than may be asked for."""
-    return max(_epsilon_above(_merged(case), delta) for case in _neighbours(events))
+    others, binned = _apart(events)
+    share = delta / max(len(binned) + bool(others), 1)
+    beside = max(_epsilon_above(_merged(case), share) for case in _neighbours(others)) if others else 0.0
+    return beside + math.fsum(binned_epsilon_above(event, share) for event in binned)
+
+
+def _apart(events: Sequence[Event]) -> tuple[list[Plain], list[BinnedEvent]]:
+    """Tell releases by bins, whose epsilons are added, from others, which are composed."""
+    binned = [event for event in events if isinstance(event, BinnedEvent)]
+    return [event for event in events if not isinstance(event, BinnedEvent)], binned
+
+
+def _learned_of_one_bin(event: BinnedEvent) -> GaussianEvent:
+    """What the releases of one bin alone tell: whether the person is in it."""
+    noise = event.noise_multiplier / math.sqrt(max(event.count, 1))
+    return GaussianEvent(noise, min(event.count, 1), 1 / event.bins)
+
+
+def _of_all_bins(event: BinnedEvent) -> GaussianEvent:
+    """What all releases tell who knows the bin, which is no less."""
+    return GaussianEvent(event.noise_multiplier, event.count)
 
 
 def delta_above(events: Sequence[Event], epsilon: float) -> float:
-    """Bound delta at epsilon from above.
+    """Bound delta at epsilon from above; that of releases by bins as if the bins were known.
 
     Raises:
       ConfigurationError: a number of an event is out of range.
@@ -199,10 +225,12 @@ def delta_above(events: Sequence[Event], epsilon: float) -> float:
     if epsilon < 0:
         # What one of the two data sets is to the other, the other is to it in the opposite direction.
         return -math.expm1(epsilon) + math.exp(epsilon) * delta_above(events, -epsilon)
-    return max(_delta_above(_merged(case), epsilon) for case in _neighbours(events))
+    others, binned = _apart(events)
+    certain = [*others, *map(_of_all_bins, binned)]
+    return max(_delta_above(_merged(case), epsilon) for case in _neighbours(certain))
 
 
-def _delta_above(events: tuple[Event, ...], epsilon: float) -> float:
+def _delta_above(events: tuple[Plain, ...], epsilon: float) -> float:
     if not events:
         return 0.0
     gaussian = _only_gaussian(events)
@@ -214,7 +242,7 @@ def _delta_above(events: tuple[Event, ...], epsilon: float) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def _epsilon_above(events: tuple[Event, ...], delta: float) -> float:
+def _epsilon_above(events: tuple[Plain, ...], delta: float) -> float:
     if not events:
         return 0.0
     gaussian = _only_gaussian(events)
@@ -231,7 +259,7 @@ class AccountingError(Exception):
     """The accountant contradicts itself, so that nothing it says is to be trusted. This is a defect of ours."""
 
 
-def _checked_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
+def _checked_bounds(events: tuple[Plain, ...], delta: float) -> EpsilonBounds:
     """Bound epsilon, no lower than that of any of the events alone."""
     together = _epsilon_bounds(events, delta)
     if len(events) < 2:
@@ -247,7 +275,7 @@ def _checked_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
 
 
 @functools.lru_cache(maxsize=256)
-def _epsilon_bounds(events: tuple[Event, ...], delta: float) -> EpsilonBounds:
+def _epsilon_bounds(events: tuple[Plain, ...], delta: float) -> EpsilonBounds:
     if not events:
         return EpsilonBounds(0.0, 0.0)
     if (gaussian := _only_gaussian(events)) is not None:
@@ -296,7 +324,7 @@ def not_crossed(bounds: EpsilonBounds, events: object, delta: float) -> EpsilonB
     return bounds
 
 
-def _neighbours(events: Sequence[Event]) -> list[tuple[Event, ...]]:
+def _neighbours(events: Sequence[Plain]) -> list[tuple[Plain, ...]]:
     """Tell apart a person who is removed, and one who is added: of truncated rounds neither is the worse for all
     numbers."""
     cases = [event.of_neighbours() if isinstance(event, GaussianEvent) else (event, event) for event in events]
@@ -304,9 +332,9 @@ def _neighbours(events: Sequence[Event]) -> list[tuple[Event, ...]]:
     return [removed] if removed == added else [removed, added]
 
 
-def _merged(events: Sequence[Event]) -> tuple[Event, ...]:
+def _merged(events: Sequence[Plain]) -> tuple[Plain, ...]:
     """Events of one kind as one, and noise that hides everybody equally as a single release of less noise."""
-    counts: dict[Event, int] = {}
+    counts: dict[Plain, int] = {}
     precisions: list[float] = []
     for event in events:
         event.check()
@@ -322,11 +350,11 @@ def _merged(events: Sequence[Event]) -> tuple[Event, ...]:
     return (*merged, *([GaussianEvent(precision**-0.5)] if precision else []))
 
 
-def _with_count(event: Event, count: int) -> Event:
+def _with_count(event: Plain, count: int) -> Plain:
     return replace(event, count=count)
 
 
-def _only_gaussian(events: Sequence[Event]) -> float | None:
+def _only_gaussian(events: Sequence[Plain]) -> float | None:
     """The noise multiplier of events that are a single Gaussian mechanism."""
     if len(events) != 1:
         return None
@@ -335,11 +363,11 @@ def _only_gaussian(events: Sequence[Event]) -> float | None:
     return event.noise_multiplier if isinstance(event, GaussianEvent) and whole else None
 
 
-def _has_little_noise(events: Sequence[Event]) -> bool:
+def _has_little_noise(events: Sequence[Plain]) -> bool:
     return any(isinstance(event, GaussianEvent) and event.noise_multiplier < LITTLE_NOISE for event in events)
 
 
-def _bounds_of_little_noise(events: Sequence[Event], delta: float) -> EpsilonBounds:
+def _bounds_of_little_noise(events: Sequence[Plain], delta: float) -> EpsilonBounds:
     """Compose by closed forms; stated events by adding up."""
     stated = [event for event in events if isinstance(event, StatedEvent)]
     gaussian = [event.releases() for event in events if isinstance(event, GaussianEvent)]
@@ -351,18 +379,18 @@ def _bounds_of_little_noise(events: Sequence[Event], delta: float) -> EpsilonBou
     return EpsilonBounds(upper, lower)
 
 
-def _has_divergences(events: Sequence[Event]) -> bool:
+def _has_divergences(events: Sequence[Plain]) -> bool:
     return any(isinstance(event, RenyiEvent) for event in events)
 
 
-def _without_divergences(events: Sequence[Event]) -> tuple[GaussianEvent | StatedEvent, ...]:
+def _without_divergences(events: Sequence[Plain]) -> tuple[GaussianEvent | StatedEvent, ...]:
     return tuple(event for event in events if not isinstance(event, RenyiEvent))
 
 
-def _epsilon_by_divergences(events: tuple[Event, ...], delta: float) -> float:
+def _epsilon_by_divergences(events: tuple[Plain, ...], delta: float) -> float:
     """Compose by Renyi divergences; what has none here is composed by itself, for half of delta, and added."""
     known = [event for event in events if isinstance(event, RenyiEvent)]
-    more, others = 0.0, list[Event]()
+    more, others = 0.0, list[Plain]()
     for event in _without_divergences(events):
         if (gaussian := _only_gaussian((event,))) is not None:
             more += 1 / (2 * gaussian**2)
@@ -376,7 +404,7 @@ def _epsilon_by_divergences(events: tuple[Event, ...], delta: float) -> float:
     return beside + epsilon_with_slack(known, more, delta - share) if share < delta else math.inf
 
 
-def _delta_by_search(events: tuple[Event, ...], epsilon: float) -> float:
+def _delta_by_search(events: tuple[Plain, ...], epsilon: float) -> float:
     low, high = math.log(1e-300), 0.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -385,7 +413,7 @@ def _delta_by_search(events: tuple[Event, ...], epsilon: float) -> float:
     return math.exp(high)
 
 
-def _both_directions(events: Sequence[Event]) -> list[Losses]:
+def _both_directions(events: Sequence[Plain]) -> list[Losses]:
     found: list[Losses] = []
     for direction in DIRECTIONS:
         losses = _losses(events, direction)
@@ -394,5 +422,5 @@ def _both_directions(events: Sequence[Event]) -> list[Losses]:
     return found
 
 
-def _losses(events: Sequence[Event], direction: Direction) -> Losses:
+def _losses(events: Sequence[Plain], direction: Direction) -> Losses:
     return [(event.count, event.loss(direction)) for event in _without_divergences(events)]

@@ -28,6 +28,7 @@ def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
     answering = unit == "client" and not plan.participation.sampled
     return (
         plan.participation.in_words(unit, time),
+        *plan.participation.relies_on,
         *((_ANSWERS,) if answering else ()),
         f"{clipped} is divided by a number fixed beforehand",
         f"only models made of noised sums are published; measurements of single {time}s are not",

@@ -1,6 +1,7 @@
 """The plan of central training. Poisson sampling draws its batches: DP-SGD, or banded noise with cyclic
 sampling (Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization: A unified approach to private training",
-algorithm 2), where units are in as many parts as the noise has bands, and parts take turns."""
+algorithm 2), where units are in as many parts as the noise has bands, and parts take turns. Or each unit is in one of
+many bins that take turns (Choquette-Choo et al. 2024, "Near-exact privacy amplification for matrix mechanisms")."""
 
 import functools
 import math
@@ -8,7 +9,12 @@ import math
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.participation import PoissonParticipation, TruncatedPoissonParticipation
+from fedlm.fl_core.privacy.participation import (
+    BallsInBinsParticipation,
+    Participation,
+    PoissonParticipation,
+    TruncatedPoissonParticipation,
+)
 from fedlm.fl_core.privacy.promise.plan import Adjacency, PrivacyPlan
 
 EXAMPLE = "example: one training example, in all steps"
@@ -21,6 +27,7 @@ def central_plan(
     noise_multiplier: float,
     *,
     truncated_batch_size: int | None = None,
+    in_bins: bool = False,
     adjacency: Adjacency | None = None,
     unit: str = EXAMPLE,
     bands: int | None = None,
@@ -36,6 +43,8 @@ def central_plan(
       noise_multiplier: standard deviation of the noise on a step's sum, in clip norms; with bands, of the independent
         draws that it is made of, the columns of whose strategy have norm 1.
       truncated_batch_size: a batch of more loses some at random; None where batches are taken whole.
+      in_bins: whether each unit is in one of N / B bins, rounded down to a multiple of the bands, and these are the
+        batches.
       adjacency: which data sets are neighbours.
       unit: whose presence is hidden.
       bands: b, of banded noise, and parts of the units; None for noise that is independent in each step.
@@ -55,7 +64,11 @@ def central_plan(
             f"more than steps, and than batches of {batch_size} in {units} units"
         )
     cycle = bands or 1
-    participation = PoissonParticipation(batch_size * cycle / units, cycle=cycle)
+    participation: Participation = PoissonParticipation(batch_size * cycle / units, cycle=cycle)
+    if in_bins:
+        if truncated_batch_size is not None:
+            raise ConfigurationError(f"{setting('truncated_batch_size')} does nothing with bins; leave it out")
+        participation = BallsInBinsParticipation(units // batch_size // cycle * cycle)
     if truncated_batch_size is not None:
         if truncated_batch_size < batch_size:
             raise ConfigurationError(
@@ -63,7 +76,7 @@ def central_plan(
                 f"{setting('batch_size')}, {batch_size}"
             )
         participation = TruncatedPoissonParticipation(
-            participation.sampling_probability, slots_of_part(units, cycle), truncated_batch_size, cycle=cycle
+            batch_size * cycle / units, slots_of_part(units, cycle), truncated_batch_size, cycle=cycle
         )
     if bands is None:
         return PrivacyPlan("gaussian", steps, noise_multiplier, participation, unit=unit, adjacency=adjacency)

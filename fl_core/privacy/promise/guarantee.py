@@ -21,6 +21,7 @@ import scipy
 
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.accounting_library import accounting_library
+from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent
 from fedlm.fl_core.privacy.accounting.composition import (
     Event,
     GaussianEvent,
@@ -33,7 +34,7 @@ from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation import BinnedRounds, BoundedParticipation
 from fedlm.fl_core.privacy.promise.assumptions import adjacency_in_words, against_server, assumptions, names_of
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.models.arguments import checked_arguments
@@ -169,6 +170,9 @@ def events_of(plan: PrivacyPlan, generations: Generations | None = None) -> list
         # mechanism of its own, on the outputs between (Choquette-Choo et al. 2023, "(Amplified) banded matrix
         # factorization: A unified approach to private training", theorem 4).
         noise = plan.noise_multiplier / math.sqrt(_squared_sensitivity_to_one_round(plan))
+        if isinstance(drawn, BinnedRounds):
+            # To who learns the bin's number modulo the reach, nothing of other bins is left where a bin's sums are.
+            return [BinnedEvent(noise, drawn.rounds, drawn.bins // (MECHANISMS[plan.mechanism].reach(plan) or 1))]
         one_more = drawn.most is not None and plan.adjacency == "add_or_remove"
         probability = drawn.sampling_probability
         return [GaussianEvent(noise, drawn.rounds, probability, drawn.population, drawn.most, one_more)]
@@ -204,8 +208,7 @@ def _epsilon_by_rdp(plan: PrivacyPlan, generations: Generations, delta: float) -
     if not events:
         return None
     (event,) = events
-    assert isinstance(event, GaussianEvent)
-    if event.most is not None:
+    if not isinstance(event, GaussianEvent) or event.most is not None:
         return None
     dp_accounting = accounting_library()
     relation = dp_accounting.NeighboringRelation[_RELATIONS[str(plan.adjacency)]]
@@ -286,7 +289,10 @@ def least_noise(epsilon_of: Callable[[float], float], target: float) -> float:
         )
     while known(high) > target:
         high *= 1 + 5e-5
-    return _rounded_up(high)
+    high = _rounded_up(high)
+    while known(high) > target:  # an epsilon by Monte Carlo need not fall with every change of the noise
+        high = _rounded_up(high * (1 + 5e-4))
+    return high
 
 
 def _rounded_up(value: float) -> float:

@@ -44,12 +44,19 @@ class SelectionEvent:
       law: of how many there are.
     """
 
-    trial: tuple[GaussianEvent, ...]
+    trial: tuple[Event, ...]
     law: TrialsLaw
 
     def __post_init__(self) -> None:
-        if any(event.most is not None for event in self.trial):
-            raise ConfigurationError("a selection among runs with truncated rounds is not accounted; take poisson")
+        if len(self.releases) < len(self.trial) or any(event.most is not None for event in self.releases):
+            raise ConfigurationError(
+                "a selection among runs with truncated rounds, or with bins, is not accounted; take poisson"
+            )
+
+    @property
+    def releases(self) -> list[GaussianEvent]:
+        """What one trial releases, all of it as noise that the theorems take."""
+        return [event for event in self.trial if isinstance(event, GaussianEvent)]
 
 
 AnyEvent = Event | SelectionEvent
@@ -109,12 +116,12 @@ def _by_divergences(plain: tuple[Event, ...], selections: tuple[SelectionEvent, 
         beside = epsilon_of_others(others, share)
     if share >= delta:
         return math.inf
-    gaussians = [*known, *(one for event in selections for one in event.trial)]
+    gaussians = [*known, *(one for event in selections for one in event.releases)]
     sampled = any(event.sampling_probability < 1 for event in gaussians)
     accountant = dp_accounting.rdp.RdpAccountant(_ORDERS if sampled else _ORDERS + _HIGH_ORDERS)
     accountant.compose(_as_dp_event(known))
     for selection in selections:
-        law, trial = selection.law, _as_dp_event(selection.trial)
+        law, trial = selection.law, _as_dp_event(selection.releases)
         accountant.compose(dp_accounting.dp_event.RepeatAndSelectDpEvent(trial, law.expected_trials, law.shape))
     return beside + (1 + _ROUNDING) * float(accountant.get_epsilon(delta - share))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.accounting.composition import Event, GaussianEvent, StatedEvent
+from fedlm.fl_core.privacy.accounting.composition import Event, StatedEvent
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.mechanisms.interface import Generations, Mechanism
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
@@ -33,7 +33,7 @@ class Spending(NamedTuple):
         if self.law is None:
             return list(events_of(self.plan, self.rounds))
         check_selected(MECHANISMS[self.plan.mechanism])
-        return [SelectionEvent(tuple(one for one in events_of(self.plan) if isinstance(one, GaussianEvent)), self.law)]
+        return [SelectionEvent(tuple(events_of(self.plan)), self.law)]
 
 
 def check_selected(mechanism: Mechanism) -> None:

@@ -105,6 +105,20 @@ def test_central_training_with_both_ways_of_sampling(capsys):
         assert 0.99 * statement["epsilon"] <= statement["epsilon_lower"] <= statement["epsilon"]
 
 
+@pytest.mark.long
+def test_central_training_with_bins(capsys):
+    words = ["dpsgd", "--examples", "1000", "--batch-size", "50", "--steps", "20", "--delta", "1e-5"]
+    words += ["--sampling", "balls-in-bins"]
+    found = state(capsys, *words, "--epsilon", "2")
+    assert found["plan"]["participation"] == {"kind": "balls_in_bins", "bins": 20}
+    assert found["epsilon_lower"] < found["epsilon"] <= 2
+    assert found["epsilon"] > 1.99
+    assert (found["rho"], found["epsilon_by_rdp"]) == (None, None)
+    assert "one of 20 bins" in found["assumptions"][0]
+    assert "Monte Carlo" in found["assumptions"][1]
+    assert state(capsys, *words, "--noise-multiplier", str(found["noise_multiplier"])) == found
+
+
 CALIBRATED = ("gaussian", "tree-honaker", "banded")
 TO_EPSILON = (*CALIBRATED, *DISTRIBUTED)
 
@@ -211,6 +225,10 @@ def test_a_run_without_a_ledger_is_said_not_to_be_private(tmp_path, capsys):
         (["tree", *BOUNDED, *NOISE, "--epsilon", "1"], "not --noise-multiplier and --epsilon"),
         ([*DPSGD, "--rho", "1"], "rho does not express"),
         ([*DPSGD, "--noise-multiplier", "1", "--truncated-batch-size", "60"], "does nothing with poisson sampling"),
+        (
+            [*DPSGD, "--noise-multiplier", "1", "--truncated-batch-size", "60", "--sampling", "balls-in-bins"],
+            "does nothing with balls-in-bins sampling",
+        ),
         ([*DPSGD[:-1], "0", "--epsilon", "2"], "delta is 0.0"),
         ([*DPSGD, "--epsilon", "0"], "--epsilon is 0.0, but must be positive"),
         (["tree", *BOUNDED, "--epsilon", "1e300", "--delta", "1e-6"], "--epsilon is 1e+300, but must be at most 1e+30"),

@@ -8,6 +8,7 @@ import pytest
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.statement import state
 from fedlm.fl_core.rounds.scores import Scores
 from fedlm.fl_core.runs.private_releases import BegunRun
 from fedlm.simulations.pretraining import private_steps
@@ -33,6 +34,18 @@ def test_a_run_that_goes_on_drops_the_same(train, tmp_path):
     assert train(tmp_path / "run", **PRIVATE)["parameters_sha256"] == whole["parameters_sha256"]
     # Bookkeeping, which keeps no example's gradient, takes the masks.
     assert whole["clipping_method"] == "bookkeeping"
+
+
+@pytest.mark.long
+def test_a_run_that_goes_on_has_the_same_bins_and_says_so(train, tmp_path):
+    """Its noise is the secret's, so that only a run of the same folder draws the same."""
+    bins = {"privacy": "dpsgd", "noise_multiplier": 1.0, "sampling": "balls_in_bins", "dropout": 0.0}
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", Interrupt(2), **bins)
+    train(tmp_path / "run", **bins)
+    ledger = PrivacyLedger(tmp_path / "run" / "privacy" / "ledger.jsonl")
+    assert ledger.plan.participation.kind == "balls_in_bins"
+    assert "Monte Carlo" in state(ledger).total.assumptions[1]
 
 
 @pytest.mark.long

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 
@@ -7,6 +8,7 @@ import pytest
 from dp_accounting import pld
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent
 from fedlm.fl_core.privacy.accounting.composition import GaussianEvent, StatedEvent, epsilon_above, epsilon_bounds
 from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
@@ -21,7 +23,9 @@ from fedlm.fl_core.privacy.promise.guarantee import (
     privacy_profile,
     sensitivity_squared,
 )
+from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan, plan_noise
+from fedlm.fl_core.privacy.promise.spending import Spending
 from tests.fl_core.privacy.mechanisms.noise_matrices import ONCE, plan_of
 
 DELTA = 1e-6
@@ -234,6 +238,19 @@ TREE = plan_of("tree", 64, 5.0, BoundedParticipation(2, 8))
 )
 def test_the_events_of_a_plan_have_its_epsilon(plan):
     assert epsilon_bounds(events_of(plan), DELTA).upper == pytest.approx(account(plan, DELTA).epsilon, rel=2e-3)
+
+
+def test_bins_are_accounted_by_their_turns_and_by_what_bands_leave_apart():
+    fresh = central_plan(1000, 50, 70, 1.5, in_bins=True)
+    assert events_of(fresh) == [BinnedEvent(1.5, 4, 20)]
+    # Rounds that were released again are of the same bins.
+    assert events_of(fresh, [(0, 25), (20, 70)]) == [BinnedEvent(1.5, 5, 20)]
+    (banded,) = events_of(central_plan(1000, 50, 70, 1.5, in_bins=True, bands=3, coefficients=(0.8, 0.48, 0.36)))
+    assert banded == BinnedEvent(pytest.approx(1.5), 4, 6)
+    with pytest.raises(ConfigurationError, match="no sound analysis"):
+        dataclasses.replace(fresh, mechanism="banded", coefficients=(0.8, 0.48, 0.36))
+    with pytest.raises(ConfigurationError, match="or with bins, is not accounted"):
+        Spending(fresh, [(0, 70)], TrialsLaw("poisson", 3.0)).events()
 
 
 def test_different_runs_compose():

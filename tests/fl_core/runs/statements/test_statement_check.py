@@ -46,6 +46,7 @@ PLANS = {
     "tree": (PrivacyPlan("tree", 9, 3.0, BoundedParticipation(2, 3), 5, True), {}),
     "sampled": (PrivacyPlan("gaussian", 20, 2.0, PoissonParticipation(0.05)), {}),
     "central": (central_plan(1000, 20, 30, 1.5, truncated_batch_size=60, adjacency="zero_out"), {}),
+    "bins": (central_plan(40, 10, 8, 1.5, in_bins=True), {}),
     "composed": (GAUSSIAN, {"ancestry": as_records([BEFORE]), ORIGIN_FIELD: PRIVATE_WORDS.as_json()}),
     "claimed": (GAUSSIAN, {"ancestry": as_records([IMPORTED])}),
     "compared": (GAUSSIAN, {"tuning": {"runs": 4}}),

@@ -8,8 +8,10 @@ import pytest
 from scipy import stats
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.promise.central_plan import central_plan
 from fedlm.simulations.pretraining.batches.cyclic_sampling import CyclicPoissonBatches
 from fedlm.simulations.pretraining.batches.sampling import PoissonBatches, ShuffledBatches, TruncatedPoissonBatches
+from fedlm.simulations.pretraining.private_steps import private_batches
 
 STEPS = 4000
 SECRET = int.from_bytes(bytes(range(32)))
@@ -167,6 +169,16 @@ def test_units_of_a_part_are_drawn_independently_of_each_other_and_of_other_turn
     correlations = np.corrcoef(np.concatenate([members[1:], members[:-1]], axis=1), rowvar=False)
     off = np.abs(correlations[~np.eye(len(correlations), dtype=bool)])
     assert off.max() * np.sqrt(len(members)) < stats.norm.isf(FALSE_ALARM / 2 / off.size)
+
+
+def test_bins_hold_every_unit_once_an_epoch_and_take_turns():
+    plan = central_plan(40, 10, 12, 1.0, in_bins=True)
+    batches = private_batches(plan, Numbered(40), 10, SECRET)
+    steps = [set(batches.draw(step).tolist()) for step in range(12)]
+    assert steps[:4] == steps[4:8] == steps[8:]
+    assert sorted(unit for step in steps[:4] for unit in step) == list(range(40))
+    again = private_batches(plan, Numbered(40), 10, SECRET)
+    assert set(again.draw(5).tolist()) == steps[1] != set(private_batches(plan, Numbered(40), 10, 1).draw(1).tolist())
 
 
 def test_independent_parts_are_drawn_for_each_unit_alone():

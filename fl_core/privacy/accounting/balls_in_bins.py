@@ -1,0 +1,323 @@
+"""Privacy of a person who is put into one of b bins at random, once for all, whose steps take turns (Choquette-Choo et
+al. 2024, "Near-exact privacy amplification for matrix mechanisms"), by Monte Carlo.
+
+`docs/design/accounting.md` proves each step; its statements are cited here by number.
+
+All releases together are at the worst P = the mean over j of N(a e_j, I) against Q = N(0, I) in b dimensions, or the
+other way about (statements 25 and 26). Let X_j = exp(a z_j - a^2 / 2), and W their mean. Delta is the mean of a convex
+function of W under Q: `(W - k)+` or `(1 - k W)+`, with k = e^epsilon. Each X_j becomes a discrete variable, larger in
+convex order (27). One of them is summed exactly; the others are drawn from a distribution that is tilted by their sum,
+so that no draw counts much (28, 29). An empirical Bernstein bound holds of the mean, at all rungs of a ladder of
+epsilons, and for many plans, at once (30).
+"""
+
+import functools
+import hashlib
+import itertools
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+
+from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above
+
+BETA_OF_DELTA = 1e-3
+"""Which part of delta is the probability, over seeds, that a bound does not hold for one of `PLANS` plans."""
+PLANS = 2**20
+MOST_BINS = 100_000
+_LEFT_OUT = 1e-3  # of delta, for large values of two of the variables
+_FIRST_RUNG, _RATIO, _RUNGS = 1e-4, 1.0005, 32_768  # of the ladder
+_ATOMS, _LOWEST, _BEYOND = 2048, -9.0, 10.0  # of a discrete variable, and where its grid begins and ends
+_LEAST_SHIFT, _MOST_SHIFT = 0.01, 8.0
+_LEAST_DRAWS, _MOST_DRAWS, _MOST_NUMBERS, _PILOT = 4000, 100_000, 20_000_000, 0.05
+_BLOCK = 2_000_000  # numbers that are drawn at once
+_ROUNDING = 1e-6  # relative, of sums and tables in float64
+_PARTS, _OFTEN = 8, 3.0  # of the mean; and how many of b are as large as where the second begins
+_TILTS, _STEEPEST, _SUMS = (
+    31,
+    100.0,
+    1024,
+)  # tilts that are tried, and totals of which the most is taken  # among which the best is sought, and where
+
+
+@dataclass(frozen=True)
+class BinnedEvent:
+    """Releases of sums with independent Gaussian noise, in which a person is by the bin that the person is in.
+
+    Attributes:
+      noise_multiplier: standard deviation of the noise, in units of what one person changes a sum by at most.
+      count: of how many releases a bin is, at most.
+      bins: b; the person is in one of them, drawn uniformly and in secret.
+    """
+
+    noise_multiplier: float
+    count: int
+    bins: int
+
+    def check(self) -> None:
+        """Refuse numbers that make no sense.
+
+        Raises:
+          ConfigurationError: one does not.
+        """
+        if not 1 <= self.bins <= MOST_BINS:
+            raise ConfigurationError(f"there are {self.bins} bins, but must be between 1 and {MOST_BINS:,}")
+        if not 0 < self.noise_multiplier < math.inf:
+            raise ConfigurationError(f"{setting('noise_multiplier')} is {self.noise_multiplier}, but must be positive")
+        if self.count < 0:
+            raise ConfigurationError(f"the count of an event is {self.count}, but must be 0 at least")
+
+
+def binned_epsilon_above(event: BinnedEvent, delta: float) -> float:
+    """Bound epsilon at delta from above; the probability that the bound does not hold is a part of delta.
+
+    Where Monte Carlo certifies nothing better, the bound is that without amplification.
+    """
+    event.check()
+    return _epsilon_above(math.sqrt(event.count) / event.noise_multiplier, event.bins, delta) if event.count else 0.0
+
+
+@functools.lru_cache(maxsize=256)
+def _epsilon_above(shift: float, bins: int, delta: float) -> float:
+    sure = gaussian_epsilon_above(1 / shift, delta)
+    if bins == 1 or not _LEAST_SHIFT <= shift <= _MOST_SHIFT or sure <= _FIRST_RUNG:
+        return sure
+    test = Test(shift, bins, delta, min(max(_MOST_NUMBERS // bins, _LEAST_DRAWS), _MOST_DRAWS))
+    low, high = -1, min(math.ceil(math.log(sure / _FIRST_RUNG) / math.log(_RATIO)), _RUNGS)
+    top, step = high, 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if test.foresees(middle) else (middle, high)
+    while high < top:
+        if test.passes(high):
+            return min(sure, rung_epsilon(high))
+        high, step = high + step, 2 * step
+    return sure
+
+
+def rung_epsilon(rung: int) -> float:
+    """The epsilon of a rung of the ladder, fixed before any draw."""
+    return float(_FIRST_RUNG * _RATIO**rung)
+
+
+class Atoms(NamedTuple):
+    """A discrete variable that is larger in convex order than a lognormal one of mean 1, and sums over its tails."""
+
+    values: np.ndarray  # ascending, the first 0
+    masses: np.ndarray
+    above: np.ndarray  # mass of the atoms from the i-th on, and 0
+    mean_above: np.ndarray
+    below: np.ndarray  # of those before the i-th
+    mean_below: np.ndarray
+
+
+@functools.lru_cache(maxsize=8)
+def atoms_of(shift: float) -> Atoms:
+    """Share the mass between two points out among them such that its mean stays (statement 27)."""
+    x = np.linspace(_LOWEST, shift + _BEYOND, _ATOMS)
+    values = np.concatenate([[0.0], np.exp(shift * x - shift**2 / 2)])
+    mass, mean = _between(x), _between(x - shift)
+    upper = np.clip((mean - values[:-1] * mass) / np.diff(values), 0.0, mass)
+    masses = np.zeros(len(values))
+    masses[1:] += upper
+    masses[:-1] += mass - upper
+    masses[0] += scipy.special.ndtr(-x[-1])  # a larger value counts as 0: `beside` has what it is missed by
+    weighted = masses * values
+    return Atoms(values, masses, _from(masses), _from(weighted), _before(masses), _before(weighted))
+
+
+def _between(x: np.ndarray) -> np.ndarray:
+    """The normal mass below the first point, and between neighbours."""
+    lower, upper = np.concatenate([[-np.inf], x[:-1]]), x
+    small = scipy.special.ndtr(upper) - scipy.special.ndtr(lower)
+    return np.where(lower > 0, scipy.special.ndtr(-lower) - scipy.special.ndtr(-upper), small)
+
+
+def _from(values: np.ndarray) -> np.ndarray:
+    return np.append(np.cumsum(values[::-1])[::-1], 0.0)
+
+
+def _before(values: np.ndarray) -> np.ndarray:
+    return np.append(0.0, np.cumsum(values))
+
+
+class Question(NamedTuple):
+    """Of which function of the mean W of b variables the mean is sought: `(W - k)+`, or `(1 - k W)+`."""
+
+    atoms: Atoms
+    bins: int
+    remove: bool  # whether P is the mixture
+    factor: float  # k
+
+    def counts(self, total: np.ndarray, largest: np.ndarray) -> np.ndarray:
+        """Sum over one variable X, given total S and largest M of the others: the mean of `(X + S - b k)+` where X is
+        at least M, or of `(1 - k (X + S) / b)+` (statement 28)."""
+        atoms = self.atoms
+        if self.remove:
+            least = self.bins * self.factor - total
+            index = np.searchsorted(atoms.values, np.maximum(least, largest))
+            return np.maximum(atoms.mean_above[index] - least * atoms.above[index], 0.0)
+        left = 1 - self.factor * total / self.bins
+        index = np.searchsorted(atoms.values, left * self.bins / self.factor)
+        return np.maximum(left * atoms.below[index] - self.factor / self.bins * atoms.mean_below[index], 0.0)
+
+
+class Part(NamedTuple):
+    """A part of the mean, by which atom the largest of the other variables is and by their total, and how these are
+    drawn."""
+
+    first: int  # that atom is this or a later one; 0 where it is not drawn by itself
+    end: int  # and before this one
+    ceiling: float  # below which the total is
+    rate: float  # lambda: a draw of the total S counts exp(-lambda S) times a constant
+    log_constant: float
+    log_most: float  # the logarithm of what a draw counts at most
+
+
+def parts_of(question: Question, left_out: float) -> tuple[list[Part], float]:
+    """Divide the mean into parts, and bound what is in none of them, about `left_out` (statement 29)."""
+    atoms, bins = question.atoms, question.bins
+    if not question.remove:
+        return [_tilted(question, 0, len(atoms.values), 0.0)[0]], 0.0
+    two = (bins - 1) * atoms.mean_above * atoms.above + (bins - 1) * (bins - 2) / 2 * np.square(atoms.above)
+    last = max(int(np.argmax(two <= left_out / 2)), 2)
+    often = max(min(int(np.searchsorted(-atoms.above, -_OFTEN / bins)), last), 2)
+    ends = sorted({*np.linspace(often, last, _PARTS).astype(int).tolist()})
+    found = [_tilted(question, first, end, left_out / 2 / _PARTS) for first, end in itertools.pairwise([0, *ends])]
+    beside = math.fsum(above for _, above in found)
+    return [part for part, _ in found], beside + float(two[last]) + float(scipy.special.ndtr(-_BEYOND))
+
+
+def _tilted(question: Question, first: int, end: int, left_out: float) -> tuple[Part, float]:
+    """Choose the ceiling of a part and the tilt with which one draw counts for the least at most, and bound what is not
+    below the ceiling."""
+    atoms, bins, span = question.atoms, question.bins, question.bins * question.factor
+    values, log_masses = atoms.values[:end], np.log(np.maximum(atoms.masses[:end], 1e-300))
+    low, least = values[first], 1 / span
+    if question.remove:
+        rates = np.geomspace(least, max(_STEEPEST / values[-1], 2 * least), _TILTS)
+        sums = np.concatenate([np.linspace(0, 1.2 * span, _SUMS), np.linspace(1.25 * span, 4 * span, 64)]) + low
+    else:
+        rates = -np.geomspace(1e-3, 1e4, _TILTS) * question.factor / bins
+        sums = np.linspace(0.0, bins / question.factor, _SUMS)
+    exponents = log_masses + rates[:, None] * values
+    log_constants = (bins - 1 - bool(first)) * scipy.special.logsumexp(exponents, axis=1)
+    if first:
+        log_constants += math.log(bins - 1) + scipy.special.logsumexp(exponents[:, first:], axis=1)
+    counts = np.log(np.maximum(question.counts(sums, low), 1e-300))
+    # The larger of each factor at two neighbouring sums bounds their product between these; beyond the last, it falls.
+    weights = -rates[:, None] * sums
+    between = np.maximum(counts[1:], counts[:-1]) + np.maximum(weights[:, 1:], weights[:, :-1])
+    most = log_constants[:, None] + between
+    above = np.maximum.accumulate(most[:, ::-1], axis=1)[:, ::-1].min(axis=0)
+    place = len(above)
+    if left_out:
+        beyond = float((log_constants + math.log(sums[-1]) + weights[:, -1]).min())
+        above = np.maximum(above, beyond)
+        enough = np.flatnonzero(above <= math.log(left_out))
+        place = max(int(enough[0]), 1) if len(enough) else place
+    below = most[:, :place].max(axis=1)
+    best = int(np.argmin(below))
+    part = Part(first, end, float(sums[place]), float(rates[best]), float(log_constants[best]), float(below[best]))
+    return part, math.exp(above[place]) if place < len(above) else 0.0
+
+
+@dataclass(frozen=True)
+class Test:
+    """Whether a rung's epsilon holds at delta: what is drawn follows from these numbers and the rung alone."""
+
+    shift: float
+    bins: int
+    delta: float
+    draws: int  # for each part of the mean
+
+    @property
+    def log_trials(self) -> float:
+        """The logarithm of 2 over the probability that one of the bounds does not hold (statement 30)."""
+        return math.log(2 * 2 * _PARTS * _RUNGS * PLANS / (BETA_OF_DELTA * self.delta))
+
+    def passes(self, rung: int) -> bool:
+        """Say whether delta is certified at a rung, in both directions."""
+        return all(self.bound(rung, remove) <= self.delta * (1 - BETA_OF_DELTA) for remove in (True, False))
+
+    def foresees(self, rung: int) -> bool:
+        """Guess whether it would be, from few draws of others."""
+        return all(
+            self.bound(rung, remove, math.ceil(_PILOT * self.draws)) <= self.delta * (1 - BETA_OF_DELTA)
+            for remove in (True, False)
+        )
+
+    def bound(self, rung: int, remove: bool, pilot: int | None = None) -> float:
+        """Bound delta at a rung in one direction; from fewer draws, of others, a guess of that bound."""
+        question = Question(atoms_of(self.shift), self.bins, remove, math.exp(rung_epsilon(rung)))
+        parts, bound = parts_of(question, _LEFT_OUT * self.delta)
+        for number, part in enumerate(parts):
+            most = math.exp(min(part.log_most, 700.0))
+            if most <= _LEFT_OUT * self.delta:
+                bound += most
+                continue
+            name = f"{self.shift.hex()} {self.bins} {self.delta.hex()} {self.draws} {rung} {remove} {number} {pilot}"
+            seed = int.from_bytes(hashlib.sha256(name.encode()).digest(), "big")
+            rng = np.random.Generator(np.random.Philox(seed))
+            bound += self._upper(drawn(question, part, pilot or self.draws, rng), most)
+            if bound > self.delta:
+                break
+        return bound * (1 + _ROUNDING)
+
+    def _upper(self, counts: np.ndarray, most: float) -> float:
+        """Bound a mean of numbers between 0 and `most` (Maurer and Pontil 2009, "Empirical Bernstein bounds and sample
+        variance penalization", theorem 4)."""
+        spread = math.sqrt(2 * float(np.var(counts, ddof=1)) * self.log_trials / self.draws)
+        return float(np.mean(counts)) + spread + 7 * most * self.log_trials / (3 * (self.draws - 1))
+
+
+def drawn(question: Question, part: Part, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw the other variables, and say what each draw counts: float64 [draws]."""
+    values = question.atoms.values[: part.end]
+    exponents = np.log(np.maximum(question.atoms.masses[: part.end], 1e-300)) + part.rate * values
+    weights = np.exp(exponents - exponents.max())
+    others, of_largest = _Table.of(weights), _Table.of(np.exp(exponents[part.first :] - exponents[part.first :].max()))
+    columns = question.bins - 1 - bool(part.first)
+    rows = max(1, _BLOCK // max(columns, 1))
+    found = []
+    for start in range(0, draws, rows):
+        count = min(rows, draws - start)
+        rest = values[others.draw(rng, (count, columns))]
+        total, largest = rest.sum(axis=1), rest.max(axis=1, initial=0.0)
+        inside = np.ones(count, bool)
+        if part.first:
+            chosen = values[part.first + of_largest.draw(rng, (count,))]
+            inside, total, largest = largest <= chosen, total + chosen, chosen
+        inside &= total < part.ceiling
+        counts = question.counts(total, largest)
+        found.append(np.where(inside, counts * np.exp(part.log_constant - part.rate * total), 0.0))
+    return np.concatenate(found)
+
+
+class _Table(NamedTuple):
+    """Walker's alias table: place i stays i with probability `keep[i]`, and else becomes `alias[i]`."""
+
+    keep: np.ndarray
+    alias: np.ndarray
+
+    @staticmethod
+    def of(weights: np.ndarray) -> "_Table":
+        scaled = weights / weights.sum() * len(weights)
+        keep, alias = np.ones(len(scaled)), np.arange(len(scaled))
+        small, large = np.flatnonzero(scaled < 1).tolist(), np.flatnonzero(scaled >= 1).tolist()
+        while small and large:
+            less, more = small.pop(), large[-1]
+            keep[less], alias[less] = scaled[less], more
+            scaled[more] -= 1 - scaled[less]
+            if scaled[more] < 1:
+                small.append(large.pop())
+        return _Table(keep, alias)
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """Draw places, int64 of a shape."""
+        uniform = rng.random(shape) * len(self.keep)
+        place = uniform.astype(np.int64)
+        return np.where(uniform - place < self.keep[place], place, self.alias[place])

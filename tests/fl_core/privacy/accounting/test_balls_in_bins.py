@@ -1,0 +1,133 @@
+"""Monte Carlo bounds of bins against a convolution, closed forms and each other; seeds are fixed."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy
+
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.accounting import balls_in_bins
+from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent, Question, Test, atoms_of, binned_epsilon_above
+from fedlm.fl_core.privacy.accounting.composition import GaussianEvent, StatedEvent, delta_above, epsilon_bounds
+from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_delta, gaussian_epsilon_above
+
+Test.__test__ = False
+
+
+def below(shift, bins, factor, points):
+    """The mean of (factor - W)+ by convolution on a grid that keeps means."""
+    edges = np.linspace(0, bins * factor, points + 1)
+    with np.errstate(divide="ignore"):
+        x = (np.log(edges) + shift**2 / 2) / shift
+    mass, mean = np.diff(scipy.special.ndtr(x)), np.diff(scipy.special.ndtr(x - shift))
+    upper = (mean - edges[:-1] * mass) / np.diff(edges)
+    one = np.append(mass - upper, 0.0) + np.append(0.0, upper)
+    total = one
+    for _ in range(bins - 1):
+        total = scipy.signal.fftconvolve(total, one)[: points + 1]
+    return float(total @ (factor - edges / bins))
+
+
+def exact_delta(shift, bins, epsilon, points=1 << 14):
+    factor = math.exp(epsilon)
+    return max(1 - factor + below(shift, bins, factor, points), factor * below(shift, bins, 1 / factor, points))
+
+
+@pytest.mark.parametrize(
+    ("noise", "count", "bins", "delta"),
+    [
+        (1.0, 1, 2, 1e-5),
+        pytest.param(0.7, 1, 10, 1e-6, marks=pytest.mark.long),
+        pytest.param(2.0, 10, 30, 1e-7, marks=pytest.mark.long),
+        pytest.param(1.0, 1, 100, 1e-7, marks=pytest.mark.long),
+        pytest.param(3.0, 1, 20, 1e-5, marks=pytest.mark.long),
+    ],
+)
+def test_epsilon_is_no_lower_than_that_of_a_convolution_and_close(noise, count, bins, delta):
+    shift, found = math.sqrt(count) / noise, binned_epsilon_above(BinnedEvent(noise, count, bins), delta)
+    assert exact_delta(shift, bins, found) <= delta < exact_delta(shift, bins, found / 1.02)
+
+
+def test_one_bin_is_the_gaussian_mechanism_and_two_are_an_integral():
+    assert binned_epsilon_above(BinnedEvent(2.0, 4, 1), 1e-6) == gaussian_epsilon_above(1.0, 1e-6)
+    shift, epsilon = 1.0, 1.0
+    x, weights = np.polynomial.hermite_e.hermegauss(200)
+    one = np.exp(shift * x - shift**2 / 2)
+    # Given one of the two, the other is integrated as the price of an option.
+    least = 2 * math.exp(epsilon) - one
+    place = np.log(np.maximum(least, 1e-300)) / shift
+    price = scipy.special.ndtr(shift / 2 - place) - least * scipy.special.ndtr(-shift / 2 - place)
+    integral = float(weights @ price) / math.sqrt(2 * math.pi) / 2
+    assert exact_delta(shift, 2, epsilon) == pytest.approx(integral, rel=1e-3)
+    assert integral < gaussian_delta(1 / shift, epsilon)
+
+
+@pytest.mark.parametrize("remove", [True, False])
+def test_the_parts_of_the_mean_sum_to_delta(remove):
+    """An estimate is farther than six of its standard errors from what it estimates once in 1e8 tests or less."""
+    shift, bins, epsilon = 1.0, 10, 0.5
+    question = Question(atoms_of(shift), bins, remove, math.exp(epsilon))
+    parts, beside = balls_in_bins.parts_of(question, 1e-6)
+    rng = np.random.default_rng(5)
+    found = [balls_in_bins.drawn(question, part, 20_000, rng) for part in parts]
+    for part, counts in zip(parts, found, strict=True):
+        assert counts.max() <= math.exp(part.log_most)
+    mean, error = sum(map(np.mean, found)), math.sqrt(sum(np.var(counts) / 20_000 for counts in found))
+    factor = math.exp(epsilon)
+    above, under = below(shift, bins, factor, 1 << 14), below(shift, bins, 1 / factor, 1 << 14)
+    exact = 1 - factor + above if remove else factor * under
+    assert exact * 0.998 - 6 * error <= mean + beside <= exact * 1.01 + beside + 6 * error
+
+
+@pytest.mark.long
+def test_the_bound_covers_as_often_as_it_says(monkeypatch):
+    """With a thirtieth allowed to fail, more than a thirtieth and five deviations of 300 bounds fail less than once in
+    1e6 tests; Bernstein's inequality gives more than it says."""
+    shift, bins, epsilon = 1.0, 5, 1.0
+    question = Question(atoms_of(shift), bins, True, math.exp(epsilon))
+    (exact,) = {1 - question.factor + below(shift, bins, question.factor, 1 << 15)}
+    parts, beside = balls_in_bins.parts_of(question, 1e-9)
+    test = Test(shift, bins, 1e-3, 400)
+    monkeypatch.setattr(Test, "log_trials", math.log(2 * 30 * len(parts)))
+    failed = 0
+    for trial in range(300):
+        rng = np.random.default_rng(trial)
+        drawn = [balls_in_bins.drawn(question, part, 400, rng) for part in parts]
+        bound = sum(test._upper(counts, math.exp(part.log_most)) for part, counts in zip(parts, drawn, strict=True))
+        failed += bound + beside < exact
+    assert failed <= 10 + 5 * math.sqrt(10)
+
+
+def test_delta_has_the_probability_that_the_bound_does_not_hold():
+    test = Test(1.0, 10, 1e-6, 1000)
+    rungs, directions, parts = balls_in_bins._RUNGS, 2, balls_in_bins._PARTS
+    beta = rungs * directions * parts * balls_in_bins.PLANS * 2 * math.exp(-test.log_trials)
+    assert beta == pytest.approx(balls_in_bins.BETA_OF_DELTA * 1e-6)
+
+
+@pytest.mark.long
+def test_the_same_plan_has_the_same_epsilon_again_and_more_of_it_costs_more():
+    event = BinnedEvent(1.0, 1, 10)
+    first = binned_epsilon_above(event, 1e-4)
+    balls_in_bins._epsilon_above.cache_clear()
+    assert binned_epsilon_above(event, 1e-4) == first
+    assert first < binned_epsilon_above(BinnedEvent(1.0, 2, 10), 1e-4) < gaussian_epsilon_above(0.5, 1e-4)
+
+
+def test_what_the_draws_do_not_certify_is_stated_without_amplification():
+    tiny = BinnedEvent(200.0, 1, 10)
+    assert binned_epsilon_above(tiny, 1e-6) == gaussian_epsilon_above(200.0, 1e-6)
+    assert binned_epsilon_above(BinnedEvent(1.0, 0, 10), 1e-6) == 0
+    with pytest.raises(ConfigurationError, match="200000 bins, but must be between 1 and 100,000"):
+        binned_epsilon_above(BinnedEvent(1.0, 1, 200_000), 1e-6)
+
+
+@pytest.mark.long
+def test_releases_by_bins_add_up_with_others():
+    event = BinnedEvent(1.0, 1, 10)
+    alone, both = epsilon_bounds([event], 1e-4), epsilon_bounds([event, StatedEvent(0.5), event], 1e-4)
+    assert alone.lower == pytest.approx(epsilon_bounds([GaussianEvent(1.0, 1, 0.1)], 1e-4).lower)
+    assert both.upper == pytest.approx(0.5 + 2 * binned_epsilon_above(event, 1e-4 / 3), rel=1e-3)
+    assert alone.upper + 0.5 < both.upper
+    assert delta_above([event], 1.0) == pytest.approx(gaussian_delta(1.0, 1.0))
