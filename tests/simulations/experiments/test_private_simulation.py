@@ -22,11 +22,11 @@ from fedlm.fl_core.runs.files.checkpoints import parameters_digest
 from fedlm.fl_core.runs.private_releases import BegunRun
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.evaluation.trained_models import open_model
 from fedlm.simulations.experiments import simulated_run
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.experiment import run_experiment
 from fedlm.simulations.experiments.preparation import prepare
-from fedlm.simulations.experiments.trained_run import open_run
 from tests.simulations.data.made_up_store import import_made_up
 from tests.support.plain_runs import PUBLIC, StopError, run, run_until
 
@@ -168,7 +168,7 @@ def test_each_mechanism_ends_with_a_statement(settings, mechanism, tmp_path):
         assert took_part["realised"]["clients"] <= 36
     else:
         assert ("participation" in summary) == (settings["cohort_sampler"] == "shuffled_epochs")
-    assert parameters_digest(open_run(tmp_path).trained.params) == summary["parameters_sha256"]
+    assert parameters_digest(open_model(tmp_path).params) == summary["parameters_sha256"]
 
 
 def test_the_target_epsilon_and_the_delta_of_the_clients_are_kept(settings, tmp_path):
