@@ -114,7 +114,7 @@ def _plan(command: PretrainCommand) -> int:
         with Console(stderr=True).status(f"{count} devices") as status, precision_scope(prepared.precision):
             plan = plan_step(
                 trainer_of(prepared, jax.devices()[:count]),
-                settings.sequences_per_unit,
+                prepared.units.sequences_per_unit,
                 settings.length,
                 bands=bands or 1,
                 padded_lengths=len(prepared.units.padded_lengths),

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.privacy.accounting.sampled_examples import MOST_EXAMPLES
 from fedlm.models.arguments import check_fields
 
 MOST_BINS = 100_000
@@ -20,6 +21,7 @@ class SampledRounds(NamedTuple):
     sampling_probability: float  # in each of them
     population: int | None = None  # how many there are to draw from, where rounds that are too large are cut
     most: int | None = None  # that such a round keeps
+    examples: int | None = None  # of one client, where each of them is drawn by itself; None where all are together
 
 
 class BinnedRounds(NamedTuple):
@@ -208,6 +210,59 @@ class BallsInBinsParticipation(BySampling):
 
 
 @dataclass(frozen=True)
+class ExamplesParticipation(BySampling):
+    """Every example is in every round with the same probability, independently, and nobody learns which are; a client
+    has no more than so many, each clipped by itself, and no example is of two clients (Charles et al. 2024,
+    "Fine-tuning large language models with user-level differential privacy").
+
+    Attributes:
+      sampling_probability: q, of each example in each round.
+      examples: K, the most that one client has.
+    """
+
+    kind: ClassVar[str] = "examples"
+    sampling_probability: float
+    examples: int
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not 1 <= self.examples <= MOST_EXAMPLES:
+            raise ConfigurationError(
+                f"{setting('examples_per_user')} is {self.examples}, but must be at least 1, and {MOST_EXAMPLES} at "
+                "most"
+            )
+        if not 0 < self.sampling_probability <= 1:
+            raise ConfigurationError(
+                f"{setting('sampling_probability')} is {self.sampling_probability}, but must lie in (0, 1]"
+            )
+
+    def bounded(self, rounds: int) -> "BoundedParticipation":
+        """Refuse: nothing bounds how often a client takes part."""
+        raise ConfigurationError("Poisson sampling is accounted round by round, not by a sensitivity")
+
+    def sampled_rounds(self, stretches: Sequence[tuple[int, int]]) -> SampledRounds:
+        """See `PoissonParticipation.sampled_rounds`."""
+        rounds = sum(end - first for first, end in stretches)
+        return SampledRounds(rounds, self.sampling_probability, examples=self.examples)
+
+    def apart(self, rounds: int) -> tuple[int, str]:
+        """See `PoissonParticipation.apart`."""
+        return 1, "rounds in a row"
+
+    def allows(self, reach: int | None) -> bool:
+        """See `PoissonParticipation.allows`: only noise that is independent between rounds."""
+        return reach == 1
+
+    def in_words(self, unit: str, time: str) -> str:
+        """See `PoissonParticipation.in_words`."""
+        read = "1 example" if self.examples == 1 else f"{self.examples} examples"
+        return (
+            f"training reads at most {read} of one {unit}, and none that is of two; each takes part in each {time} "
+            f"independently with probability {self.sampling_probability:.6g}, in secret"
+        )
+
+
+@dataclass(frozen=True)
 class BoundedParticipation(ByLimits):
     """A client takes part at most so often, and not again within so many rounds, whoever chooses the rounds.
 
@@ -337,13 +392,16 @@ class EpochParticipation(ByLimits):
         return f"a client takes part at most once in each epoch of {_rounds(self.rounds_per_epoch)}"
 
 
-Participation = PoissonParticipation | BallsInBinsParticipation | BoundedParticipation | EpochParticipation
+Participation = (
+    PoissonParticipation | BallsInBinsParticipation | ExamplesParticipation | BoundedParticipation | EpochParticipation
+)
 _KINDS: dict[str, Any] = {
     one.kind: one
     for one in (
         PoissonParticipation,
         TruncatedPoissonParticipation,
         BallsInBinsParticipation,
+        ExamplesParticipation,
         BoundedParticipation,
         EpochParticipation,
     )

@@ -123,6 +123,11 @@ def canaries_of(
 def with_canaries(units: Units, canaries: InsertedCanaries) -> Units:
     """Add canaries of the same length to privacy units, as the last of them; each repeat is a unit with one
     sequence."""
+    if type(units) is not Units:
+        raise ConfigurationError(
+            f"{setting('canaries')} are units of their own, which {setting('sampling')} examples does not draw; leave "
+            "one of them out"
+        )
     if units.length != canaries.length:
         raise ValueError(f"units of length {units.length} and canaries of length {canaries.length}")
     fields = {field.name: getattr(units, field.name) for field in dataclasses.fields(Units)}

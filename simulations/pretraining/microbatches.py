@@ -17,7 +17,8 @@ CLIPPED_TO = 1 - 5 * 2.0**-12
 """Of the clip norm, gradients are clipped to. One unit more or less leaves all microbatches but two as they are: its
 own, where the last unit of the batch takes its place, and that of the last. Rounding to the grid may change either's
 sum by 2^-12 of the clip norm, and rounding within a microbatch of floats by as much for each of the three units that
-come or go."""
+come or go. Where a user's sequences are drawn one by one, they come or go one after another, each within its
+clip norm."""
 _BATCH_TYPES: dict[str, Any] = {"causal": Batch, "masked": MaskedBatch}
 
 

@@ -29,6 +29,7 @@ from fedlm.models.training_shapes import shapes_of_training
 from fedlm.simulations.data.federated_data import StoredData, open_splits
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.pretraining.batches.privacy_units import Units, open_units
+from fedlm.simulations.pretraining.batches.sequences_of_users import sequences_of_users
 from fedlm.simulations.pretraining.capabilities import CAPABILITIES
 from fedlm.simulations.pretraining.microbatches import StepRules
 from fedlm.simulations.pretraining.optimizers import OPTIMIZERS
@@ -128,7 +129,7 @@ def prepare_pretraining(settings: Pretraining, out: Path | None = None) -> Prepa
     capabilities = capabilities.planned(lambda: plan().noise_multiplier / settings.batch_size)
     model, trained = _models(settings, store, capabilities)
     clipping, notice = _clipping(settings, model, trained, _drops(settings, capabilities))
-    notices = (notice, units.cut, large_delta(delta, units.count) if opening.private else None)
+    notices = (notice, units.cut, large_delta(delta, units.promised_to) if opening.private else None)
     return PreparedPretraining(
         settings=settings,
         store=store,
@@ -186,16 +187,17 @@ def _units(settings: Pretraining, store: TokenStore, capabilities: Capabilities)
         cache=settings.cache or settings.data / "cache",
         check=settings.privacy != "none",
     )
-    units = capabilities.data(units)
+    units = capabilities.data(sequences_of_users(units) if settings.sampling == "examples" else units)
     if settings.batch_size > units.count:
         raise ConfigurationError(
-            f"{setting('batch_size')} is {settings.batch_size}, but there are only {units.count} units"
+            f"{setting('batch_size')} is {settings.batch_size}, but there are only {units.count} "
+            f"{'sequences' if settings.sampling == 'examples' else 'units'}"
         )
     return units
 
 
 def _delta(settings: Pretraining, units: Units) -> float:
-    delta = default_delta(units.count) if settings.delta is None else settings.delta
+    delta = default_delta(units.promised_to) if settings.delta is None else settings.delta
     if settings.privacy != "none":
         check_delta(delta)
     return delta

@@ -2,7 +2,12 @@
 
 import functools
 
-from fedlm.fl_core.privacy.participation import BallsInBinsParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.participation import (
+    BallsInBinsParticipation,
+    ExamplesParticipation,
+    Participation,
+    PoissonParticipation,
+)
 from fedlm.fl_core.privacy.private_plan import Beside
 from fedlm.fl_core.privacy.promise.band_choice import best_bands
 from fedlm.fl_core.privacy.promise.central_plan import central_plan, enough_for_most_batches, most_bands
@@ -11,6 +16,7 @@ from fedlm.fl_core.privacy.promise.spending import calibrate_total
 from fedlm.simulations.pretraining.batches.cyclic_sampling import CyclicPoissonBatches
 from fedlm.simulations.pretraining.batches.privacy_units import Units
 from fedlm.simulations.pretraining.batches.sampling import Batches, PoissonBatches, TruncatedPoissonBatches
+from fedlm.simulations.pretraining.batches.sequences_of_users import SequencesOfUsers
 from fedlm.simulations.pretraining.settings import Pretraining
 
 
@@ -42,6 +48,7 @@ def plan_privacy(
             unit=f"{units.noun}: {units.unit}, in all steps",
             bands=bands,
             coefficients=known.coefficients if known is not None and len(known.coefficients) == bands else None,
+            examples_per_user=units.most_of_user if isinstance(units, SequencesOfUsers) else None,
         )
 
     def planned(bands: int | None) -> PrivacyPlan:
@@ -67,20 +74,38 @@ def plan_privacy(
 
 def private_batches(plan: PrivacyPlan, units: Units, batch_size: int, seed: int | bytes) -> Batches:
     """Draw batches as the plan accounts them."""
-    if isinstance(plan.participation, BallsInBinsParticipation):
-        return CyclicPoissonBatches(units, batch_size, seed, 1.0, plan.participation.bins)
-    most = getattr(plan.participation, "most", None)
-    assert isinstance(plan.participation, PoissonParticipation)
+    participation = plan.participation
+    if isinstance(participation, ExamplesParticipation) or isinstance(units, SequencesOfUsers):
+        return _batches_of_examples(participation, units, PoissonBatches(units, batch_size, seed))
+    if isinstance(participation, BallsInBinsParticipation):
+        return CyclicPoissonBatches(units, batch_size, seed, 1.0, participation.bins)
+    most = getattr(participation, "most", None)
+    assert isinstance(participation, PoissonParticipation)
     if plan.mechanism == "banded":
         return CyclicPoissonBatches(
             units,
             batch_size,
             seed,
-            plan.participation.sampling_probability,
-            plan.participation.cycle,
+            participation.sampling_probability,
+            participation.cycle,
             equal_parts=plan.adjacency == "zero_out",
             truncated_batch_size=most,
         )
     if most is None:
         return PoissonBatches(units, batch_size, seed)
     return TruncatedPoissonBatches(units, batch_size, seed, most)
+
+
+def _batches_of_examples(participation: Participation, units: Units, batches: PoissonBatches) -> Batches:
+    """Refuse what the plan does not account."""
+    promised = (
+        isinstance(participation, ExamplesParticipation)
+        and isinstance(units, SequencesOfUsers)
+        and units.most_of_user <= participation.examples
+        and batches.probability <= participation.sampling_probability
+    )
+    if not promised:
+        raise ValueError(
+            f"batches of {type(units).__name__} with probability {batches.probability} under a plan of {participation}"
+        )
+    return batches

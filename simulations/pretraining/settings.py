@@ -41,7 +41,7 @@ class _Model:
     """T, the number of steps."""
     batch_size: Count
     """B, the mean number of units in a batch. With privacy each unit is in a batch independently with probability B /
-    N; with b bands, in every b-th with probability b B / N."""
+    N; with b bands, in every b-th with probability b B / N. Sequences, not units, with the sampling examples."""
     length: Count = 128
     """Tokens that the model reads in a sequence."""
     unit: Unit = "example"
@@ -80,9 +80,10 @@ class _Privacy:
     """Delta at which epsilon is stated. If not given, the number of units to the power -1.1."""
     adjacency: Adjacency = "add_or_remove"
     """Which data sets are neighbours: one unit more or less, or one unit whose gradient is zero."""
-    sampling: Literal["poisson", "truncated_poisson", "balls_in_bins"] = "poisson"
-    """How private batches are drawn. truncated_poisson: batches larger than truncated-batch-size lose units at
-    random. balls_in_bins: each unit is in one of as many bins as an epoch has steps, and bins take turns."""
+    sampling: Literal["poisson", "truncated_poisson", "balls_in_bins", "examples"] = "poisson"
+    """How private batches are drawn. poisson: unit by unit. truncated_poisson: batches larger than truncated-batch-size
+    lose units at random. balls_in_bins: each unit is in one of as many bins as an epoch has steps, and bins take turns.
+    examples: the sequences of users are drawn and clipped one by one, for the unit user."""
     truncated_batch_size: Count | None = None
     """Most units of a truncated batch. If not given, batch-size plus six standard deviations."""
     clip_norm: Positive = 1.0
@@ -163,6 +164,7 @@ class Pretraining(CanarySettings, _Computation, _Optimization, OfPretraining, _P
         self.learning_rates()
         check_parts(self)
         self._check_optimizer()
+        self._check_sampling()
         self._check_privacy()
 
     def learning_rates(self) -> optax.Schedule:
@@ -190,6 +192,16 @@ class Pretraining(CanarySettings, _Computation, _Optimization, OfPretraining, _P
             if getattr(self, name) != defaults[name]:
                 raise ConfigurationError(
                     f"{setting(name)} does nothing with the optimizer {self.optimizer}; leave it out"
+                )
+
+    def _check_sampling(self) -> None:
+        if self.sampling != "examples":
+            return
+        for name, needed in (("unit", "user"), ("mechanism", "gaussian")):
+            if getattr(self, name) != needed:
+                raise ConfigurationError(
+                    f"{setting('sampling')} is examples, but {setting(name)} is {getattr(self, name)}; give "
+                    f"{setting(name, needed)}"
                 )
 
     def _check_privacy(self) -> None:

@@ -20,8 +20,8 @@ from fractions import Fraction
 
 from flint import arb, ctx, fmpz_poly
 
-from fedlm.fl_core.privacy.accounting.composition import Event, GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.accounting.loss_pairs import Direction, truncation
+from fedlm.fl_core.privacy.accounting.release_events import Event, GaussianEvent, StatedEvent
 
 BITS = 160
 """Masses are whole numbers of units of 2^-BITS."""

@@ -17,8 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from flint import arb
 
-from fedlm.fl_core.privacy.accounting.composition import Event, GaussianEvent, StatedEvent, epsilon_bounds
+from fedlm.fl_core.privacy.accounting.composition import epsilon_bounds
 from fedlm.fl_core.privacy.accounting.loss_pairs import DIRECTIONS
+from fedlm.fl_core.privacy.accounting.release_events import Event, GaussianEvent, StatedEvent
 from tests.support.ball_losses import deltas, release_of
 
 FILE = Path(__file__).parents[1] / "fl_core" / "privacy" / "accounting" / "ball_points.csv"

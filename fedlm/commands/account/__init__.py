@@ -8,7 +8,7 @@ from fedlm.command_line.command import Command, Group
 from fedlm.command_line.options import read_options
 from fedlm.commands.account.central import DpSgdCommand, state_central
 from fedlm.commands.account.check import CheckCommand, check
-from fedlm.commands.account.examples import ExamplesCommand, state_examples
+from fedlm.commands.account.examples import ExamplesCommand, plan_examples
 from fedlm.commands.account.federated import command_of, state_federated
 from fedlm.commands.account.plot import PlotCommand, draw
 from fedlm.commands.account.printing import print_statement
@@ -53,9 +53,9 @@ _KINDS = {
         partial(_stated, state_central),
     ),
     "examples": _Kind(
-        "central DP-SGD for users whose examples are sampled one by one, for planning",
+        "central DP-SGD for users whose examples are sampled one by one, beside sampled users",
         ExamplesCommand,
-        partial(_stated, state_examples),
+        plan_examples,
     ),
     "simulate": _Kind(
         "what `fedlm simulate` with the same options would promise, without running it",

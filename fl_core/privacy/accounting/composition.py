@@ -3,10 +3,9 @@
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
-from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting import joint_convexity
 from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent, binned_epsilon_above
 from fedlm.fl_core.privacy.accounting.delta import check_delta
@@ -16,133 +15,18 @@ from fedlm.fl_core.privacy.accounting.gaussian_mechanism import (
     gaussian_epsilon_above,
     gaussian_epsilon_below,
 )
-from fedlm.fl_core.privacy.accounting.joint_convexity import Releases
-from fedlm.fl_core.privacy.accounting.loss_pairs import (
-    DIRECTIONS,
-    Direction,
-    MixedLoss,
-    sampled_gaussian,
-    stated_loss,
-    truncation,
-)
+from fedlm.fl_core.privacy.accounting.loss_pairs import DIRECTIONS, Direction
 from fedlm.fl_core.privacy.accounting.loss_sums import lower_epsilon, upper_delta, upper_epsilon
 from fedlm.fl_core.privacy.accounting.loss_windows import Losses, chernoff_delta
+from fedlm.fl_core.privacy.accounting.release_events import Event, ExamplesEvent, GaussianEvent, Plain, StatedEvent
+from fedlm.fl_core.privacy.accounting.sampled_examples import MOST_SHIFT
 
 _WITHIN = 0.01
 """How far the two bounds on epsilon may be apart, of the upper, before finer grids are taken."""
 _FINER = (0, 1, 3, 4, 6)  # doublings of the grids' points that are tried
 
-_MOST_STATED = 1e4
-_LEAST_NOISE, _MOST_NOISE = 1e-8, 1e10
-"""Beyond these, float64 does not tell one loss from another."""
-_LEAST_PROBABILITY = 1e-100
-"""Below it, a loss of an exponent beyond 600 would be lost (`loss_pairs`)."""
-
 LITTLE_NOISE = 0.02
 """Sampled releases with a multiplier below this have losses of thousands, which closed forms bound."""
-
-
-@dataclass(frozen=True)
-class GaussianEvent:
-    """Releases of sums with independent Gaussian noise, each sum with or without the person by Poisson sampling.
-
-    All correlated noise of one run is a single release, whose multiplier is `noise_multiplier / sensitivity`.
-
-    Attributes:
-      noise_multiplier: standard deviation of the noise, in units of what one person changes the sum by at most.
-      count: how many such releases there are.
-      sampling_probability: with which the person takes part in each, independently and in secret; 1 for always.
-      population: how many there are to sample from, the person among them, where rounds are truncated; else None.
-      most: that a round keeps, a uniformly random part of those sampled, where rounds are truncated; else None.
-      one_more: whether the person may also be one more than these, so that there are more to take the place of.
-    """
-
-    noise_multiplier: float
-    count: int = 1
-    sampling_probability: float = 1.0
-    population: int | None = None
-    most: int | None = None
-    one_more: bool = False
-
-    def loss(self, direction: Direction) -> MixedLoss:
-        """Describe the privacy loss of one of the releases."""
-        return sampled_gaussian(self.noise_multiplier, self.sampling_probability, direction, self._truncation())
-
-    def releases(self) -> Releases:
-        """Describe the releases without their losses."""
-        return Releases(self.count, self.sampling_probability, 1 / self.noise_multiplier, *self._truncation())
-
-    def of_neighbours(self) -> tuple["GaussianEvent", "GaussianEvent"]:
-        """Describe the releases for a person who is removed, and for one who is added."""
-        if not self.one_more or self.population is None:
-            return self, self
-        removed = replace(self, one_more=False)
-        return removed, replace(removed, population=self.population + 1)
-
-    def check(self) -> None:
-        """Refuse numbers that make no sense.
-
-        Raises:
-          ConfigurationError: one does not.
-        """
-        if not _LEAST_NOISE <= self.noise_multiplier <= _MOST_NOISE:
-            raise ConfigurationError(
-                f"{setting('noise_multiplier')} is {self.noise_multiplier}, but must lie between {_LEAST_NOISE:g} and "
-                f"{_MOST_NOISE:g}"
-            )
-        if not (self.sampling_probability == 0 or _LEAST_PROBABILITY <= self.sampling_probability <= 1):
-            raise ConfigurationError(
-                f"{setting('sampling_probability')} is {self.sampling_probability}, but must lie between 0 and 1, and "
-                f"be {_LEAST_PROBABILITY:g} at least where it is not 0"
-            )
-        _check_count(self.count)
-
-    def _truncation(self) -> tuple[float, float]:
-        if self.population is None or self.most is None:
-            return 0.0, 0.0
-        return truncation(self.sampling_probability, self.population, self.most)
-
-
-@dataclass(frozen=True)
-class StatedEvent:
-    """Releases of which nothing is known but that each is (epsilon, delta)-differentially private.
-
-    Attributes:
-      epsilon: of each.
-      delta: of each.
-      count: how many such releases there are.
-    """
-
-    epsilon: float
-    delta: float = 0.0
-    count: int = 1
-
-    def loss(self, direction: Direction) -> MixedLoss:
-        """Describe the privacy loss of one of the releases."""
-        return stated_loss(self.epsilon, self.delta)
-
-    def check(self) -> None:
-        """Refuse numbers that make no sense.
-
-        Raises:
-          ConfigurationError: one does not.
-        """
-        if not 0 <= self.epsilon <= _MOST_STATED:
-            raise ConfigurationError(
-                f"the epsilon of an event is {self.epsilon}, but must lie between 0 and {_MOST_STATED:g}"
-            )
-        if not 0 <= self.delta < 1:
-            raise ConfigurationError(f"the delta of an event is {self.delta}, but must be at least 0 and below 1")
-        _check_count(self.count)
-
-
-def _check_count(count: int) -> None:
-    if count < 0:
-        raise ConfigurationError(f"the count of an event is {count}, but must be 0 at least")
-
-
-Plain = GaussianEvent | StatedEvent | RenyiEvent
-Event = Plain | BinnedEvent
 
 
 class EpsilonBounds(NamedTuple):
@@ -336,8 +220,7 @@ def _merged(events: Sequence[Plain]) -> tuple[Plain, ...]:
     """Events of one kind as one, and noise that hides everybody equally as a single release of less noise."""
     counts: dict[Plain, int] = {}
     precisions: list[float] = []
-    for event in events:
-        event.check()
+    for event in map(_checked, events):
         if isinstance(event, GaussianEvent) and event.sampling_probability == 0:
             continue
         if isinstance(event, GaussianEvent) and event.sampling_probability == 1 and event.most is None:
@@ -348,6 +231,22 @@ def _merged(events: Sequence[Plain]) -> tuple[Plain, ...]:
     merged = [_with_count(event, count) for event, count in counts.items() if count]
     precision = math.fsum(precisions)
     return (*merged, *([GaussianEvent(precision**-0.5)] if precision else []))
+
+
+def _checked(event: Plain) -> Plain:
+    """Give the event back, or what is the same: examples that are always drawn are one sum, and so is a single one.
+
+    Raises:
+      ConfigurationError: a number of it is out of range.
+    """
+    event.check()
+    if not isinstance(event, ExamplesEvent):
+        return event
+    if event.sampling_probability in (0, 1):
+        return GaussianEvent(event.noise_multiplier / event.examples, event.count, event.sampling_probability)
+    if event.examples == 1:
+        return GaussianEvent(event.noise_multiplier, event.count, event.sampling_probability)
+    return event
 
 
 def _with_count(event: Plain, count: int) -> Plain:
@@ -364,18 +263,26 @@ def _only_gaussian(events: Sequence[Plain]) -> float | None:
 
 
 def _has_little_noise(events: Sequence[Plain]) -> bool:
-    return any(isinstance(event, GaussianEvent) and event.noise_multiplier < LITTLE_NOISE for event in events)
+    return any(_has_little(event) for event in events)
+
+
+def _has_little(event: Plain) -> bool:
+    if isinstance(event, ExamplesEvent):
+        return event.noise_multiplier * MOST_SHIFT < event.examples
+    return isinstance(event, GaussianEvent) and event.noise_multiplier < LITTLE_NOISE
 
 
 def _bounds_of_little_noise(events: Sequence[Plain], delta: float) -> EpsilonBounds:
     """Compose by closed forms; stated events by adding up."""
     stated = [event for event in events if isinstance(event, StatedEvent)]
     gaussian = [event.releases() for event in events if isinstance(event, GaussianEvent)]
+    examples = [event for event in events if isinstance(event, ExamplesEvent)]
     left = delta - math.fsum(event.count * event.delta for event in stated)
-    lower = joint_convexity.lower_epsilon(gaussian, delta)
+    lower = joint_convexity.lower_epsilon([*gaussian, *(event.no_more() for event in examples)], delta)
     if left <= 0:
         return EpsilonBounds(math.inf, lower)
-    upper = joint_convexity.upper_epsilon(gaussian, left) + math.fsum(event.count * event.epsilon for event in stated)
+    above = [*gaussian, *(event.no_less() for event in examples)]
+    upper = joint_convexity.upper_epsilon(above, left) + math.fsum(event.count * event.epsilon for event in stated)
     return EpsilonBounds(upper, lower)
 
 
@@ -383,7 +290,7 @@ def _has_divergences(events: Sequence[Plain]) -> bool:
     return any(isinstance(event, RenyiEvent) for event in events)
 
 
-def _without_divergences(events: Sequence[Plain]) -> tuple[GaussianEvent | StatedEvent, ...]:
+def _without_divergences(events: Sequence[Plain]) -> tuple[GaussianEvent | ExamplesEvent | StatedEvent, ...]:
     return tuple(event for event in events if not isinstance(event, RenyiEvent))
 
 

@@ -24,6 +24,11 @@ class LossPair(ABC):
     """Two distributions with densities, and the loss between them."""
 
     @property
+    def rounding_near_zero(self) -> float:
+        """Bound the error of losses about 0, but for a small part of them (statement 21)."""
+        return 0.0
+
+    @property
     @abstractmethod
     def fineness(self) -> float:
         """The scale of u on which density and loss change, at most 1."""

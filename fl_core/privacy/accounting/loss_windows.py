@@ -183,8 +183,9 @@ def total_variation(losses: Losses) -> float:
         nodes.count * float(np.exp(nodes.log_mass) @ -np.expm1(-np.maximum(nodes.loss, 0.0)))
         for nodes in _nodes_of(losses, _SMALLEST)
     )
+    moved = sum(count * pair.rounding_near_zero for count, loss in losses for _, pair in loss.pairs)
     # The sum is of a function with a corner, so that it is only right to a part in a hundred (statement 21).
-    return total * 1.01 + mass_above(losses, _SMALLEST)[0] + _SMALLEST
+    return total * 1.01 + moved + mass_above(losses, _SMALLEST)[0] + _SMALLEST
 
 
 def window_for_delta(losses: Losses, delta: float) -> Window:

@@ -13,23 +13,13 @@ from functools import cached_property
 import numpy as np
 import scipy
 
-from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.accounting.composition import (
-    EpsilonBounds,
-    bounds_of_directions,
-    not_crossed,
-    upper_of_directions,
-)
-from fedlm.fl_core.privacy.accounting.delta import check_delta
-from fedlm.fl_core.privacy.accounting.loss_grids import MASS_ERROR
-from fedlm.fl_core.privacy.accounting.loss_pairs import DIRECTIONS, Direction, LossPair, MixedLoss
-from fedlm.fl_core.privacy.accounting.loss_windows import total_variation
+from fedlm.fl_core.privacy.accounting.loss_pairs import Direction, LossPair
 
 MOST_EXAMPLES = 256
 """Of a user."""
-_MOST_SHIFT = 50.0  # what all examples of a user change the sum by, in standard deviations of the noise
+MOST_SHIFT = 50.0
+"""What all examples of a user change the sum by, in standard deviations of the noise, where losses are computed."""
 _ROUNDING = 2.0**-53
-_MOST_NOISE = 1e10
 _LEAST_TAIL = 1e-60
 _NEWTON_STEPS = 60
 
@@ -61,6 +51,10 @@ class BinomialMixturePair(LossPair):
         slopes = numbers * self.shift
         sizes = choose - drawn - left + np.square(slopes) / 2
         return slopes, choose + drawn + left - np.square(slopes) / 2, float(sizes.max())
+
+    @property
+    def rounding_near_zero(self) -> float:
+        return self.rounding(*self.range(_LEAST_TAIL))
 
     @property
     def fineness(self) -> float:
@@ -137,50 +131,3 @@ class BinomialMixturePair(LossPair):
                 break
         found[real] = u
         return found
-
-
-def sampled_examples_bounds(
-    noise_multiplier: float, examples: int, probability: float, *, steps: int, delta: float
-) -> EpsilonBounds:
-    """Bound epsilon at delta for a user, whichever of the two neighbours has the user.
-
-    Args:
-      noise_multiplier: standard deviation of a step's noise, in clip norms of an example.
-      examples: K, that a user has at most.
-      probability: q, with which each example is drawn in each step.
-      steps: T.
-      delta: at which epsilon is stated.
-
-    Raises:
-      ConfigurationError: a number is out of range.
-    """
-    check_delta(delta)
-    if not 1 <= examples <= MOST_EXAMPLES:
-        raise ConfigurationError(
-            f"{setting('examples_per_user')} is {examples}, but must be at least 1, and {MOST_EXAMPLES} at most"
-        )
-    if not 0 < probability < 1:
-        raise ConfigurationError(
-            f"{setting('sampling_probability')} is {probability}, but must lie between 0 and 1, without these"
-        )
-    if steps < 1:
-        raise ConfigurationError(f"{setting('steps')} is {steps}, but must be at least 1")
-    if not examples / _MOST_SHIFT <= noise_multiplier <= _MOST_NOISE:
-        raise ConfigurationError(
-            f"{setting('noise_multiplier')} is {noise_multiplier}, but must be at least {examples / _MOST_SHIFT:g} for "
-            f"{examples} examples of a user, and {_MOST_NOISE:g} at most"
-        )
-    pairs = [BinomialMixturePair(1 / noise_multiplier, probability, examples, direction) for direction in DIRECTIONS]
-    rounding = max(pair.rounding(*pair.range(_LEAST_TAIL)) for pair in pairs)
-    if rounding > MASS_ERROR:
-        raise ConfigurationError(
-            f"{setting('examples_per_user')} is {examples} and {setting('sampling_probability')} is {probability}, of "
-            "which float64 does not tell the outcomes exactly enough; give fewer examples of a user, or a larger "
-            "probability"
-        )
-    both = [[(steps, MixedLoss(((1.0, pair),)))] for pair in pairs]
-    moved = steps * rounding  # which total variations do not count (statement 21)
-    if max(map(total_variation, both)) + moved <= delta:
-        return EpsilonBounds(0.0, 0.0)
-    upper, lower = bounds_of_directions(both, delta, upper_of_directions(both, delta))
-    return not_crossed(EpsilonBounds(upper + moved, lower), pairs[0], delta)

@@ -2,6 +2,7 @@
 
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.mechanisms.skellam import sizes_of
+from fedlm.fl_core.privacy.participation import ExamplesParticipation
 from fedlm.fl_core.privacy.promise.plan import ONE_DOCUMENT, PrivacyPlan
 
 _ANSWERS = "whether and when a client answers, and who takes part in its place, does not depend on its data"
@@ -11,6 +12,7 @@ _ONE_CLIENT = "one person is one client, and no other client has that person's d
 def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
     """List what must hold for a plan's guarantee to be true, one sentence each."""
     unit, time = names_of(plan.unit)
+    by_examples = isinstance(plan.participation, ExamplesParticipation)
     distributed = MECHANISMS[plan.mechanism].distributed
     if distributed:
         clipped = (
@@ -20,7 +22,7 @@ def assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
     elif unit == "client":
         clipped = "each client's update is clipped on the server, all clients weigh the same, and the sum"
     else:
-        clipped = f"the gradient of each {unit} is clipped, and the noised sum"
+        clipped = f"the gradient of each {'example' if by_examples else unit} is clipped, and the noised sum"
     rounding = (
         "rounding in 32-bit floating point moves a sum of gradients by at most 2^-12 of the clip norm, and clipping "
         "leaves room for that"

@@ -11,6 +11,7 @@ from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import (
     BallsInBinsParticipation,
+    ExamplesParticipation,
     Participation,
     PoissonParticipation,
     TruncatedPoissonParticipation,
@@ -32,11 +33,12 @@ def central_plan(
     unit: str = EXAMPLE,
     bands: int | None = None,
     coefficients: tuple[float, ...] | None = None,
+    examples_per_user: int | None = None,
 ) -> PrivacyPlan:
     """Plan central training, whose rounds are steps.
 
     Args:
-      units: N, how many units there are.
+      units: N, how many units there are; how many examples, where these are sampled one by one.
       batch_size: B, units of a batch on average: each is in it with probability B / N, or b B / N where it is the turn
         of one of b parts.
       steps: T.
@@ -49,6 +51,8 @@ def central_plan(
       unit: whose presence is hidden.
       bands: b, of banded noise, and parts of the units; None for noise that is independent in each step.
       coefficients: of the banded strategy; the best where None.
+      examples_per_user: K, the most examples of a unit, where each is sampled, and clipped, by itself; None where all
+        of a unit are together.
 
     Raises:
       ConfigurationError: a number is out of range.
@@ -63,6 +67,12 @@ def central_plan(
             f"{setting('bands')} is {bands}, but must lie between 1 and {most_bands(units, batch_size, steps)}: no "
             f"more than steps, and than batches of {batch_size} in {units} units"
         )
+    if examples_per_user is not None:
+        for name, given in (("bands", bands), ("truncated_batch_size", truncated_batch_size)):
+            if given is not None:
+                raise ConfigurationError(f"{setting(name)} is not accounted where examples are sampled; leave it out")
+        by_examples = ExamplesParticipation(batch_size / units, examples_per_user)
+        return PrivacyPlan("gaussian", steps, noise_multiplier, by_examples, unit=unit, adjacency=adjacency)
     cycle = bands or 1
     participation: Participation = PoissonParticipation(batch_size * cycle / units, cycle=cycle)
     if in_bins:

@@ -22,16 +22,11 @@ import scipy
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.accounting_library import accounting_library
 from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent
-from fedlm.fl_core.privacy.accounting.composition import (
-    Event,
-    GaussianEvent,
-    delta_above,
-    epsilon_above,
-    epsilon_bounds,
-)
+from fedlm.fl_core.privacy.accounting.composition import delta_above, epsilon_above, epsilon_bounds
 from fedlm.fl_core.privacy.accounting.delta import check_delta
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above, gaussian_noise_multiplier
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
+from fedlm.fl_core.privacy.accounting.release_events import Event, ExamplesEvent, GaussianEvent
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import BinnedRounds, BoundedParticipation
@@ -63,7 +58,8 @@ class Guarantee:
       assumptions: what must hold for this to be true.
       epsilon_lower: below which the epsilon of the accounted pairs of distributions cannot lie; what `epsilon` exceeds
         it by is the error of computing. That of closed forms is 0. Of noise that clients add it is not known: 0.
-      epsilon_by_rdp: the looser epsilon of Renyi accounting, for comparison; None where sampling is not Poisson.
+      epsilon_by_rdp: the looser epsilon of Renyi accounting, for comparison; None where sampling is not Poisson, or of
+        examples.
       against_server: what holds against whoever runs the server, beside readers of released models, and with what
         trust; None where the server adds the noise, and sees each update.
 
@@ -175,6 +171,8 @@ def events_of(plan: PrivacyPlan, generations: Generations | None = None) -> list
             return [BinnedEvent(noise, drawn.rounds, drawn.bins // (MECHANISMS[plan.mechanism].reach(plan) or 1))]
         one_more = drawn.most is not None and plan.adjacency == "add_or_remove"
         probability = drawn.sampling_probability
+        if drawn.examples is not None:
+            return [ExamplesEvent(noise, drawn.rounds, probability, drawn.examples)]
         return [GaussianEvent(noise, drawn.rounds, probability, drawn.population, drawn.most, one_more)]
     mechanism = MECHANISMS[plan.mechanism]
     if mechanism.distributed:
@@ -261,7 +259,12 @@ def calibrate(
     if rho is not None:
         why = "noise of clients gives" if distributed else "Poisson sampling amplifies"
         raise ConfigurationError(f"{why} privacy in a way that rho does not express; give {setting('epsilon')}")
-    return with_noise(least_noise(lambda noise: epsilon_above(events_of(with_noise(noise)), delta), target))
+    return with_noise(least_noise(lambda noise: epsilon_of(with_noise(noise), delta), target))
+
+
+def epsilon_of(plan: PrivacyPlan, delta: float) -> float:
+    """Bound the epsilon of a whole plan at delta from above."""
+    return epsilon_above(events_of(plan), delta)
 
 
 def least_noise(epsilon_of: Callable[[float], float], target: float) -> float:

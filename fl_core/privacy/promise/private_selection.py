@@ -15,15 +15,13 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting.accounting_library import accounting_library
 from fedlm.fl_core.privacy.accounting.composition import (
     EpsilonBounds,
-    Event,
-    GaussianEvent,
-    StatedEvent,
     epsilon_above,
     epsilon_bounds,
     epsilon_of_others,
     not_crossed,
 )
 from fedlm.fl_core.privacy.accounting.delta import check_delta
+from fedlm.fl_core.privacy.accounting.release_events import Event, GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
 
 if TYPE_CHECKING:
@@ -40,7 +38,8 @@ class SelectionEvent:
     """The best of a random number of equal trials, of which nothing else is released.
 
     Attributes:
-      trial: what one of them releases; truncated rounds are not among it, whose Renyi divergence is not known.
+      trial: what one of them releases; truncated rounds and sampled examples are not among it, whose Renyi divergence
+        is not known.
       law: of how many there are.
     """
 
@@ -50,7 +49,8 @@ class SelectionEvent:
     def __post_init__(self) -> None:
         if len(self.releases) < len(self.trial) or any(event.most is not None for event in self.releases):
             raise ConfigurationError(
-                "a selection among runs with truncated rounds, or with bins, is not accounted; take poisson"
+                "a selection among runs with truncated rounds, with bins or with sampled examples is not accounted; "
+                "take poisson"
             )
 
     @property

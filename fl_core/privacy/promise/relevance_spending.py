@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterable
 
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.accounting.composition import Event, GaussianEvent
 from fedlm.fl_core.privacy.accounting.delta import check_delta
+from fedlm.fl_core.privacy.accounting.release_events import Event, GaussianEvent
 from fedlm.fl_core.privacy.origins.private_words import COUNT_NORM
 from fedlm.fl_core.privacy.origins.relevance_origin import PrivateRelevance, RelevanceOrigin
 from fedlm.fl_core.privacy.origins.vocabulary_origin import PACKED, may_be_of_several

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.accounting.composition import Event, StatedEvent
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
+from fedlm.fl_core.privacy.accounting.release_events import Event, StatedEvent
 from fedlm.fl_core.privacy.mechanisms.interface import Generations, Mechanism
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.origins.ancestry import Phase, data_of_people, on_other_data

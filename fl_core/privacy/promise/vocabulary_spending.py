@@ -13,9 +13,9 @@ import math
 from statistics import NormalDist
 
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.accounting.composition import Event, GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.accounting.delta import check_delta
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_noise_multiplier
+from fedlm.fl_core.privacy.accounting.release_events import Event, GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.origins.private_words import COUNT_NORM, word_weight
 from fedlm.fl_core.privacy.origins.vocabulary_origin import PrivateVocabulary, VocabularyOrigin
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon

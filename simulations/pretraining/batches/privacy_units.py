@@ -109,6 +109,11 @@ class Units:
         return self._windows(len(self.stream.tokens)) if self.packing == "packed" else self.stream.num_examples
 
     @property
+    def promised_to(self) -> int:
+        """To how many a promise is made: to the units, whatever of them is sampled."""
+        return self.count
+
+    @property
     def has_completions(self) -> bool:
         """Whether each sequence is a prompt and what completes it, on which alone models are trained."""
         return self.stream.prompt_lengths is not None
@@ -243,13 +248,7 @@ class Units:
         indices = np.asarray(indices, np.int64)
         if len(indices) and not (indices.min() >= 0 and indices.max() < self.count):
             raise IndexError(f"units {indices.min()} to {indices.max()}, but there are {self.count}")
-        if self.kind == "user":
-            numbers, present = self._chosen(indices)
-            starts, stops = self._bounds(indices[:, None], numbers)
-            stops = np.where(present, stops, starts)
-        else:
-            present = np.ones((len(indices), 1), bool)
-            starts, stops = self._bounds(None, indices[:, None])
+        starts, stops, present = self._placed(indices)
         if self.stream.item_sequences:
             stops = np.maximum(stops - 1, starts)  # without EOS
             return starts, starts + np.maximum(stops - starts - (self.length + 1), 0), stops, present
@@ -261,14 +260,19 @@ class Units:
     def completion_starts(self, indices: NDArray[np.int64]) -> NDArray[np.int32]:
         """Say where completions begin in `sequences` of the same units, where units have them: int32 [n, K], at least
         1."""
-        indices = np.asarray(indices, np.int64)
-        if self.kind == "user":
-            numbers, _ = self._chosen(indices)
-            starts, _ = self._bounds(indices[:, None], numbers)
-        else:
-            starts, _ = self._bounds(None, indices[:, None])
+        starts, _, _ = self._placed(np.asarray(indices, np.int64))
         lengths, cut = self._prompts(starts)
         return (1 + lengths - cut).astype(np.int32)
+
+    def _placed(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """Return where in the stream the sequences of some units begin and end, and which of them there are, each
+        [n, K]."""
+        if self.kind == "user":
+            numbers, present = self._chosen(indices)
+            starts, stops = self._bounds(indices[:, None], numbers)
+            return starts, np.where(present, stops, starts), present
+        starts, stops = self._bounds(None, indices[:, None])
+        return starts, stops, np.ones((len(indices), 1), bool)
 
     def _prompts(self, starts: NDArray[np.int64]) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
         """Return how long the prompts of the examples are that begin at `starts` in the stream, integer of its shape,
@@ -290,11 +294,7 @@ class Units:
         Which a client keeps is a function of its name, its own text and the seed, so that no other client's depends on
         it.
         """
-        most = self.sequences_per_unit
-        first, last = self.stream.first_examples[clients], self.stream.first_examples[clients + 1]
-        count = last - first
-        if self.packing == "packed":
-            count = self._windows(self.stream.starts[last] - self.stream.starts[first])
+        most, count = self.sequences_per_unit, self._counts(clients)
         numbers = np.tile(np.arange(most), (len(clients), 1))
         for row in np.flatnonzero(count > most):
             name = int.from_bytes(client_digest(self.stream.client_id(int(clients[row]))), "big")
@@ -302,6 +302,14 @@ class Units:
             numbers[row] = np.sort(rng.choice(int(count[row]), most, replace=False))
         present = numbers < count[:, None]
         return np.where(present, numbers, 0), present
+
+    def _counts(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Count the sequences that clients have, those that they do not keep among them: int64 [n]."""
+        first, last = self.stream.first_examples[clients], self.stream.first_examples[clients + 1]
+        if self.packing != "packed":
+            return last - first
+        counts: NDArray[np.int64] = self._windows(self.stream.starts[last] - self.stream.starts[first])
+        return counts
 
     def _bounds(
         self, clients: NDArray[np.int64] | None, numbers: NDArray[np.int64]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.privacy import accountants
-from fedlm.fl_core.privacy.accounting.composition import GaussianEvent, epsilon_bounds
+from fedlm.fl_core.privacy.accounting.composition import epsilon_bounds
+from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent
 
 PAGE = Path(__file__).parents[3] / "docs" / "design" / "accounting.md"
 

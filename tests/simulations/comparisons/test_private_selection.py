@@ -12,8 +12,9 @@ import pytest
 from fedlm.commands import account as account_command
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
-from fedlm.fl_core.privacy.accounting.composition import GaussianEvent, epsilon_bounds
+from fedlm.fl_core.privacy.accounting.composition import epsilon_bounds
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
+from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent
 from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.promise.private_selection import SelectionEvent, composed_above
 from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from flint import arb
 
-from fedlm.fl_core.privacy.accounting.composition import GaussianEvent, StatedEvent, epsilon_bounds
+from fedlm.fl_core.privacy.accounting.composition import epsilon_bounds
+from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
 from tests.fl_core.privacy.accounting.test_loss_sums import delta_of_few
 from tests.support.ball_losses import deltas, release_of
 from tests.support.ball_points import (

@@ -9,8 +9,9 @@ import scipy
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import balls_in_bins
 from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent, Question, Test, atoms_of, binned_epsilon_above
-from fedlm.fl_core.privacy.accounting.composition import GaussianEvent, StatedEvent, delta_above, epsilon_bounds
+from fedlm.fl_core.privacy.accounting.composition import delta_above, epsilon_bounds
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_delta, gaussian_epsilon_above
+from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
 
 Test.__test__ = False
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from fedlm.fl_core.privacy.accounting.composition import GaussianEvent, StatedEvent, delta_above, epsilon_bounds
+from fedlm.fl_core.privacy.accounting.composition import delta_above, epsilon_bounds
 from fedlm.fl_core.privacy.accounting.distributed_noise import (
     ORDERS,
     RenyiEvent,
@@ -18,6 +18,7 @@ from fedlm.fl_core.privacy.accounting.distributed_noise import (
     skellam_divergences,
 )
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above
+from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
 
 L1, L2, SCALE = 6024955.846149036, 5883.745943504918, 5860.882991897951
 ONE = RenyiEvent(tuple(skellam_divergences(L1, L2, SCALE**2)))

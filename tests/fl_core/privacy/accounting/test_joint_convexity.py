@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedlm.fl_core.privacy.accounting.composition import GaussianEvent, epsilon_bounds
+from fedlm.fl_core.privacy.accounting.composition import epsilon_bounds
+from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent
 
 
 def drawn_losses(event, trials):

@@ -12,13 +12,7 @@ from scipy.special import logsumexp, ndtr
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import joint_convexity
-from fedlm.fl_core.privacy.accounting.composition import (
-    GaussianEvent,
-    StatedEvent,
-    delta_above,
-    epsilon_above,
-    epsilon_bounds,
-)
+from fedlm.fl_core.privacy.accounting.composition import delta_above, epsilon_above, epsilon_bounds
 from fedlm.fl_core.privacy.accounting.loss_grids import MASS_ERROR, cells_of, fitting_offset
 from fedlm.fl_core.privacy.accounting.loss_pairs import (
     DIRECTIONS,
@@ -29,6 +23,7 @@ from fedlm.fl_core.privacy.accounting.loss_pairs import (
 )
 from fedlm.fl_core.privacy.accounting.loss_sums import _computed, _solve, lower_epsilon, upper_delta, upper_epsilon
 from fedlm.fl_core.privacy.accounting.loss_windows import _masses_and_losses, window_of_jumps
+from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.accounting.sampled_examples import BinomialMixturePair
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from tests.support.properties import costly

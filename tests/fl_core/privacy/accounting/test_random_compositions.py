@@ -10,15 +10,10 @@ from hypothesis import strategies as st
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import composition, loss_sums
-from fedlm.fl_core.privacy.accounting.composition import (
-    AccountingError,
-    GaussianEvent,
-    StatedEvent,
-    delta_above,
-    epsilon_bounds,
-)
+from fedlm.fl_core.privacy.accounting.composition import AccountingError, delta_above, epsilon_bounds
 from fedlm.fl_core.privacy.accounting.loss_pairs import DIRECTIONS
 from fedlm.fl_core.privacy.accounting.loss_sums import lower_epsilon, upper_epsilon
+from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
 from tests.fl_core.privacy.accounting.test_loss_sums import laplace_delta
 from tests.support.properties import costly
 

@@ -1,6 +1,6 @@
 """Users whose examples are sampled one by one: against the dp-accounting library, closed forms and drawn outcomes."""
 
-import json
+import dataclasses
 import math
 
 import numpy as np
@@ -8,12 +8,22 @@ import pytest
 from dp_accounting.pld.privacy_loss_distribution import from_mixture_gaussian_mechanism
 from scipy.stats import binom
 
-from fedlm.commands.cli import main
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting.composition import GaussianEvent, epsilon_bounds
+from fedlm.fl_core.privacy.accounting.composition import epsilon_bounds
 from fedlm.fl_core.privacy.accounting.loss_pairs import DIRECTIONS, MixedLoss
 from fedlm.fl_core.privacy.accounting.loss_sums import lower_epsilon, upper_delta, upper_epsilon
-from fedlm.fl_core.privacy.accounting.sampled_examples import BinomialMixturePair, sampled_examples_bounds
+from fedlm.fl_core.privacy.accounting.loss_windows import total_variation
+from fedlm.fl_core.privacy.accounting.release_events import ExamplesEvent, GaussianEvent, StatedEvent
+from fedlm.fl_core.privacy.accounting.sampled_examples import BinomialMixturePair
+from fedlm.fl_core.privacy.promise.central_plan import central_plan
+from fedlm.fl_core.privacy.promise.guarantee import account
+from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.private_selection import SelectionEvent
+
+
+def bounds_of(noise, examples, probability, *, steps, delta):
+    return epsilon_bounds([ExamplesEvent(noise, steps, probability, examples)], delta)
 
 
 @pytest.mark.long
@@ -27,23 +37,15 @@ def test_bounds_lie_where_dp_accounting_has_its_own(noise, examples, probability
     weights = binom.pmf(counts, examples, probability)
     one = from_mixture_gaussian_mechanism(noise, counts, weights, value_discretization_interval=1e-3)
     theirs = one.self_compose(steps).get_epsilon_for_delta(delta)
-    ours = sampled_examples_bounds(noise, examples, probability, steps=steps, delta=delta)
+    ours = bounds_of(noise, examples, probability, steps=steps, delta=delta)
     assert ours.upper * 0.999 <= ours.lower <= ours.upper
     assert ours.lower <= theirs * (1 + 1e-6)
     assert ours.upper == pytest.approx(theirs, rel=2e-3)
 
 
-def test_a_single_example_is_a_sampled_gaussian():
-    found = sampled_examples_bounds(0.8, 1, 0.01, steps=300, delta=1e-12)
-    expected = epsilon_bounds([GaussianEvent(0.8, 300, 0.01)], 1e-12)
-    assert found.upper == pytest.approx(expected.upper, rel=1e-3)
-    assert found.lower <= expected.upper
-    assert expected.lower <= found.upper
-
-
 def test_examples_drawn_apart_cost_no_more_than_all_at_once_and_no_less_than_one():
     """A user whose examples were drawn all together would move the sum by all of them with the same probability."""
-    apart = sampled_examples_bounds(4.0, 8, 0.02, steps=100, delta=1e-6)
+    apart = bounds_of(4.0, 8, 0.02, steps=100, delta=1e-6)
     together = epsilon_bounds([GaussianEvent(4.0 / 8, 100, 0.02)], 1e-6)
     alone = epsilon_bounds([GaussianEvent(4.0, 100, 0.02)], 1e-6)
     assert alone.upper < apart.lower < apart.upper < together.lower
@@ -73,14 +75,31 @@ def test_drawn_outcomes_have_the_delta_of_the_bounds(direction):
     assert upper_delta(losses, upper) == pytest.approx(delta, rel=1e-2)
 
 
-def test_the_rounding_of_losses_is_counted_once_a_step():
-    noise, examples, probability, steps, delta = 1e3, 4, 0.1, 10**5, 1e-3
-    found = sampled_examples_bounds(noise, examples, probability, steps=steps, delta=delta)
-    pairs = [BinomialMixturePair(1 / noise, probability, examples, direction) for direction in DIRECTIONS]
-    computed = max(upper_epsilon([(steps, MixedLoss(((1.0, pair),)))], delta) for pair in pairs)
-    rounding = max(pair.rounding(*pair.range(1e-40)) for pair in pairs)
-    assert found.upper >= computed + steps * rounding
-    assert sampled_examples_bounds(noise, examples, probability, steps=1, delta=0.1) == (0, 0)
+def test_little_noise_is_bounded_by_all_examples_at_once_and_by_one():
+    """Below a fiftieth of the examples closed forms are taken; with others, which have more noise, too."""
+    events = [ExamplesEvent(0.07, 20, 0.05, 4), ExamplesEvent(2.0, 20, 0.05, 4), GaussianEvent(3.0, 5, 0.1)]
+    little, more = epsilon_bounds(events[:1], 1e-6), epsilon_bounds(events, 1e-6)
+    computed = epsilon_bounds([ExamplesEvent(0.0800001, 20, 0.05, 4)], 1e-6)
+    assert computed.upper * 0.999 < computed.lower < little.upper <= more.upper
+    assert 0 < little.lower < computed.lower * (0.08 / 0.07) ** 2
+
+
+def test_the_rounding_of_losses_counts_where_epsilon_is_said_to_be_0():
+    pair = BinomialMixturePair(1e-3, 0.1, 4, "remove")
+    losses = [(10**5, MixedLoss(((1.0, pair),)))]
+    assert total_variation(losses) >= 10**5 * pair.rounding(*pair.range(1e-40))
+    assert bounds_of(1e3, 4, 0.1, steps=1, delta=0.1) == (0, 0)
+
+
+def test_examples_compose_with_other_releases_and_are_refused_in_a_selection():
+    examples, other = ExamplesEvent(2.0, 50, 0.05, 4), GaussianEvent(3.0, 20, 0.1)
+    together = epsilon_bounds([examples, other, StatedEvent(0.1)], 1e-5)
+    assert max(epsilon_bounds([one], 1e-5).upper for one in (examples, other)) < together.lower <= together.upper
+    assert together.lower > together.upper * 0.99
+    halves = [dataclasses.replace(examples, count=25)] * 2
+    assert epsilon_bounds(halves, 1e-5) == epsilon_bounds([examples], 1e-5)
+    with pytest.raises(ConfigurationError, match="sampled examples"):
+        SelectionEvent((examples,), TrialsLaw("poisson", 3.0))
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -102,31 +121,33 @@ def test_outcomes_undo_losses_and_masses_add_up(shift, probability, examples, di
     [
         ((1.0, 0, 0.1, 1), "examples_per_user is 0"),
         ((1.0, 257, 0.1, 1), "256 at most"),
-        ((1.0, 2, 0.0, 1), "sampling_probability is 0.0"),
-        ((1.0, 2, 1.0, 1), "sampling_probability is 1.0"),
-        ((1.0, 2, 0.1, 0), "steps is 0"),
-        ((0.01, 2, 0.1, 1), "must be at least 0.04"),
-        ((20.0, 256, 1e-3, 1), "does not tell the outcomes exactly enough"),
+        ((1.0, 2, -0.1, 1), "sampling_probability is -0.1"),
+        ((1.0, 2, 1.1, 1), "sampling_probability is 1.1"),
+        ((1.0, 2, 0.1, -1), "count of an event is -1"),
+        ((1e-9, 2, 0.1, 1), "noise_multiplier is 1e-09"),
         ((math.nan, 2, 0.1, 1), "noise_multiplier is nan"),
-        ((math.inf, 2, 0.1, 1), "1e\\+10 at most"),
+        ((math.inf, 2, 0.1, 1), "noise_multiplier is inf"),
     ],
 )
 def test_numbers_out_of_range_are_refused(words, message):
     noise, examples, probability, steps = words
     with pytest.raises(ConfigurationError, match=message):
-        sampled_examples_bounds(noise, examples, probability, steps=steps, delta=1e-6)
+        bounds_of(noise, examples, probability, steps=steps, delta=1e-6)
 
 
-def test_the_command_states_what_is_computed(capsys):
-    words = ["account", "examples", "--examples-per-user", "4", "--sampling-probability", "0.05", "--steps", "10"]
-    words += ["--noise-multiplier", "2", "--delta", "1e-5"]
-    assert main([*words, "--json"]) == 0
-    statement = json.loads(capsys.readouterr().out)
-    bounds = sampled_examples_bounds(2.0, 4, 0.05, steps=10, delta=1e-5)
-    assert (statement["epsilon"], statement["epsilon_lower"]) == bounds
-    assert main(words) == 0
-    said = capsys.readouterr().out
-    assert "unit  user: at most 4 examples" in said
-    assert "add-or-remove" in said
-    assert main([*words, "--examples-per-user", "1000"]) == 2
-    assert "--examples-per-user is 1000" in capsys.readouterr().err
+def test_examples_that_are_always_drawn_and_single_ones_are_gaussian_mechanisms():
+    assert bounds_of(8.0, 4, 1.0, steps=10, delta=1e-6) == epsilon_bounds([GaussianEvent(2.0, 10)], 1e-6)
+    assert bounds_of(2.0, 1, 0.1, steps=10, delta=1e-6) == epsilon_bounds([GaussianEvent(2.0, 10, 0.1)], 1e-6)
+    assert bounds_of(2.0, 4, 0.0, steps=10, delta=1e-6) == (0, 0)
+
+
+def test_the_plan_of_examples_is_accounted_for_the_steps_that_ran():
+    plan = central_plan(2000, 100, 50, 2.0, unit="user: at most 4 examples, in all steps", examples_per_user=4)
+    assert PrivacyPlan.from_json(plan.as_json()) == plan
+    found = account(plan, 1e-5, [(0, 20), (15, 40)])
+    assert (found.epsilon, found.epsilon_lower) == bounds_of(2.0, 4, 0.05, steps=45, delta=1e-5)
+    assert "training reads at most 4 examples of one user" in found.assumptions[0]
+    with pytest.raises(ConfigurationError, match="sampling"):
+        dataclasses.replace(plan, mechanism="tree")
+    with pytest.raises(ConfigurationError, match="bands"):
+        central_plan(2000, 100, 50, 2.0, examples_per_user=4, bands=2)

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from fedlm.fl_core.privacy.accounting.composition import GaussianEvent, StatedEvent, epsilon_bounds
+from fedlm.fl_core.privacy.accounting.composition import epsilon_bounds
+from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
 from tests.support.ball_points import point, rows
 
 WIDE, NARROW = 1.01, 1.001

@@ -9,7 +9,8 @@ from dp_accounting import pld
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent
-from fedlm.fl_core.privacy.accounting.composition import GaussianEvent, StatedEvent, epsilon_above, epsilon_bounds
+from fedlm.fl_core.privacy.accounting.composition import epsilon_above, epsilon_bounds
+from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.mechanisms.tree_sensitivity import tree_sensitivity_squared
@@ -249,7 +250,7 @@ def test_bins_are_accounted_by_their_turns_and_by_what_bands_leave_apart():
     assert banded == BinnedEvent(pytest.approx(1.5), 4, 6)
     with pytest.raises(ConfigurationError, match="no sound analysis"):
         dataclasses.replace(fresh, mechanism="banded", coefficients=(0.8, 0.48, 0.36))
-    with pytest.raises(ConfigurationError, match="or with bins, is not accounted"):
+    with pytest.raises(ConfigurationError, match="with bins or with sampled examples"):
         Spending(fresh, [(0, 70)], TrialsLaw("poisson", 3.0)).events()
 
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting.composition import GaussianEvent, epsilon_bounds
+from fedlm.fl_core.privacy.accounting.composition import epsilon_bounds
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_noise_multiplier
 from fedlm.fl_core.privacy.accounting.noise_search import LEAST_NOISE, Training, least_noise
+from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent
 from fedlm.fl_core.privacy.promise.noise_table import TABLE_ERROR, make_noise_table
 
 
