@@ -27,7 +27,7 @@ def print_help(prog: str, about: str, groups: Sequence[OptionGroup], essentials:
     lines = [*_usage(prog, groups, width), ""]
     for paragraph in about.split("\n\n"):
         lines += [*_wrapped(paragraph, width), ""]
-    for group in groups:
+    for group in groups if essentials is None else _in_brief(groups, essentials):
         lines += _group(group, essentials, width) if group.options else []
     if essentials is not None:
         lines += _wrapped(f"{HELP_ALL} explains in full what is in brief here, and what is only named.", width)
@@ -42,6 +42,13 @@ def _usage(prog: str, groups: Sequence[OptionGroup], width: int) -> list[str]:
     words = [option.flag + "..." * option.values.endswith("...") for option in options if option.positional]
     words += [f"{option.flag} {option.values}" for option in options if option.required and not option.positional]
     return _beside(f"usage: {prog} ", f"{' '.join(words)} [OPTIONS]".strip(), width)
+
+
+def _in_brief(groups: Sequence[OptionGroup], essentials: Collection[str]) -> list[OptionGroup]:
+    """Put groups of which nothing is explained into one, behind the others."""
+    explained = [group for group in groups if any(option.name in essentials for option in group.options)]
+    named = [option for group in groups if group not in explained for option in group.options]
+    return [*explained, OptionGroup("What else a run may have", named)]
 
 
 def _group(group: OptionGroup, essentials: Collection[str] | None, width: int) -> list[str]:

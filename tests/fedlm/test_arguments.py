@@ -28,6 +28,7 @@ PLAN = {
     "coefficients": (),
     "unit": "client: all examples",
     "adjacency": None,
+    "noise_cohort": None,
 }
 MODEL = fedlm.create_model("cifg_tiny", vocabulary_size=40)
 TOKENIZER = fedlm.Tokenizer.train({"cat": 3, "dog": 2})
