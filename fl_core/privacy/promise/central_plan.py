@@ -68,7 +68,8 @@ def central_plan(
             f"more than steps, and than batches of {batch_size} in {units} units"
         )
     if examples_per_user is not None:
-        for name, given in (("bands", bands), ("truncated_batch_size", truncated_batch_size)):
+        others = {"bands": bands, "truncated_batch_size": truncated_batch_size, "in_bins": in_bins or None}
+        for name, given in others.items():
             if given is not None:
                 raise ConfigurationError(f"{setting(name)} is not accounted where examples are sampled; leave it out")
         by_examples = ExamplesParticipation(batch_size / units, examples_per_user)

@@ -149,5 +149,6 @@ def test_the_plan_of_examples_is_accounted_for_the_steps_that_ran():
     assert "training reads at most 4 examples of one user" in found.assumptions[0]
     with pytest.raises(ConfigurationError, match="sampling"):
         dataclasses.replace(plan, mechanism="tree")
-    with pytest.raises(ConfigurationError, match="bands"):
-        central_plan(2000, 100, 50, 2.0, examples_per_user=4, bands=2)
+    for other in ({"bands": 2}, {"in_bins": True}):
+        with pytest.raises(ConfigurationError, match=f"{next(iter(other))} is not accounted"):
+            central_plan(2000, 100, 50, 2.0, examples_per_user=4, **other)
