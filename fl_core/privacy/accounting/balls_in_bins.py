@@ -36,11 +36,7 @@ _LEAST_DRAWS, _MOST_DRAWS, _MOST_NUMBERS, _PILOT = 4000, 100_000, 20_000_000, 0.
 _BLOCK = 2_000_000  # numbers that are drawn at once
 _ROUNDING = 1e-6  # relative, of sums and tables in float64
 _PARTS, _OFTEN = 8, 3.0  # of the mean; and how many of b are as large as where the second begins
-_TILTS, _STEEPEST, _SUMS = (
-    31,
-    100.0,
-    1024,
-)  # tilts that are tried, and totals of which the most is taken  # among which the best is sought, and where
+_TILTS, _STEEPEST, _SUMS = 31, 100.0, 1024  # tilts among which the best is sought, and totals where each is tried
 
 
 @dataclass(frozen=True)
