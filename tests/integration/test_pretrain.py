@@ -6,7 +6,7 @@ import pytest
 
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.statement import state
-from tests.support.processes import begin, begin_two, finish_well, kill_once, rows_of
+from tests.support.processes import ENVIRONMENT, begin, begin_two, finish_well, kill_once, rows_of
 
 SETTINGS = {
     "model": "cifg_tiny",
@@ -56,8 +56,12 @@ TIMES = ("seconds", "tokens_per_second", "mfu")
 
 
 @pytest.mark.long
-def test_adapters_are_the_same_on_any_number_of_devices_and_in_two_processes(small_store, tmp_path, fedlm_here):
-    """Also where what is frozen is spread over the devices, and what is dropped is drawn in another process."""
+def test_adapters_are_the_same_on_any_number_of_devices_and_in_two_processes(
+    small_store, tmp_path, fedlm_here, monkeypatch
+):
+    """Also where what is frozen is spread over the devices, and what is dropped is drawn in another process. As users'
+    runs are compiled: without optimizations, programs for one device and for two round in other orders."""
+    monkeypatch.delitem(ENVIRONMENT, "JAX_DISABLE_MOST_OPTIMIZATIONS")
     first = {"steps": 1, "privacy": "none", "noise_multiplier": None, "noise_seed": None}
     assert fedlm_here(*options(small_store, tmp_path / "base", **first)).returncode == 0
     lora = {"init_from": tmp_path / "base", "lora_rank": 2, "lora_dropout": 0.25, "steps": 4}
