@@ -59,6 +59,14 @@ def number_of_coordinates(like: Params) -> int:
     return sum(leaf.size for leaf in jax.tree_util.tree_leaves(like))
 
 
+def shaped(values: np.ndarray, like: Params) -> Params:
+    """Cut a vector into float32 arrays of the shapes of others, in the order of their leaves."""
+    leaves, structure = jax.tree_util.tree_flatten(like)
+    parts = np.split(values, np.cumsum([leaf.size for leaf in leaves])[:-1])
+    arrays = [jnp.asarray(part.reshape(leaf.shape), jnp.float32) for part, leaf in zip(parts, leaves, strict=True)]
+    return jax.tree_util.tree_unflatten(structure, arrays)
+
+
 def empty_sum(like: Params) -> Params:
     """Make the sum of nothing, for vectors of some arrays or shapes."""
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedlm.fedlm_client.distributed_noise.lattice import Lattice
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.exact_sums import number_of_coordinates
+from fedlm.fl_core.exact_sums import number_of_coordinates, shaped
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
 from fedlm.fl_core.privacy.mechanisms.skellam import sizes_of
 from fedlm.fl_core.privacy.private_rounds import PrivacyState, PrivateAggregation, PrivateRounds
@@ -121,7 +121,7 @@ class DistributedRounds:
         if not enough:
             return MeanUpdate(None, state, metrics)
         mean = self.lattice.restored(self.lattice.centred(total.residues), total.rotation) / goal
-        return MeanUpdate(_shaped(mean, self._like), state, metrics)
+        return MeanUpdate(shaped(mean, self._like), state, metrics)
 
 
 class _Clients:
@@ -187,13 +187,6 @@ def _nothing(terms: Any) -> Any:
 
 def _flat(tree: Params) -> NDArray[np.float64]:
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree_util.tree_leaves(tree)]).astype(np.float64)
-
-
-def _shaped(vector: NDArray[np.float64], like: Params) -> Params:
-    leaves, structure = jax.tree_util.tree_flatten(like)
-    parts = np.split(vector, np.cumsum([leaf.size for leaf in leaves])[:-1])
-    shaped = [jnp.asarray(part.reshape(leaf.shape), jnp.float32) for part, leaf in zip(parts, leaves, strict=True)]
-    return jax.tree_util.tree_unflatten(structure, shaped)
 
 
 def _norm(integers: NDArray[np.int64]) -> float:

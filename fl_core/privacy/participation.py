@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.privacy.accounting.balls_in_bins import MOST_BINS
 from fedlm.fl_core.privacy.accounting.sampled_examples import MOST_EXAMPLES
 from fedlm.models.arguments import check_fields
-
-MOST_BINS = 100_000
-"""That accounting draws."""
 
 
 class SampledRounds(NamedTuple):
@@ -49,6 +47,10 @@ class BySampling:
         """What can be held of a client by counting: nothing."""
         return None
 
+    def bounded(self, rounds: int) -> "BoundedParticipation":
+        """Refuse: nothing bounds how often a client takes part."""
+        raise ConfigurationError("Poisson sampling is accounted round by round, not by a sensitivity")
+
 
 class ByLimits:
     """How often, and when, a client takes part is limited, whoever chooses the rounds."""
@@ -84,14 +86,7 @@ class PoissonParticipation(BySampling):
         check_fields(self)
         if self.cycle < 1:
             raise ConfigurationError(f"{setting('cycle')} is {self.cycle}, but must be at least 1")
-        if not 0 < self.sampling_probability <= 1:
-            raise ConfigurationError(
-                f"{setting('sampling_probability')} is {self.sampling_probability}, but must lie in (0, 1]"
-            )
-
-    def bounded(self, rounds: int) -> "BoundedParticipation":
-        """Refuse: nothing bounds how often a client takes part."""
-        raise ConfigurationError("Poisson sampling is accounted round by round, not by a sensitivity")
+        _check_probability(self.sampling_probability)
 
     def sampled_rounds(self, stretches: Sequence[tuple[int, int]]) -> SampledRounds:
         """Describe the rounds in which one client may be drawn, of stretches from one round to before another."""
@@ -119,6 +114,11 @@ class PoissonParticipation(BySampling):
     def most_eligible(self, stretches: Sequence[tuple[int, int]]) -> int:
         """Count the rounds in which one client may be drawn, of stretches from one round to before another."""
         return _most_turns(self.cycle, stretches)
+
+
+def _check_probability(probability: float) -> None:
+    if not 0 < probability <= 1:
+        raise ConfigurationError(f"{setting('sampling_probability')} is {probability}, but must lie in (0, 1]")
 
 
 def _most_turns(parts: int, stretches: Sequence[tuple[int, int]]) -> int:
@@ -231,14 +231,7 @@ class ExamplesParticipation(BySampling):
                 f"{setting('examples_per_user')} is {self.examples}, but must be at least 1, and {MOST_EXAMPLES} at "
                 "most"
             )
-        if not 0 < self.sampling_probability <= 1:
-            raise ConfigurationError(
-                f"{setting('sampling_probability')} is {self.sampling_probability}, but must lie in (0, 1]"
-            )
-
-    def bounded(self, rounds: int) -> "BoundedParticipation":
-        """Refuse: nothing bounds how often a client takes part."""
-        raise ConfigurationError("Poisson sampling is accounted round by round, not by a sensitivity")
+        _check_probability(self.sampling_probability)
 
     def sampled_rounds(self, stretches: Sequence[tuple[int, int]]) -> SampledRounds:
         """See `PoissonParticipation.sampled_rounds`."""

@@ -96,8 +96,7 @@ class Lattice:
 
     def centred(self, residues: NDArray[np.uint32]) -> NDArray[np.int64]:
         """Take residues for the integers from -2^(b-1) to below 2^(b-1) that they are of."""
-        half = 1 << (self.bits - 1)
-        return ((residues.astype(np.int64) + half) & ((1 << self.bits) - 1)) - half
+        return centred(residues, self.bits)
 
     def restored(self, integers: NDArray[np.int64], rotation: bytes) -> NDArray[np.float64]:
         """Scale and rotate integers back: float64 [d], in units of an update."""
@@ -106,3 +105,9 @@ class Lattice:
     def sensitivity(self) -> tuple[float, float]:
         """Bound the L1 and L2 norm of a client's integers."""
         return integer_sensitivity(self.scale * self.clip_norm, self.dimension)
+
+
+def centred(residues: NDArray[np.unsignedinteger], bits: int) -> NDArray[np.int64]:
+    """Take residues modulo 2^bits for the integers from -2^(bits-1) to below 2^(bits-1) that they are of."""
+    half = 1 << (bits - 1)
+    return ((residues.astype(np.int64) + half) & ((1 << bits) - 1)) - half

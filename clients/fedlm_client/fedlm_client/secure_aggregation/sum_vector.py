@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..distributed_noise.lattice import centred
+
 SAFETY = 1 - 2.0**-12
 """Of the clip norm, that vectors are clipped to, so that no rounding makes one longer than the clip norm."""
 
@@ -80,8 +82,6 @@ class SumLayout(NamedTuple):
 
     def read(self, residues: NDArray[np.unsignedinteger], bits: int) -> tuple[NDArray[np.float64], Told]:
         """Read a sum of such vectors, modulo 2^bits: the sum of updates, float64 [d], and of what was told."""
-        half, whole = 1 << (bits - 1), residues.astype(np.int64)
-        centred = ((whole + half) & ((1 << bits) - 1)) - half
-        count = len(self.bounds)
-        told = [int(number) * unit for number, unit in zip(centred[-count:], self.units, strict=True)]
-        return (centred[:-count] * self.step).astype(np.float64), Told(*told)
+        whole, count = centred(residues, bits), len(self.bounds)
+        told = [int(number) * unit for number, unit in zip(whole[-count:], self.units, strict=True)]
+        return (whole[:-count] * self.step).astype(np.float64), Told(*told)

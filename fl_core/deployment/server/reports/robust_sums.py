@@ -20,6 +20,7 @@ import numpy as np
 
 from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum, SumSettings
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.exact_sums import number_of_coordinates, shaped
 from fedlm.fl_core.rounds.aggregation import (
     AggregationRules,
     CohortAggregate,
@@ -28,7 +29,6 @@ from fedlm.fl_core.rounds.aggregation import (
 from fedlm.fl_core.rounds.local_sgd import TrainingSums
 from fedlm.fl_core.updates.compressors import Compressor, decompress_update
 from fedlm.fl_core.updates.update_bytes import unpack_update
-from fedlm.models.base import Params
 
 RobustName = Literal["mean", "median", "trimmed_mean", "secure"]
 _BLOCK_BYTES = 1 << 24
@@ -72,7 +72,7 @@ class RobustSum(StreamingSum):
         """
         super().__init__(settings, upload_key, clip_norm)
         self._rule, self._rows = rule, 0
-        self._columns = sum(leaf.size for leaf in jax.tree_util.tree_leaves(self._like))
+        self._columns = number_of_coordinates(self._like)
         leaves, structure = jax.tree_util.tree_flatten(self._like)
         self._shapes = (tuple(leaf.shape for leaf in leaves), structure)
         self._delta = {}
@@ -116,7 +116,7 @@ class RobustSum(StreamingSum):
             for start in range(0, columns, step):
                 found[start : start + step] = robust_mean(updates[:, start : start + step], self._rule)
         self._file.close()
-        return super().finish()._replace(delta=_unflatten(found * np.float32(rows), self._like))
+        return super().finish()._replace(delta=shaped(found * np.float32(rows), self._like))
 
 
 def robust_mean(updates: np.ndarray, rule: RobustRule) -> np.ndarray:
@@ -153,12 +153,3 @@ def _contribution(
     delta = decompress_update(compressor, key, unpack_update(compressor, message, like), like)
     added = contribution(delta, num_examples, training, rules, clip_norm=clip_norm)
     return jax.tree_util.tree_leaves(added.delta), added._replace(delta=())
-
-
-def _unflatten(values: np.ndarray, like: Params) -> Params:
-    leaves, structure = jax.tree_util.tree_flatten(like)
-    ends = np.cumsum([leaf.size for leaf in leaves])
-    parts = np.split(values, ends[:-1])
-    return jax.tree_util.tree_unflatten(
-        structure, [jnp.asarray(part.reshape(leaf.shape)) for part, leaf in zip(parts, leaves, strict=True)]
-    )

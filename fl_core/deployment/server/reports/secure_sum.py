@@ -1,12 +1,9 @@
 """The sum of a round's reports where the server sees no single one: masked vectors, added modulo 2^b."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from cryptography import x509
 
 from fedlm.fedlm_client.secure_aggregation.keys import AttemptName
@@ -20,7 +17,7 @@ from fedlm.fl_core.deployment.secure_aggregation.parameter_rule import Strangers
 from fedlm.fl_core.deployment.secure_aggregation.secure_round import SecureRound
 from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.exact_sums import grid_step, number_of_coordinates
+from fedlm.fl_core.exact_sums import grid_step, number_of_coordinates, shaped
 from fedlm.fl_core.rounds.aggregation import CohortAggregate, empty_aggregate
 from fedlm.fl_core.rounds.local_sgd import LocalTraining, TrainingSums
 from fedlm.fl_core.updates.update_bytes import WireError
@@ -152,14 +149,8 @@ class SecureSum(StreamingSum):
         assert self.round.total is not None
         settings, count = self._settings, len(self.round.attempt.survivors)
         values, told = settings.layout.read(self.round.total, settings.bits)
-        shapes = jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), settings.like)
-        leaves, structure = jax.tree_util.tree_flatten(shapes)
-        ends = np.cumsum([math.prod(leaf.shape) for leaf in leaves])[:-1]
-        parts = np.split(values.astype(np.float32), ends)
-        delta = [jnp.asarray(part.reshape(leaf.shape)) for part, leaf in zip(parts, leaves, strict=True)]
-        empty = empty_aggregate({})
-        return empty._replace(
-            delta=jax.tree_util.tree_unflatten(structure, delta),
+        return empty_aggregate({})._replace(
+            delta=shaped(values, settings.like),
             weight=jnp.float32(count),
             clients=jnp.float32(count + self._unusable),
             dropped=jnp.float32(self._unusable),
