@@ -204,21 +204,20 @@ def _tilted(question: Question, first: int, end: int, left_out: float) -> tuple[
     if first:
         log_constants += math.log(bins - 1) + scipy.special.logsumexp(exponents[:, first:], axis=1)
     counts = np.log(np.maximum(question.counts(sums, low), 1e-300))
-    # The larger of each factor at two neighbouring sums bounds their product between these; beyond the last, it falls.
+    # The larger of each factor at two neighbouring sums bounds their product between these.
     weights = -rates[:, None] * sums
     between = np.maximum(counts[1:], counts[:-1]) + np.maximum(weights[:, 1:], weights[:, :-1])
-    most = log_constants[:, None] + between
-    above = np.maximum.accumulate(most[:, ::-1], axis=1)[:, ::-1].min(axis=0)
-    place = len(above)
-    if left_out:
-        beyond = float((log_constants + math.log(sums[-1]) + weights[:, -1]).min())
-        above = np.maximum(above, beyond)
-        enough = np.flatnonzero(above <= math.log(left_out))
-        place = max(int(enough[0]), 1) if len(enough) else place
+    # Beyond the last sum, what is added up falls; for the person added it is nothing there.
+    last = log_constants + math.log(sums[-1]) + weights[:, -1]
+    beyond = last if question.remove else np.full(len(rates), -math.inf)
+    most = np.column_stack([log_constants[:, None] + between, beyond])
+    above = np.append(np.maximum.accumulate(most[:, ::-1], axis=1)[:, ::-1].min(axis=0), -math.inf)
+    place = max(int(np.argmax(above <= (math.log(left_out) if left_out else -math.inf))), 1)
     below = most[:, :place].max(axis=1)
     best = int(np.argmin(below))
-    part = Part(first, end, float(sums[place]), float(rates[best]), float(log_constants[best]), float(below[best]))
-    return part, math.exp(above[place]) if place < len(above) else 0.0
+    ceiling = float(np.append(sums, math.inf)[place])
+    part = Part(first, end, ceiling, float(rates[best]), float(log_constants[best]), float(below[best]))
+    return part, math.exp(above[place])
 
 
 @dataclass(frozen=True)

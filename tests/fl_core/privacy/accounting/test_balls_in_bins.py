@@ -64,6 +64,16 @@ def test_one_bin_is_the_gaussian_mechanism_and_two_are_an_integral():
     assert integral < gaussian_delta(1 / shift, epsilon)
 
 
+def test_no_sum_is_above_all_ceilings_and_counts_nothing():
+    """Of two bins, all sums can be added up; much of their mean is far above where the mean begins."""
+    question = Question(atoms_of(2.5), 2, True, math.exp(0.01))
+    masses, values = question.atoms.masses, question.atoms.values
+    counts = masses * question.counts(values, values)
+    parts, beside = balls_in_bins.parts_of(question, 1e-3 * float(counts.sum()))
+    within = sum(counts[part.first : part.end][values[part.first : part.end] < part.ceiling].sum() for part in parts)
+    assert within + beside >= counts.sum()
+
+
 @pytest.mark.parametrize("remove", [True, False])
 def test_the_parts_of_the_mean_sum_to_delta(remove):
     """An estimate is farther than six of its standard errors from what it estimates once in 1e8 tests or less."""
