@@ -70,7 +70,7 @@ $(JAVASCRIPT_PACKAGES): clients/javascript/package-lock.json
 
 # Compiled as a user's runs are; the others compile in less time (tests/conftest.py).
 test-thorough: $(VENV)/installed
-	XLA_FLAGS="$(XLA_FLAGS)" $(BIN)/python -m pytest $(TEST_OPTIONS) -m thorough --hypothesis-profile thorough
+	XLA_FLAGS="$(XLA_FLAGS)" JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest $(TEST_OPTIONS) -m thorough --hypothesis-profile thorough
 
 # Both are run also where the first fails.
 test-all: $(VENV)/installed

@@ -11,8 +11,9 @@ from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"
-# Tests compile far more than they compute: without XLA's newer emitters of fused loops, compiling takes half the time.
-# XLA_FLAGS= leaves XLA as it is for users; `make test-thorough` does.
+# Tests compile far more than they compute: without costly optimizations, compiling takes half the time.
+# `make test-thorough` compiles as a user's runs are.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 # Test processes share a machine's memory: commands that a test runs give back what they free as long as this is there.
 os.environ.setdefault("GLIBC_TUNABLES", "")
@@ -126,14 +127,6 @@ def run_fedlm_here(*words: object, cwd: Path | str = ".") -> subprocess.Complete
         except SystemExit as stop:
             status = int(stop.code or 0)
     return subprocess.CompletedProcess(words, status, output.getvalue(), errors.getvalue())
-
-
-@pytest.fixture(scope="module")
-def quick_compilation() -> Iterator[None]:
-    """Compile without costly optimizations, for tests that compile far more than they compute."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="module")

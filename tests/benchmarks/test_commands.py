@@ -11,8 +11,6 @@ from benchmarks.deployment import check_ins, rounds
 from benchmarks.deployment.shapes import Shape, sizes_of
 from benchmarks.security import poisoning
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 COMMANDS = {
     "simulation.against_peers": "--models cifg_tiny --clients 2 --passes 1 --contestants engine tff",
     "simulation.client_algorithms": "--models cifg_tiny --clients 2 --passes 1 --algorithms fedprox",

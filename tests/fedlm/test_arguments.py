@@ -15,8 +15,6 @@ from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.sources.in_memory import InMemoryText
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 TEXTS = {f"user {number}": ["the cat sat", "a dog ran to the cat"] for number in range(30)}
 PLAN = {
     "mechanism": "gaussian",

@@ -13,8 +13,6 @@ import pytest
 
 import fedlm
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 NAMES = sorted(fedlm.__all__)
 SOURCE = Path(fedlm.__file__)
 

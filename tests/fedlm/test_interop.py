@@ -13,8 +13,6 @@ from fedlm.interop.parameters import load_params, save_params
 from fedlm.models.base import Batch, batch_loss
 from fedlm.models.registry import create_model
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def test_parameters_come_back_from_a_file(tmp_path):
     params = create_model("transformer_tiny", 50).init(jax.random.key(0))

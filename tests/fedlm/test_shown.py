@@ -6,8 +6,6 @@ import fedlm
 from fedlm.simulations.comparisons.comparison import Cell, CellResult
 from fedlm.simulations.evaluation.trained_models import TrainedModel
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @pytest.fixture
 def objects(small_store):

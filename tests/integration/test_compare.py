@@ -11,8 +11,6 @@ import time
 import psutil
 import pytest
 
-from tests.support.processes import COMPILING_QUICKLY
-
 OPTIONS = (
     "--models cifg_tiny si_cifg_tiny --rounds 3 --cohort-size 4 --length 8 --evaluate-every 1 --checkpoint-every 2 "
     "--client-learning-rates 0.5 1e30 --seeds 1 --heldout-examples 50"
@@ -85,7 +83,7 @@ def start(small_store, tmp_path):
 
     def start():
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        begun.append(subprocess.Popen(words, env=os.environ | COMPILING_QUICKLY, **pipes))
+        begun.append(subprocess.Popen(words, env=os.environ, **pipes))
         return psutil.Process(begun[-1].pid), begun[-1]
 
     yield start

@@ -22,11 +22,10 @@ from fedlm.models.registry import MODELS
 from fedlm.simulations.data.sources.registry import SOURCES
 from fedlm.simulations.experiments.presets import PRESETS
 from tests.conftest import texts_of_sixty_clients
-from tests.support.processes import COMPILING_QUICKLY, held_port, type_script
+from tests.support.processes import held_port, type_script
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = os.environ | COMPILING_QUICKLY | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+ENVIRONMENT = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 PRIVACY = ("privacy", "private-runs", "private-vocabulary")
 ONE_DEVICE = ENVIRONMENT | {"JAX_NUM_CPU_DEVICES": "1"}
 FEW_CLIENTS = "--cohort-size 6 --length 8"

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import COMPILING_QUICKLY
-
 ROOT = Path(__file__).parents[2]
 # Names that a user's folder may well have: those of fedlm's own folders and modules, and of what runs and checks it.
 TAKEN = (
@@ -53,7 +51,7 @@ def crowded(tmp_path):
 
 def run_in(folder, *words, **environment):
     """Run a program in a folder, which no variable names as ours; returns what it prints."""
-    ours = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | COMPILING_QUICKLY | environment
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | environment
     done = subprocess.run(words, cwd=folder, env=ours, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import COMPILING_QUICKLY
-
 MINE = """
 from dataclasses import dataclass
 import optax
@@ -35,7 +33,7 @@ NAMED = ("--client-algorithm", "mine:HALVES", "--length", "6", "--rounds", "1", 
 @pytest.mark.long
 def test_worker_processes_import_what_the_line_names(small_store, tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | COMPILING_QUICKLY
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     line = "compare --models mine:TINY --server-optimizer mine:ADAM --client-learning-rates 0.5 --workers 2 --out runs"
     words = [*line.split(), "--seeds", "0", "1", "--data", small_store, *NAMED]
     command = [Path(sys.executable).with_name("fedlm"), *words]

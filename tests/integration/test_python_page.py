@@ -38,7 +38,7 @@ def test_the_page_counts_lines_as_they_are(framework, name):
 
 
 @pytest.mark.long
-def test_our_lines_run(tmp_path, monkeypatch, capsys, quick_compilation):
+def test_our_lines_run(tmp_path, monkeypatch, capsys):
     script = tmp_path / "script.py"
     script.write_text(block() + "\n\nWatch().on_round(fedlm.FinishedRound(run.rows[-1], 30, run.params))\n")
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,6 @@ import pytest
 from fedlm.commands.cli import main
 from fedlm.simulations.data.vocabulary.adopted_tokenizers import adopt_tokenizer
 from tests.simulations.weights.published_models import gemma_tokenizer
-from tests.support.processes import COMPILING_QUICKLY
 
 SECRET = "xylophone"
 PATIENCE = 180  # seconds that only a defect takes, however busy the machine is
@@ -41,7 +40,7 @@ def start(tmp_path):
     def start(*words):
         log = (tmp_path / f"log{len(processes)}").open("wb")
         command = [sys.executable, "-m", "fedlm", *map(str, words)]
-        environment = os.environ | COMPILING_QUICKLY | {"JAX_NUM_CPU_DEVICES": "1"}
+        environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         processes.append(process)
         process.log = log.name

@@ -21,7 +21,6 @@ from fedlm.models.precision import with_precision
 from fedlm.models.registry import MODELS, create_model
 from tests.models import pickled_model
 from tests.models.pickled_model import loss_of
-from tests.support.processes import COMPILING_QUICKLY
 
 ROOT = Path(__file__).parents[2]
 TOKENS = np.array([[1, 4, 5, 6, 7, 2], [1, 9, 8, 2, 0, 0]], np.int32)
@@ -54,7 +53,7 @@ def all_models():
 
 
 @pytest.mark.long
-def test_a_fresh_process_computes_the_loss_of_every_model(tmp_path, quick_compilation):
+def test_a_fresh_process_computes_the_loss_of_every_model(tmp_path):
     models = all_models()
     assert len(models) >= 17
     # What pickle writes by a function's name, cloudpickle does too.
@@ -62,7 +61,7 @@ def test_a_fresh_process_computes_the_loss_of_every_model(tmp_path, quick_compil
     for file, (pickler, names) in files.items():
         file.write_bytes(pickler.dumps([(models[name], TOKENS) for name in names]))
     command = [sys.executable, "-m", pickled_model.__name__, *files]
-    environment = os.environ | COMPILING_QUICKLY
+    environment = os.environ
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     expected = {name: loss_of(model, TOKENS) for name, model in models.items()}

@@ -12,11 +12,8 @@ from pathlib import Path
 
 from fedlm.fl_core.runs.files.metrics_log import read_rows
 
-COMPILING_QUICKLY = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-"""What the fixture `quick_compilation` does, for processes: they compile far more than they compute."""
-
 # A command's own `--devices` says how many devices there are.
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"} | COMPILING_QUICKLY
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
 LONGEST_SECONDS = 480
 
 

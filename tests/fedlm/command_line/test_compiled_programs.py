@@ -144,7 +144,7 @@ def test_a_program_that_holds_an_array_has_a_name_of_its_own(jax_cache):
 
 
 @pytest.mark.long
-def test_programs_hold_no_texts_and_no_noise_and_change_no_bit(jax_cache, tmp_path, quick_compilation):
+def test_programs_hold_no_texts_and_no_noise_and_change_no_bit(jax_cache, tmp_path):
     """A program's name is a digest of all that is in it: where other texts, secrets and noise make no other program,
     none of these is in one."""
     other_word = dict(zip(WORDS, reversed(WORDS), strict=True))

@@ -12,7 +12,6 @@ import pytest
 from fedlm.commands.cli import main
 from fedlm.simulations.laws.measuring.measurements import read_measurements
 from tests.support.cells_here import cells_run_here
-from tests.support.processes import COMPILING_QUICKLY
 
 GRID = (
     "--models transformer_1x32 --learning-rates 0.01 --noise-batch-ratios 0 0.001 --batch-sizes 4 --steps 40 --seeds 0 "
@@ -38,10 +37,10 @@ def test_import_writes_what_the_file_has(tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_a_stopped_grid_goes_on_to_the_same_measurements(small_store, tmp_path, quick_compilation):
+def test_a_stopped_grid_goes_on_to_the_same_measurements(small_store, tmp_path):
     """Stopped and continued, then ended by SIGTERM, then run to its end with another number of workers; and run at once
     in one process."""
-    line, environment = [sys.executable, "-m", "fedlm"], os.environ | COMPILING_QUICKLY
+    line, environment = [sys.executable, "-m", "fedlm"], os.environ
     first = subprocess.Popen(
         [*line, *words(small_store, tmp_path / "out", "--workers", "2", "--steps", "4000")],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment,

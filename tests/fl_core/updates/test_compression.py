@@ -35,8 +35,6 @@ from fedlm.fl_core.updates.update_bytes import (
 )
 from tests.support.properties import costly
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 EVERY = COMPRESSIONS | {f"{name}, rotated": compressor for name, compressor in ROTATED.items()}
 UNIFORM = {name: compressor for name, compressor in EVERY.items() if "bits" in compressor.scheme.settings}
 

@@ -16,8 +16,6 @@ from fedlm.models.base import Batch, batch_loss
 from tests.deployment import small_deployment as small
 from tests.simulations.engine.test_client_algorithms import DATA, MODEL, SAMPLER, after_rounds, engine_of
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 START, UNRAVEL = ravel_pytree(MODEL.init(jax.random.key(0)))
 ROUNDS, CLIENT_RATE, SERVER_RATE = 3, 2.0, 0.7
 

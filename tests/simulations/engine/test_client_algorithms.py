@@ -21,8 +21,6 @@ from tests.deployment import small_deployment as small
 from tests.deployment.plain_loop import simulate
 from tests.support.own_algorithms import Remembering
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 OWN = "tests.support.own_algorithms:REMEMBERING"
 NAMES = (*CLIENT_ALGORITHMS, OWN)
 MODEL = small.task(small.deployment()).model

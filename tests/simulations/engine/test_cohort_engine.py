@@ -23,8 +23,6 @@ from fedlm.simulations.engine.lanes import lane_chunks
 from tests.clients.in_process import InProcessRunner
 from tests.deployment.small_deployment import BigramConfig, bigram
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 VOCABULARY, LENGTH = 40, 6
 SIZES = (1, 3, 4, 0, 9, 1, 25, 2, 60, 5, 1, 12)
 SMALL = {"vocabulary_size": VOCABULARY, "embedding": 16, "hidden": 20, "layers": 1, "heads": 2, "mlp": 24}

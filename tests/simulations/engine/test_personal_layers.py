@@ -30,8 +30,6 @@ from tests.simulations.engine.test_client_algorithms import (
 )
 from tests.support.own_algorithms import REMEMBERING
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 FIRST = {"head": PARAMS["head"], "table": None}
 PERSONAL = {"upload_bits": 32, "personal_layers": ("head",)}
 

@@ -81,7 +81,6 @@ def test_coins_move_nobody_else(small_store, sampler):
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("quick_compilation")
 def test_a_canary_outside_adds_zero_to_every_sum_and_to_every_count(small_store):
     data = StoredData(TokenStore.open(small_store).split("train"), 6)
     drawn = draw_canaries(8, 3, 6, 120, seed=0)

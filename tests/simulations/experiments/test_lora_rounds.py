@@ -23,8 +23,6 @@ from tests.clients.in_process import InProcessRunner
 from tests.models.small_models import SMALL_MODELS, perturbed
 from tests.simulations.experiments.own_experiments import PRIVATE
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 leaves = jax.tree_util.tree_leaves
 MODEL = fedlm.named("small", fedlm.ModelEntry(transformer, TransformerConfig(layers=1, heads=1, embedding=4, mlp=6)))
 SETTINGS = {"rounds": 4, "cohort_size": 5, "length": 6, "client_learning_rate": 0.5, "checkpoint_every": 2}

@@ -21,8 +21,6 @@ from fedlm.simulations.experiments.kept_by_clients import KeptByClients
 from tests.deployment.small_deployment import MODEL
 from tests.support.plain_runs import StopError
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 PEOPLE = 12
 SETTINGS = {
     "model": MODEL,

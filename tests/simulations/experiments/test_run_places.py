@@ -13,7 +13,6 @@ from fedlm.models.model_files import describe_model
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 from fedlm.simulations.weights.exporting import read_run
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 SMALL = {"model": "mine.json", "data": "store", "rounds": 1, "cohort_size": 2, "length": 4}
 
 

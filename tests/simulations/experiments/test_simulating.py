@@ -19,8 +19,6 @@ from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.in_memory import InMemoryText
 from tests.simulations.experiments.own_experiments import PRIVATE, SETTINGS, TINY, HalfSteps
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @pytest.mark.long
 def test_data_in_memory_is_the_store_that_an_import_makes(texts, data, tmp_path):

@@ -4,5 +4,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def settings(quick_compilation, full_precision_products):
+def settings(full_precision_products):
     """See tests/conftest.py."""

@@ -61,7 +61,6 @@ def beyond(method, precision, tokens, form=None):
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize(("method", "precision"), [("bookkeeping", "bfloat16"), ("vmap", "float32")])
 def test_rounding_within_a_microbatch_stays_far_below_the_room_that_is_left_for_it(method, precision):
     units, length = 64, 8

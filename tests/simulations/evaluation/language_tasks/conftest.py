@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def settings(quick_compilation, full_precision_products):
+def settings(full_precision_products):
     """See tests/conftest.py."""
 
 

@@ -31,8 +31,6 @@ from fedlm.simulations.pretraining.trainer import Trainer
 from tests.simulations.laws.tiny_model import NAME as TINY
 from tests.simulations.laws.tiny_model import WIDTH
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 LENGTH, BATCH = 8, 6
 leaves = jax.tree_util.tree_leaves
 

@@ -17,8 +17,6 @@ from fedlm.simulations.laws.measuring.measurements import write_measurements
 from fedlm.simulations.laws.measuring.running import list_cells, run_grid
 from tests.simulations.laws.tiny_model import NAME as TINY
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 class InThisProcess:
     """Executes cells one after another, and counts them."""
