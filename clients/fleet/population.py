@@ -18,6 +18,8 @@ from fedlm.fl_core.number_ranges import AtLeastOne, NotNegative, Positive, Posit
 _TRAITS, _PRESENCE, _DROPPING, _EXAMPLES = range(4)
 _PEAK = 2 / 24
 _TIME_ZONES = 3 / 24
+_LINK_SPREAD = 1.0  # standard deviation of the natural logarithm of links' speeds
+_EXAMPLES_TAIL = 1.2  # exponent of the Pareto distribution of numbers of examples
 
 
 class Traits(NamedTuple):
@@ -69,17 +71,13 @@ class Population:
     """Mean seconds for which these stay away."""
     link_bytes: PositiveOrInfinite = 1e6
     """Bytes a second of the middle device's link; infinite for no limit."""
-    link_spread: NotNegative = 1.0
-    """Standard deviation of the natural logarithm of links' speeds."""
     speeds: tuple[Positive, ...] = (200.0, 50.0, 10.0)
     """Examples a second that each class of devices trains on, whatever this machine does; infinite for no limit."""
     speed_shares: tuple[NotNegative, ...] = (0.3, 0.5, 0.2)
     """Share of the devices in each class."""
     examples: AtLeastOne | None = None
-    """Examples on the middle device. If not given, those that the data has."""
-    examples_tail: Positive = 1.2
-    """Exponent of their Pareto distribution: a device has more than m times the middle one's with probability m to the
-    minus this, halved."""
+    """Examples on the middle device; a device has more than m times as many with probability m to the minus 1.2,
+    halved. If not given, those that the data has."""
 
     def __post_init__(self) -> None:
         check_value_types(self)
@@ -98,7 +96,7 @@ class Population:
         """Draw what stays the same of a device."""
         rng = self._rng(_TRAITS, client)
         shift = rng.uniform(-_TIME_ZONES, _TIME_ZONES)
-        link = self.link_bytes * math.exp(self.link_spread * rng.standard_normal())
+        link = self.link_bytes * math.exp(_LINK_SPREAD * rng.standard_normal())
         return Traits(shift, link, float(rng.choice(self.speeds, p=self.speed_shares)))
 
     def expected_availability(self, time: float, shift: float) -> float:
@@ -130,7 +128,7 @@ class Population:
         if self.examples is None:
             return None
         # A Pareto variable above x_m has the median x_m 2^(1 / tail).
-        pareto = (2 * (1 - self._rng(_EXAMPLES, client).random())) ** (-1 / self.examples_tail)
+        pareto = (2 * (1 - self._rng(_EXAMPLES, client).random())) ** (-1 / _EXAMPLES_TAIL)
         return max(1, round(self.examples * min(pareto, 1e6)))
 
     def _rng(self, *names: int) -> np.random.Generator:

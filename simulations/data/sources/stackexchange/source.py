@@ -5,14 +5,14 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import tyro
 
 from fedlm.fedlm_client.text.text_examples import split_sentences
-from fedlm.fl_core.errors import ConfigurationError, DataError, setting
+from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.sources.base import PART_BYTES, Part, Progress, Reading
 from fedlm.simulations.data.sources.stackexchange.files import Dump, Kind, find_dumps
@@ -22,6 +22,7 @@ from fedlm.simulations.data.sources.tables.byte_parts import BytePart, byte_part
 _QUESTION_OR_ANSWER = ("1", "2")
 _COMMUNITY_USER = "-1"  # the site itself, which owns what many have written
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TEST_BEGINS = 1_514_764_800_000  # milliseconds from then to 2018, as in the published Stack Overflow data
 
 
 class DumpPart(NamedTuple):
@@ -46,24 +47,12 @@ class StackExchange:
     site, which holds Posts.xml and Comments.xml."""
     split: Literal["user", "stackoverflow"] = "user"
     """How text is split. user: 80/10/10 by users. stackoverflow: as the published Stack Overflow data. Its heldout
-    split has the users whose id is a multiple of 10. Others' text is in train before --split-date, and in test from
-    then on. Rows without a date are left out and counted."""
-    split_date: str = "2018-01-01"
-    """First day (UTC) of the test split, where the split is stackoverflow."""
+    split has the users whose id is a multiple of 10. Others' text is in train before 2018 (UTC), and in test from then
+    on. Rows without a date are left out and counted."""
     comments: bool = True
     """Read comments, too, not only posts (the published Stack Overflow data has posts only)."""
 
     words_are_separated = False
-
-    def __post_init__(self) -> None:
-        try:
-            valid = date.fromisoformat(self.split_date).isoformat() == self.split_date
-        except ValueError:
-            valid = False
-        if not valid:
-            raise ConfigurationError(
-                f"{setting('split_date')} is {self.split_date!r}, but must be a date like 2018-01-01"
-            )
 
     def files(self) -> list[Path]:
         return list(dict.fromkeys(dump.path for dump in self._dumps()))
@@ -150,12 +139,7 @@ def _split(settings: StackExchange, user: str, created: int) -> str | None:
         return None
     if user.endswith("0"):
         return "heldout"
-    return "train" if created < _first_test_millisecond(settings.split_date) else "test"
-
-
-@functools.cache
-def _first_test_millisecond(split_date: str) -> int:
-    return _milliseconds(split_date) or 0
+    return "train" if created < _TEST_BEGINS else "test"
 
 
 def _milliseconds(text: str) -> int | None:
