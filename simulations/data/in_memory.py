@@ -190,7 +190,7 @@ class DataInMemory:
             whom a guarantee is to protect.
           seed: of the split by client, where `heldout` and `test` are not given.
           **settings: of the tokenizer to train, fields of `TokenizerSettings`: `vocabulary_size`, `tokenizer`
-            ("wordpiece" or "words") or `lowercase`.
+            ("wordpiece", "words" or "characters") or `lowercase`.
 
         Raises:
           DataError: a client has no list of texts, or a split is empty.

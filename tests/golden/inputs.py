@@ -86,6 +86,7 @@ def write_inputs(folder: Path) -> None:
     )
     (folder / "books").mkdir()
     (folder / "books" / "one.txt").write_text("\n\n".join(row["text"] for row in rows[:60]))
+    (folder / "play.txt").write_text("\n\n".join(f"{row['user'].upper()}.\n{row['text']}" for row in rows[:60]))
     _table(folder / "messages.csv", ["user", "text"], [(row["user"], row["text"]) for row in rows])
     pq.write_table(pa.Table.from_pylist(rows), folder / "messages.parquet")
     watched = [(user, draw.choice(_ITEMS), time) for time, user in enumerate(draw.choices(USERS, k=240))]

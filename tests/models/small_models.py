@@ -164,6 +164,7 @@ VARIANTS = (
     "si_transformer_tiny+reattention",
     "gru4rec_tiny+tied=false",
     "lstm4rec_tiny+tied=false",
+    "lstm4rec_tiny+tied=false+projection=false",
     "sasrec_tiny+tied=false",
 )
 """The settings of families, beside the named models."""

@@ -1,6 +1,7 @@
 """The sources that `fedlm data import` knows by name."""
 
 from fedlm.simulations.data.sources.base import Source
+from fedlm.simulations.data.sources.plays import Plays
 from fedlm.simulations.data.sources.stackexchange.source import StackExchange
 from fedlm.simulations.data.sources.stackoverflow.fedjax_source import StackOverflowFedjax
 from fedlm.simulations.data.sources.stackoverflow.tff_source import StackOverflowTff
@@ -15,6 +16,7 @@ SOURCES: dict[str, type[Source]] = {
     "stdlib": StandardLibrary,
     "jsonl": JsonLines,
     "text": TextFiles,
+    "plays": Plays,
     "csv": CsvTables,
     "parquet": ParquetTables,
     "huggingface": HuggingFaceDataset,

@@ -161,6 +161,7 @@ def _known_cuttings() -> list[list[Any]]:
     return [
         _cutting(json.loads(kind.build(vocabulary, TokenizerSettings(lowercase=lowercase), separated).to_str()))
         for kind in TOKENIZERS.values()
+        if kind.SPACES_DIVIDE
         for lowercase in (True, False)
         for separated in (True, False)
     ]

@@ -9,20 +9,23 @@ from typing import Protocol
 
 import tokenizers
 
-from fedlm.simulations.data.vocabulary import word_level, wordpiece
+from fedlm.simulations.data.vocabulary import character_level, word_level, wordpiece
 from fedlm.simulations.data.vocabulary.text_cutting import TextCutter
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
 
 
 class TokenizerKind(Protocol):
-    """What the module of a kind of tokenizer has."""
+    """What the module of a kind of tokenizer has.
+
+    Attributes:
+      SPACES_DIVIDE: whether a space divides words wherever it stands, and what is between two spaces is cut without
+        regard to what is around it, so that each piece is encoded once. Where it does not, the space is a token.
+    """
+
+    SPACES_DIVIDE: bool
 
     def cutter(self, settings: TokenizerSettings, words_are_separated: bool) -> TextCutter:
-        """Return how text is cut into the words that are counted.
-
-        A space must divide words wherever it stands, and what is between two spaces must be cut without regard to
-        what is around it; counting and encoding rely on it.
-        """
+        """Return how text is cut into the words that are counted; spaces are not counted."""
         ...
 
     def train_vocabulary(
@@ -53,4 +56,5 @@ class TokenizerKind(Protocol):
 TOKENIZERS: dict[str, TokenizerKind] = {
     "wordpiece": wordpiece,
     "words": word_level,
+    "characters": character_level,
 }

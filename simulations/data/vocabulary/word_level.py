@@ -15,6 +15,7 @@ from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_
 from fedlm.simulations.data.vocabulary.text_cutting import TextCutter
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
 
+SPACES_DIVIDE = True
 URL_WORD = "<URL>"
 """What stands for an address in the published data, the only word with capitals."""
 

@@ -12,6 +12,7 @@ from fedlm.models.special_tokens import OOV_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.vocabulary.text_cutting import LONGEST_WORD, TextCutter
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
 
+SPACES_DIVIDE = True
 CONTINUATION = "##"
 MINIMUM_FREQUENCY = 2
 # Each of the many characters that occur hardly ever would take one of the vocabulary's places.

@@ -19,6 +19,7 @@ from fedlm.simulations.data.formats import fedjax, tensorflow_federated
 from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources import standard_library as stdlib
 from fedlm.simulations.data.sources import text_files
+from fedlm.simulations.data.sources.plays import Plays
 from fedlm.simulations.data.sources.registry import SOURCES
 from fedlm.simulations.data.sources.stackexchange.source import StackExchange
 from fedlm.simulations.data.sources.stackoverflow import tff_tables
@@ -66,6 +67,12 @@ def make_text(folder, monkeypatch):
         (folder / f"{index}.txt").write_text("\n\n".join(text for _, text in rows))
     monkeypatch.setattr(text_files, "PART_BYTES", 1000)
     return TextFiles((folder,), documents="paragraphs"), None
+
+
+def make_plays(folder, monkeypatch):
+    for user, texts in TEXTS.items():
+        (folder / f"{user}.txt").write_text("".join(f"ANNA.\n{text}\n\n" for text in texts))
+    return Plays((folder,)), "{}/ANNA"
 
 
 def make_csv(folder, monkeypatch):
@@ -130,6 +137,7 @@ MAKERS = {
     "stdlib": make_stdlib,
     "jsonl": make_jsonl,
     "text": make_text,
+    "plays": make_plays,
     "csv": make_csv,
     "parquet": make_parquet,
     "huggingface": make_huggingface,

@@ -9,6 +9,7 @@ from fedlm.simulations.data.importing import ImportSettings, import_text
 from fedlm.simulations.data.sources.in_memory import InMemoryText
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.vocabulary.given_vocabulary import given_tokenizer
+from fedlm.simulations.data.vocabulary.tokenizer_kinds import TOKENIZERS
 from fedlm.simulations.data.vocabulary.tokenizer_settings import TokenizerSettings
 from tests.simulations.data.vocabulary.trained_tokenizer import encode, train_tokenizer
 
@@ -41,7 +42,7 @@ def test_the_published_word_counts(tmp_path):
     assert encode(tokenizer, ["the The"]) == [[5, 4]]
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "words"])
+@pytest.mark.parametrize("kind", TOKENIZERS)
 def test_a_tokenizer_of_ours_is_taken_as_it_is(tmp_path, kind):
     tokenizer = train_tokenizer(["some words, here"], 40, tokenizer=kind)
     tokenizer.save(tmp_path / "t.json")
@@ -62,6 +63,7 @@ def test_a_tokenizer_of_ours_is_taken_as_it_is(tmp_path, kind):
         ("words", "the 9\nof x\n", "line 2: found 'of x', expected a word"),
         ("words", "the 9\nof 10\n", "line 2: found 'of' with count 10 after a word with count 9"),
         ("words", "the 9\nThe 9\n", "line 2: found 'The'.*lowercase=False"),
+        ("characters", " \ne\nthe 9\n", "line 3: found 'the 9', expected one character a line.*tokenizer='words'"),
     ],
 )
 def test_bad_files_are_named(tmp_path, kind, content, message):

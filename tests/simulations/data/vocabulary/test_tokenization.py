@@ -110,7 +110,7 @@ def test_bad_files_are_named(tmp_path, content, message):
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("kind", [name for name, kind in TOKENIZERS.items() if kind.SPACES_DIVIDE])
 def test_words_above_the_longest_count_for_nothing(kind):
     settings, longest = TokenizerSettings(tokenizer=kind), "b" * LONGEST_WORD
     texts = ["the cat. sat", f"The cat {longest}", f"{'a' * (LONGEST_WORD + 1)} the cat", "zq" * 500_000]
@@ -119,6 +119,15 @@ def test_words_above_the_longest_count_for_nothing(kind):
     found = json.loads(Tokenizer.train(counted, settings).to_json())["model"]["vocab"]
     assert not {"z", "q", "##z", "##q"} & set(found), "a letter of theirs has no place either"
     assert max(map(len, found)) <= LONGEST_WORD + len("##")
+
+
+def test_characters_are_tokens_and_the_space_is_one_wherever_it_stands():
+    tokenizer = train_tokenizer(["Too be, too"], 200, tokenizer="characters", lowercase=False)
+    ids = encode(tokenizer, ["be  Too", "be", "z"])
+    assert ids[0][:4] == [*ids[1], 4, 4]
+    assert ids[2] == [OOV_ID]
+    assert tokenizer.decode(ids[0]) == "be  Too"
+    assert len(train_tokenizer(["Too be, too"], 3, tokenizer="characters").decode([4, 5, 6])) == 3
 
 
 def test_the_longest_word_that_is_counted_is_the_longest_that_is_read():
