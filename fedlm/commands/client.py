@@ -57,6 +57,9 @@ class ClientCommand:
     """Take part in secure sums alone: the client masks its update, so that the server learns the sum of a cohort."""
     least_cohort: Count | None = None
     """Fewest clients of a secure sum that this client adds to. If not given, 10."""
+    least_noise: Positive | None = None
+    """Least noise multiplier of a secure sum that this client adds to: that of the noise which 95 of 100 of its fewest
+    clients add, over the length of one client's integers. If not given, none is asked for."""
     require_plan: bool = False
     """Take part only if the server promises a limit on how often a client takes part. A server with privacy does."""
 
@@ -105,15 +108,17 @@ def _sums(command: ClientCommand) -> Any:
     from fedlm.fedlm_client.secure_aggregation.floors import Floors
 
     if not command.secure_sums:
-        if command.least_cohort is not None:
-            raise ConfigurationError(f"{setting('least_cohort')} does nothing without {setting('secure_sums')}")
+        for name in ("least_cohort", "least_noise"):
+            if getattr(command, name) is not None:
+                raise ConfigurationError(f"{setting(name)} does nothing without {setting('secure_sums')}")
         return None
     if command.credentials is None:
         raise ConfigurationError(
             f"{setting('secure_sums')} needs a certificate, with which the client signs its keys; give "
             f"{setting('credentials')}"
         )
-    return SecureSums.read(command.credentials, Floors(command.least_cohort or Floors.least_cohort))
+    floors = Floors(command.least_cohort or Floors.least_cohort, noise_multiplier=command.least_noise or 0.0)
+    return SecureSums.read(command.credentials, floors)
 
 
 def _identity(command: ClientCommand) -> str:

@@ -120,7 +120,7 @@ async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, 
         url = database or sqlite_url(out / DATABASE_FILE)
         state = SqlState(await opened.enter_async_context(endpoints.reached(url)))
         training = DeployedTraining(task, folder, state)
-        service = ClientService.make(task, state, out)
+        service = ClientService.make(task, state, out, training.noised)
         rounds = LocalRounds(service)
         overview = Overview(task.deployment, rounds, training, state)
         await opened.enter_async_context(endpoints.listening(service.handlers(rounds), overview))

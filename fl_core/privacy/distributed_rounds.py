@@ -15,13 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fedlm_client.distributed_noise.lattice import Lattice
+from fedlm.fedlm_client.distributed_noise.lattice import Lattice, rotation_seed, rounding_random
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.exact_sums import number_of_coordinates, shaped
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
 from fedlm.fl_core.privacy.mechanisms.skellam import sizes_of
 from fedlm.fl_core.privacy.private_rounds import PrivacyState, PrivateAggregation, PrivateRounds
-from fedlm.fl_core.randomness import host_rng
 from fedlm.fl_core.rounds.aggregation import CohortAggregate, MeanUpdate, add_aggregates, empty_aggregate
 from fedlm.fl_core.rounds.round_loop import CohortResult, CohortRunner, RoundPlan
 from fedlm.models.base import Params
@@ -39,24 +38,29 @@ class IntegerSum(NamedTuple):
     """The sum of a cohort's integers, noise included, and what is known of it.
 
     Attributes:
-      residues: uint32 [D], modulo 2^b.
+      residues: unsigned [D], modulo 2^b.
       rotation: public seed of the round's rotation.
       clients: whose noise is in it.
-      wrapped: how many coordinates of the sum the residues are wrong about.
-      signal: L2 norm of the sum without noise, in integers.
-      noise: that of the noise.
+      wrapped: how many coordinates of the sum the residues are wrong about; None where only clients could tell.
+      signal: L2 norm of the sum without noise, in integers; None likewise.
+      noise: that of the noise; None likewise.
     """
 
-    residues: NDArray[np.uint32]
+    residues: NDArray[np.unsignedinteger]
     rotation: bytes
     clients: int
-    wrapped: int
-    signal: float
-    noise: float
+    wrapped: int | None = None
+    signal: float | None = None
+    noise: float | None = None
 
 
 class DistributedRounds:
-    """Private means with noise of clients; see `fedlm.fl_core.rounds.round_loop.Averaging`."""
+    """Private means with noise of clients; see `fedlm.fl_core.rounds.round_loop.Averaging`.
+
+    Attributes:
+      lattice: of clients' integers.
+      least: clients whose noise suffices.
+    """
 
     def __init__(
         self, aggregation: PrivateAggregation, secret: bytes, like: Params, *, first: int = 0, end: int | None = None
@@ -74,7 +78,7 @@ class DistributedRounds:
             )
         self.aggregation, self.secret = aggregation, secret
         self.lattice = MECHANISMS[plan.mechanism].lattice(plan, aggregation.clip_norm)
-        self._like, self._least = like, sizes.survivors
+        self._like, self.least = like, sizes.survivors
         self._count = make_noise(plan, first, end)
 
     def init(self, clip_norm: float | None = None) -> PrivacyState:
@@ -110,18 +114,22 @@ class DistributedRounds:
         state, total, goal = state._replace(noise=after), aggregate.delta, self.aggregation.report_goal
         assert isinstance(total, IntegerSum)
         counted = float(aggregate.clients - aggregate.dropped)
-        enough, unit = total.clients >= self._least, 1 / (self.lattice.scale * goal)
+        enough, unit = total.clients >= self.least, 1 / (self.lattice.scale * goal)
+        noise = self._expected_noise(total.clients) if total.noise is None else total.noise
         metrics = {
             "clipped_fraction": float(aggregate.clipped) / counted if counted else None,
             "clip_norm": self.aggregation.clip_norm,
-            "noise_norm": total.noise * unit if enough else None,
-            "signal_to_noise": total.signal / total.noise if enough and total.noise else None,
+            "noise_norm": noise * unit if enough else None,
+            "signal_to_noise": total.signal / noise if enough and noise and total.signal is not None else None,
             "wrapped_coordinates": total.wrapped if enough else None,
         }
         if not enough:
             return MeanUpdate(None, state, metrics)
         mean = self.lattice.restored(self.lattice.centred(total.residues), total.rotation) / goal
         return MeanUpdate(shaped(mean, self._like), state, metrics)
+
+    def _expected_noise(self, clients: int) -> float:
+        return math.sqrt(clients * self.lattice.variance * self.lattice.dimension)
 
 
 class _Clients:
@@ -136,18 +144,15 @@ class _Clients:
     def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None, memory: Any = ()) -> CohortResult:
         lattice, aggregate = self._lattice, empty_aggregate({})
         signal, noise = np.zeros((2, lattice.dimension), np.int64)
-        rotation = f"{plan.seed} {plan.round_number}".encode()
+        rotation = rotation_seed(plan.seed, plan.round_number)
         residues, steps, bytes_down = np.zeros(lattice.dimension, np.uint32), 0, 0
         for place, client in enumerate(plan.clients.tolist()):
             alone = dataclasses.replace(plan, clients=plan.clients[place : place + 1])
             found = self._runner.run(params, alone, None, memory)
             one = jax.device_get(found.aggregate)
             # An update that is not finite is zeros by now. Its client's noise is in the sum all the same.
-            integers = lattice.rounded(
-                _flat(one.delta),
-                rotation,
-                host_rng(plan.seed, "lattice", plan.round_number, client),
-            )
+            random = rounding_random(plan.seed, plan.round_number, client)
+            integers = lattice.rounded(_flat(one.delta), rotation, random)
             assert integers is not None, "squares of float32 numbers are finite in float64"
             drawn = lattice.drawn_noise(_SecretBytes(self._secret, plan.round_number, client))
             residues = lattice.reduced(residues.astype(np.int64) + lattice.reduced(integers + drawn))

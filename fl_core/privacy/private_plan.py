@@ -25,6 +25,7 @@ class PlannedRounds(NamedTuple):
     unit: str = CLIENT  # whose presence is hidden
     noise_cohort_size: int | None = None  # clients that the noise is planned for, where they are not these
     coordinates: int = 0  # numbers of an update; only noise of clients depends on them
+    survivors: int | None = None  # clients whose noise suffices; None where settings say so
 
 
 class Beside(NamedTuple):
@@ -63,7 +64,7 @@ def plan_aggregation(
             "by the clients of a round; leave it out"
         )
     unit = planned.unit if known is None else known.unit
-    options = mechanism.sized(mechanism.options_of(settings), planned.cohort_size, planned.coordinates)
+    options = mechanism.sized(mechanism.options_of(settings), planned)
     with_noise = plan_noise(
         settings.privacy, planned.rounds, planned.participation, options=options, known=known, unit=unit
     )

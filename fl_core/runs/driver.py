@@ -205,6 +205,14 @@ class Run:
             # The rows travel in the checkpoint, so that none is lost between its release and their being recorded.
             self._releases.save(done, jax.device_get(state), about | {"rows": self._withheld})
 
+    def see(self, done: int) -> None:
+        """Enter that the last of so many private steps may be seen by whoever runs it, and counts as released; when
+        this returns, it may be."""
+        assert self._releases is not None
+        if self._lineage is not None:
+            self._lineage.check()
+        self._releases.see(done)
+
     def _without_promise(self) -> dict[str, Any]:
         about = self._identity.about()
         ancestry = recorded_ancestry(about)

@@ -121,6 +121,10 @@ class FederatedTraining:
         fresh_noise = standing.fresh_noise
         self._averaging_state = private.init(float(durable.clip_norm)) if fresh_noise else private.restore(durable)
 
+    def simulated(self, runner: CohortRunner) -> CohortRunner:
+        """Let a simulation's clients do with their updates what the run's privacy asks of clients."""
+        return runner if self._private is None else self._private.over(runner)
+
     def rounds(
         self,
         runner: CohortRunner,
@@ -138,7 +142,7 @@ class FederatedTraining:
         rounds = Rounds(
             self.server,
             self.run.remaining,
-            runner if self._private is None else self._private.over(runner),
+            runner,
             sampler,
             optimization=dataclasses.replace(self._optimization, secret=secret),
             averaging=self._averaging,

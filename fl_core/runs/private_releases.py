@@ -79,6 +79,10 @@ class PrivateReleases:
             self._cached = {rounds: self._folder.restore(rounds, self._like)}
         return self._cached[rounds]
 
+    def see(self, rounds: int) -> None:
+        """Enter that the last of so many rounds may be seen by whoever runs the server; when this returns, it may."""
+        self._releases.see(rounds)
+
     def save(self, rounds: int, state: Any, about: dict[str, Any]) -> None:
         """Make a model durable and enter its release; when this returns, it may be shown. Raises DiskError where the
         model cannot be made durable."""

@@ -38,8 +38,8 @@ def round_row(result: RoundResult) -> dict[str, Any]:
         "cohort": result.cohort_size,
         "clients": int(aggregate.clients),
         "clients_dropped": int(aggregate.dropped),
-        "clients_clipped": int(aggregate.clipped),
-        "examples": int(aggregate.examples),
+        "clients_clipped": _count(aggregate.clipped),
+        "examples": _count(aggregate.examples),
         "steps": result.cohort.steps,
         "update_norm": float(aggregate.update_norm) / accepted,
         **dict(
@@ -49,6 +49,11 @@ def round_row(result: RoundResult) -> dict[str, Any]:
         "bytes_down": result.cohort.bytes_down,
         "bytes_up": result.cohort.bytes_up,
     }
+
+
+def _count(number: Any) -> int | None:
+    # Of noised sums of clients' integers nobody knows more than the sum.
+    return int(number) if math.isfinite(number) else None
 
 
 def find_divergence(rows: list[dict[str, Any]]) -> Divergence | None:

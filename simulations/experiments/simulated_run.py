@@ -85,7 +85,7 @@ class SimulatedRun:
         heldout = list(device_batches(scoring.heldout, training.length, scoring.settings.heldout_examples))
         secret = _secret_of_cohorts(training.cohorts.sampler, self.run.standing.draw_seed)
         return self._training.rounds(
-            _engine(training, self._frozen, self._kept.states),
+            self._training.simulated(_engine(training, self._frozen, self._kept.states)),
             _sampler(training.cohorts.sampler, secret, self._terms),
             lambda trained: (
                 _scores(self._prepared, heldout, self._whole(trained))

@@ -1,7 +1,10 @@
 """What a deployment is compared with: its run as a simulation, with clients in this process."""
 
+import dataclasses
+
 from fedlm.clients.device.local_training import ClientProgram
-from fedlm.fl_core.privacy.private_plan import PlannedRounds, plan_aggregation
+from fedlm.fl_core.deployment.server.planned_privacy import planned_privacy
+from fedlm.fl_core.privacy.private_plan import plan_aggregation
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.rounds.norm_bounds import BoundedMean
 from fedlm.fl_core.runs.driver import Run
@@ -19,16 +22,18 @@ def simulate(settings, sampler, out, model=None, examples_of=small.examples_of):
     """The run as a simulation: the same round loop, noise and ledger with clients in this process."""
     model = model or small.task(settings).model
     program = ClientProgram(model, settings.training.local_training(), settings.training.compressor())
-    runner = InProcessRunner(program, settings.aggregation_rules(), examples_of)
+    rules = settings.aggregation_rules()
+    if settings.privacy.is_distributed:
+        # Clients that add noise round by themselves.
+        rules = dataclasses.replace(rules, exact=False)
+    runner = InProcessRunner(program, rules, examples_of)
     fresh = settings.optimization().first_state(model.init(device_key(settings.seed, "init")))
     aggregation = terms = None
     with RunFolder(out) as folder:
         if settings.privacy.is_private:
-            bound = settings.participation
-            clip, delta = settings.training.update_clip_norm, settings.privacy.delta
-            planned = PlannedRounds(settings.rounds, settings.cohort_size, clip, bound, delta)
-            aggregation = plan_aggregation(settings.privacy, planned)
-            terms = PrivacyTerms(aggregation.plan, delta, settings.seed)
+            privacy, planned = planned_privacy(small.task(settings))
+            aggregation = plan_aggregation(privacy, planned)
+            terms = PrivacyTerms(aggregation.plan, planned.delta, settings.seed)
         run = Run(
             folder,
             RunIdentity("test", {}, {}),
@@ -42,7 +47,7 @@ def simulate(settings, sampler, out, model=None, examples_of=small.examples_of):
         averaging = BoundedMean() if bounded else settings.training.averaging()
         training = FederatedTraining(run, settings.optimization(), fresh, aggregation, averaging=averaging)
         rows = []
-        run.take(training.rounds(runner, sampler), rows.append)
+        run.take(training.rounds(training.simulated(runner), sampler), rows.append)
         return training.server.params, rows[-1]
 
 

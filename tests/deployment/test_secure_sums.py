@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import dataclasses
+import json
 
 import jax
 import numpy as np
 import pytest
 
 from fedlm.commands import client, serve
+from fedlm.fedlm_client.distributed_noise.lattice import Lattice
 from fedlm.fedlm_client.errors import ClientError
 from fedlm.fedlm_client.link.credentials import read_certificates
 from fedlm.fedlm_client.secure_aggregation.device import SecureSums
@@ -20,10 +22,13 @@ from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
 from fedlm.fl_core.errors import ConfigurationError
 from tests.deployment import small_deployment as small
-from tests.deployment.plain_loop import final_parameters
+from tests.deployment.plain_loop import final_parameters, simulate
+from tests.deployment.test_loopback import register_clients
 
 COUNT = 8
 SECURE = small.LINEAR | {"aggregation": "secure", "update_clip_norm": 0.5, "upload_bits": 32}
+NOISY = {"privacy": "skellam", "noise_multiplier": 0.5, "delta": 1e-3}
+NOISED = SECURE | NOISY
 PROMPT = {"over_selection": 1.0, "window_seconds": 0.0, "reporting_seconds": 20.0, "rounds": 2}
 FLOORS = Floors(least_cohort=5)
 
@@ -59,8 +64,12 @@ async def deploy(settings, credentials, out, floors=FLOORS, count=COUNT):
     return server.rows, notices
 
 
+def flat(params):
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree_util.tree_leaves(params)])
+
+
 def parameters(run):
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree_util.tree_leaves(final_parameters(run, False))])
+    return flat(final_parameters(run, False))
 
 
 @pytest.mark.long
@@ -140,7 +149,10 @@ async def test_clients_with_higher_floors_add_nothing(credentials, tmp_path):
     [
         ({"update_clip_norm": None}, "give update_clip_norm"),
         ({"upload_bits": 8}, "give upload_bits 32"),
-        ({"privacy": "gaussian", "noise_multiplier": 1.0, "delta": 1e-3}, "whose guarantee is for sums"),
+        ({"privacy": "tree", "noise_multiplier": 1.0, "delta": 1e-3}, "give privacy skellam or discrete_gaussian"),
+        (NOISY | {"aggregation": "mean"}, "give aggregation secure"),
+        (NOISY | {"noise_seed": "experiment"}, "clients draw the noise"),
+        (NOISY | {"least_survivors": 5}, "minimum_reports"),
         ({"weighting": "examples"}, "all clients count the same"),
     ],
 )
@@ -165,3 +177,45 @@ def test_a_server_without_keys_adds_no_secure_sums(tmp_path):
     words = ["--out", "run", "--vocabulary", "v", "--model", "cifg_tiny", "--aggregation", "secure", "--insecure"]
     with pytest.raises(ConfigurationError, match="needs clients' certificates"):
         serve.main([*words, "--update-clip-norm", "1", "--upload-bits", "32"])
+
+
+class Everybody:
+    participation = None
+
+    def sample(self, round_number):
+        return np.arange(COUNT)
+
+
+@pytest.mark.long
+async def test_clients_add_noise_and_the_server_says_what_that_promises(credentials, tmp_path):
+    settings = small.deployment(**NOISED | PROMPT | {"minimum_reports": 6})
+    rows, notices = await deploy(settings, credentials, tmp_path, Floors(least_cohort=6, noise_multiplier=0.4))
+    assert [row["clients"] for row in rows] == [COUNT] * 2, notices
+    assert (rows[-1]["train_loss"], rows[-1]["clients_clipped"], rows[-1]["wrapped_coordinates"]) == (None,) * 3
+    said = json.loads((tmp_path / "run/summary.json").read_text())["privacy_guarantee"]
+    assert said["against_server"].startswith("with secure aggregation, the same epsilon")
+    assert "at least 6 clients of a round add their noise" in " ".join(said["assumptions"])
+    records = [json.loads(line) for line in (tmp_path / "run/privacy/ledger.jsonl").read_text().splitlines()]
+    assert [record["kind"] for record in records] == ["plan", *["seen", "intent", "release"] * 2]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mechanism", ["skellam", "discrete_gaussian"])
+async def test_without_its_noise_a_deployment_has_the_integers_of_its_simulation(
+    credentials, tmp_path, monkeypatch, mechanism
+):
+    settings = small.deployment(**NOISED | PROMPT | {"privacy": mechanism, "rounds": 1, "lattice_bits": 16})
+    monkeypatch.setattr(Lattice, "drawn_noise", lambda lattice, _: np.zeros(lattice.dimension, np.int64))
+    register_clients(tmp_path / "run")
+    await deploy(settings, credentials, tmp_path)
+    params, _ = simulate(settings, Everybody(), tmp_path / "simulation")
+    np.testing.assert_array_equal(flat(final_parameters(tmp_path / "run", True)), flat(params))
+
+
+@pytest.mark.long
+async def test_clients_that_ask_for_more_noise_add_nothing(credentials, tmp_path):
+    settings = small.deployment(**NOISED | PROMPT | {"rounds": 1})
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(8):
+            await deploy(settings, credentials, tmp_path, Floors(least_cohort=8, noise_multiplier=0.6))
+    assert "seen" not in (tmp_path / "run/privacy/ledger.jsonl").read_text()

@@ -262,14 +262,30 @@ class EnrolReply(_message.Message):
     def __init__(self, certificate: _Optional[bytes] = ...) -> None: ...
 
 class SecureSum(_message.Message):
-    __slots__ = ("clip_norm", "step", "bounds")
+    __slots__ = ("clip_norm", "step", "bounds", "noise")
     CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    NOISE_FIELD_NUMBER: _ClassVar[int]
     clip_norm: float
     step: float
     bounds: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, clip_norm: _Optional[float] = ..., step: _Optional[float] = ..., bounds: _Optional[_Iterable[float]] = ...) -> None: ...
+    noise: NoiseShare
+    def __init__(self, clip_norm: _Optional[float] = ..., step: _Optional[float] = ..., bounds: _Optional[_Iterable[float]] = ..., noise: _Optional[_Union[NoiseShare, _Mapping]] = ...) -> None: ...
+
+class NoiseShare(_message.Message):
+    __slots__ = ("kind", "variance", "scale", "bits", "rotation")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    VARIANCE_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    BITS_FIELD_NUMBER: _ClassVar[int]
+    ROTATION_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    variance: float
+    scale: float
+    bits: int
+    rotation: bytes
+    def __init__(self, kind: _Optional[str] = ..., variance: _Optional[float] = ..., scale: _Optional[float] = ..., bits: _Optional[int] = ..., rotation: _Optional[bytes] = ...) -> None: ...
 
 class SecureRequest(_message.Message):
     __slots__ = ("attempt", "step", "content")

@@ -1,11 +1,15 @@
 """Attempts at secure sums in a deployment's database."""
 
+import time
+
 import sqlalchemy as sql
 
 from fedlm.fl_core.deployment.secure_aggregation.attempt import SecureAttempt
 from fedlm.fl_core.deployment.secure_aggregation.records import AttemptRow, MemberRow, attempt_of, rows_of
 from fedlm.fl_core.deployment.state.database import Database
-from fedlm.fl_core.deployment.state.tables import SECURE_ATTEMPTS, SECURE_MEMBERS
+from fedlm.fl_core.deployment.state.state import AttemptRecord
+from fedlm.fl_core.deployment.state.state_sql import write_attempt
+from fedlm.fl_core.deployment.state.tables import ATTEMPTS, CLIENTS, SECURE_ATTEMPTS, SECURE_MEMBERS
 
 _OVER = ("finished", "abandoned")
 
@@ -48,8 +52,42 @@ class SecureAttempts:
             connection.execute(sql.update(SECURE_ATTEMPTS).where(still_open).values(phase="abandoned", reason=reason))
         return count
 
+    def settle(self) -> None:
+        """Give up what was open when a server ended.
+
+        Attempts whose survivors were told become records of rounds that these took part in.
+        """
+        self.abandon_open("the server ended")
+        recorded, known = sql.select(ATTEMPTS.c.token), SECURE_MEMBERS.c.owner == CLIENTS.c.identity
+        lost = sql.select(SECURE_ATTEMPTS).where(
+            SECURE_ATTEMPTS.c.announced, SECURE_ATTEMPTS.c.attempt.not_in(recorded)
+        )
+        members = sql.select(CLIENTS.c.number).select_from(SECURE_MEMBERS).join(CLIENTS, known)
+        with self._database.writing() as connection:
+            for row in [AttemptRow(*one) for one in connection.execute(lost)]:
+                survive = (SECURE_MEMBERS.c.attempt == row.attempt, SECURE_MEMBERS.c.survives)
+                numbers = list(connection.scalars(members.where(*survive)))
+                write_attempt(connection, _record(row, len(numbers)), numbers, ())
+
     def announced(self, round_number: int) -> int:
         """Count the attempts at a round of which whoever runs the server may have the sum."""
         of_round = (SECURE_ATTEMPTS.c.round_number == round_number, SECURE_ATTEMPTS.c.announced)
         with self._database.reading() as connection:
             return connection.scalar(sql.select(sql.func.count()).select_from(SECURE_ATTEMPTS).where(*of_round)) or 0
+
+
+def _record(row: AttemptRow, survivors: int) -> AttemptRecord:
+    return AttemptRecord(
+        token=row.attempt,
+        round_number=row.round_number,
+        outcome="finished",
+        reason=f"its sum may have been seen, and is lost: {row.reason or 'the server ended'}"[:256],
+        started=time.time(),
+        seconds=0.0,
+        selected=survivors,
+        reported=survivors,
+        refused=0,
+        declined=0,
+        bytes_down=0,
+        bytes_up=0,
+    )

@@ -12,7 +12,6 @@ from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import RefusedError, UnknownArtifactError
 from fedlm.fedlm_client.link.calls import DownloadRequest
 from fedlm.fedlm_client.link.protocol import PROTOCOL
-from fedlm.fedlm_client.secure_aggregation.sum_vector import SumLayout
 from fedlm.fl_core.client_algorithms.registry import SGD
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.plans.plan_offers import OfferedPlan, PlanOffer
@@ -24,6 +23,7 @@ from fedlm.fl_core.deployment.server.rate_limits import RateLimiter
 from fedlm.fl_core.deployment.server.reports.attempt import Attempt, RoundCollection
 from fedlm.fl_core.deployment.server.reports.receiving import Receiver, read_header, refusal
 from fedlm.fl_core.deployment.server.reports.secure_sum import SecureSum
+from fedlm.fl_core.deployment.server.reports.summed_integers import SummedIntegers
 from fedlm.fl_core.deployment.server.reports.transfer_turns import Turns
 from fedlm.fl_core.deployment.state.state import StateError, UnreachableError
 
@@ -84,7 +84,7 @@ class Offer(NamedTuple):
     population: str
     participation: messages.ParticipationPlan | None  # None where nothing is promised
     plan: PlanOffer | None = None  # for clients that have no models; None where none is made
-    secure: SumLayout | None = None  # of clients' integers; None where the server sees single updates
+    secure: SummedIntegers | None = None  # of secure sums; None where the server sees single updates
 
 
 class ClientHandlers:
@@ -168,11 +168,9 @@ class ClientHandlers:
         return messages.CheckInReply(come_back=come_back, protocols=[PROTOCOL])
 
     def _configuration(self, attempt: Attempt, number: int) -> messages.RoundConfiguration:
-        secure, layout = None, self._offer.secure
-        if layout is not None:
-            secure = messages.SecureSum(clip_norm=layout.clip_norm, step=layout.step, bounds=layout.bounds)
+        secure = self._offer.secure
         return messages.RoundConfiguration(
-            secure_sum=secure,
+            secure_sum=None if secure is None else secure.told(attempt.plan),
             attempt=attempt.token,
             round_number=attempt.plan.round_number,
             client_index=number,

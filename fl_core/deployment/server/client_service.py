@@ -18,8 +18,15 @@ from fedlm.fl_core.deployment.server.pacing import PaceSteering
 from fedlm.fl_core.deployment.server.rate_limits import RateLimiter, RateLimits
 from fedlm.fl_core.deployment.server.reports.receiving import Receiver
 from fedlm.fl_core.deployment.server.reports.round_sums import RoundSums
-from fedlm.fl_core.deployment.server.reports.secure_sum import SecureSettings, fitting, sum_layout
+from fedlm.fl_core.deployment.server.reports.secure_sum import SecureSettings
 from fedlm.fl_core.deployment.server.reports.streaming_sum import SumSettings
+from fedlm.fl_core.deployment.server.reports.summed_integers import (
+    ExactSums,
+    NoisedSums,
+    SummedIntegers,
+    fitting,
+    sum_layout,
+)
 from fedlm.fl_core.deployment.server.reports.upload_buffers import DiskRoom, UploadBuffers
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.deployment.server.settings import Deployment
@@ -73,8 +80,8 @@ class ClientService:
     downloads: ModelDownloads
 
     @classmethod
-    def make(cls, task: Task, state: SqlState, out: Path) -> "ClientService":
-        """Make the parts in a folder for uploads and downloads."""
+    def make(cls, task: Task, state: SqlState, out: Path, noised: NoisedSums | None = None) -> "ClientService":
+        """Make the parts in a folder for uploads and downloads; `noised` sums are of a run whose clients add noise."""
         deployment, rules, compressor = (
             task.deployment,
             task.deployment.round_rules(),
@@ -94,7 +101,7 @@ class ClientService:
         round_bytes = download_bytes(download) + upload_bytes(compressor, update) + len(task.vocabulary)
         secure = None
         if deployment.aggregation == "secure":
-            secure = _secure_settings(task, state, update)
+            secure = _secure_settings(task, state, noised or _exact(task, update))
             # Steps of a secure sum are several calls; rosters and shares are small beside models of any use.
             round_bytes += secure.upload_bytes + _ROSTER_BYTES * rules.most_reports
         plan = None
@@ -111,7 +118,7 @@ class ClientService:
                 population=deployment.population,
                 participation=participation_plan(deployment),
                 plan=plan,
-                secure=None if secure is None else secure.layout,
+                secure=None if secure is None else secure.integers,
             ),
             receiver=Receiver(
                 update,
@@ -138,11 +145,13 @@ class ClientService:
         return ClientHandlers(rounds, self.offer, self.receiver, pacing=self.pacing, limiter=self.limiter)
 
 
-def _secure_settings(task: Task, state: SqlState, update: Params) -> SecureSettings:
+def _exact(task: Task, update: Params) -> ExactSums:
     deployment, training = task.deployment, task.deployment.training
     assert training.update_clip_norm is not None
     layout = sum_layout(update, training.update_clip_norm, training.local_training(), training.length)
-    layout, bits = fitting(layout, deployment.round_rules().most_reports)
-    attempts = SecureAttempts(state.database)
-    attempts.abandon_open("the server ended")
-    return SecureSettings(update, layout, bits, deployment.fewest_reports, task.authorities, attempts.save)
+    return ExactSums(update, *fitting(layout, deployment.round_rules().most_reports))
+
+
+def _secure_settings(task: Task, state: SqlState, integers: SummedIntegers) -> SecureSettings:
+    least, save = task.deployment.fewest_reports, SecureAttempts(state.database).save
+    return SecureSettings(integers, least, task.authorities, save)

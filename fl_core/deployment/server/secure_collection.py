@@ -6,6 +6,7 @@ from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError
 from fedlm.fl_core.deployment.secure_aggregation.secure_round import SecureRound
 from fedlm.fl_core.deployment.server.local_collection import LocalCollection
 from fedlm.fl_core.deployment.server.reports.attempt import Attempt
+from fedlm.fl_core.deployment.server.reports.secure_sum import SecureSum
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.deployment.state.state import AttemptRecord
 
@@ -68,4 +69,7 @@ class SecureCollection(LocalCollection):
         record, attempt = super().record(seconds), self._secure.attempt
         if attempt.phase == "finished":
             return record
+        if isinstance(total := self.attempt.sum, SecureSum) and total.is_charged:
+            reason = f"its sum may have been seen, and is lost: {attempt.reason}"
+            return record._replace(outcome="finished", reason=reason[:256])
         return record._replace(outcome="abandoned", reason=attempt.reason[:256])

@@ -83,7 +83,7 @@ class _Selection:
     folder, with 4 bytes for each parameter and room for twice the selected clients. They also need 8 bytes of memory
     for each parameter. Neither works with privacy, because its noise is made for sums. secure: clients mask their
     updates, and the server learns the sum alone (docs/security.md says of which server that holds). It needs keys,
-    update-clip-norm and upload-bits 32, and works without privacy so far."""
+    update-clip-norm and upload-bits 32. Its privacy is none, skellam or discrete_gaussian."""
     trimmed_part: Annotated[float, Range(above=0, below=0.5)] = 0.1
     """Share of the updates that trimmed_mean leaves out at each end."""
 
@@ -134,10 +134,7 @@ class Deployment(_Travel, _Selection, _Model):
         self.privacy.check_privacy("min_separation", training.update_clip_norm, training.weighting, audited=False)
         training.algorithm.check_privacy(self.privacy.is_private)
         if self.privacy.is_distributed:
-            raise ConfigurationError(
-                f"{setting('privacy')} is {self.privacy.privacy}, noise of clients, which needs secure aggregation; a "
-                "deployment has none. Take a mechanism whose noise the server adds"
-            )
+            self._check_noise_of_clients()
         if self.privacy.is_private and self.privacy.delta is None:
             raise ConfigurationError(
                 f"{setting('privacy')} needs delta in a deployment, since it is not known how many clients there will "
@@ -154,15 +151,34 @@ class Deployment(_Travel, _Selection, _Model):
             return
         if rule.name == "secure":
             self._check_secure()
-        if self.privacy.is_private:
+        if self.privacy.is_private and not (rule.name == "secure" and self.privacy.is_distributed):
+            instead = "; give privacy skellam or discrete_gaussian" if rule.name == "secure" else "; leave one out"
             raise ConfigurationError(
                 f"{setting('aggregation')} is {rule.name}, but {setting('privacy')} is {self.privacy.privacy}, whose "
-                "guarantee is for sums of updates that the server clips; leave one out"
+                f"guarantee is for sums of updates that the server clips{instead}"
             )
         if self.training.weighting == "examples":
             raise ConfigurationError(
                 f"{setting('weighting')} is examples, but with the aggregation {rule.name} all clients count the same, "
                 "since nothing bounds what one says that it has; give weighting uniform, or leave it out"
+            )
+
+    def _check_noise_of_clients(self) -> None:
+        privacy = self.privacy
+        if self.aggregation != "secure":
+            raise ConfigurationError(
+                f"{setting('privacy')} is {privacy.privacy}, noise of clients, of whom the server must see sums alone; "
+                f"give {setting('aggregation')} secure"
+            )
+        if privacy.noise_seed != "entropy":
+            raise ConfigurationError(
+                f"{setting('noise_seed')} is {privacy.noise_seed}, but clients draw the noise of {privacy.privacy}; "
+                "leave it out"
+            )
+        if getattr(privacy, "least_survivors", None) is not None:
+            raise ConfigurationError(
+                f"{setting('least_survivors')} does nothing in a deployment, whose rounds count from "
+                f"{setting('minimum_reports')} on; give that"
             )
 
     def _check_secure(self) -> None:

@@ -14,13 +14,17 @@ import jax
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.composed_settings import path_settings, settings_as_json
 from fedlm.fl_core.deployment.event_log import warn
+from fedlm.fl_core.deployment.secure_aggregation.attempts_sql import SecureAttempts
 from fedlm.fl_core.deployment.server.capabilities import CAPABILITIES
+from fedlm.fl_core.deployment.server.planned_privacy import check_sizes, planned_privacy
+from fedlm.fl_core.deployment.server.reports.summed_integers import NoisedSums
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.deployment.server.settings import MAY_CHANGE, Deployment
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.state import ReleaseRecord, StateError
 from fedlm.fl_core.deployment.state.state_sql import SqlState
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.rounds.aggregation import WeightedMean
@@ -57,7 +61,8 @@ class DeployedTraining:
         capabilities = Capabilities.read(CAPABILITIES, _opening(task, folder))
         self._identity = _identity(task, name, capabilities)
         state.claim(name)
-        aggregation, terms = _privacy(deployment, folder, self._identity)
+        aggregation, terms = _privacy(task, folder, self._identity)
+        self._aggregation = aggregation
         self._run = Run(
             folder,
             self._identity,
@@ -70,7 +75,18 @@ class DeployedTraining:
             common=_CommonState(state),
         )
         self._training = _training(task, self._run, capabilities, aggregation)
+        if deployment.aggregation == "secure":
+            with_retries(SecureAttempts(state.database).settle)
         self._agree_with_state(self._training.rounds_done)
+
+    @property
+    def noised(self) -> NoisedSums | None:
+        """The sums of a run whose clients add noise; None of others."""
+        if self._aggregation is None or not self._task.deployment.privacy.is_distributed:
+            return None
+        plan, mechanism = self._aggregation.plan, MECHANISMS[self._aggregation.plan.mechanism]
+        lattice = mechanism.lattice(plan, self._aggregation.clip_norm)
+        return NoisedSums(lattice, lambda number: self._run.see(number + 1))
 
     @property
     def params(self) -> Params:
@@ -184,22 +200,22 @@ def _identity(task: Task, name: str, capabilities: Capabilities) -> RunIdentity:
 
 
 def _privacy(
-    deployment: Deployment, folder: RunFolder, identity: RunIdentity
+    task: Task, folder: RunFolder, identity: RunIdentity
 ) -> "tuple[PrivateAggregation | None, PrivacyTerms | None]":
+    deployment = task.deployment
     if not deployment.privacy.is_private:
         return None, None
-    from fedlm.fl_core.privacy.private_plan import Beside, PlannedRounds, plan_aggregation
+    from fedlm.fl_core.privacy.private_plan import Beside, plan_aggregation
     from fedlm.fl_core.runs.private_releases import PrivacyTerms, begun_run
 
-    clip_norm, delta = deployment.training.update_clip_norm, deployment.privacy.delta
-    assert clip_norm is not None
-    assert delta is not None
-    planned = PlannedRounds(deployment.rounds, deployment.cohort_size, clip_norm, deployment.participation, delta)
+    privacy, planned = planned_privacy(task)
     begun = begun_run(folder)
     beside = Beside(identity.origins if begun is None else begun.origins)
-    aggregation = plan_aggregation(deployment.privacy, planned, beside, begun and begun.plan)
-    seed = deployment.seed if deployment.privacy.noise_seed == "experiment" else None
-    return aggregation, PrivacyTerms(aggregation.plan, delta, seed, repeatable=False)
+    aggregation = plan_aggregation(privacy, planned, beside, begun and begun.plan)
+    if privacy.is_distributed:
+        check_sizes(aggregation.plan, deployment, planned)
+    seed = deployment.seed if privacy.noise_seed == "experiment" else None
+    return aggregation, PrivacyTerms(aggregation.plan, planned.delta, seed, repeatable=False)
 
 
 def _training(

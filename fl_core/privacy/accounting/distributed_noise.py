@@ -14,8 +14,6 @@ from fedlm.fl_core.privacy.accounting.accounting_library import accounting_libra
 
 ORDERS = np.array([*range(2, 257), 320, 384, 512, 768, 1024, 2048, 4096])
 """Whole numbers above 1, of which the divergence of Skellam noise is known."""
-LEAST_DEVIATION = 0.5
-"""Of a client's discrete Gaussian noise, in integers, below which the theorem says nothing."""
 _SPARE = (1e-9, 0.5)
 
 

@@ -4,12 +4,9 @@ import math
 
 import numpy as np
 
+from fedlm.fedlm_client.distributed_noise.bounds import LEAST_DEVIATION
 from fedlm.fedlm_client.distributed_noise.lattice import Lattice
-from fedlm.fl_core.privacy.accounting.distributed_noise import (
-    LEAST_DEVIATION,
-    ORDERS,
-    discrete_gaussian_divergences,
-)
+from fedlm.fl_core.privacy.accounting.distributed_noise import ORDERS, discrete_gaussian_divergences
 from fedlm.fl_core.privacy.mechanisms.skellam import Distributed, Skellam
 
 

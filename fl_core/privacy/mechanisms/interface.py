@@ -135,8 +135,8 @@ class Mechanism(ABC):
         """Take the `options` from the settings of a run."""
         return self.options(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(self.options)})
 
-    def sized(self, options: Any, cohort_size: int, coordinates: int) -> Any:
-        """Tell options the clients of a round of a run and the numbers of its updates, where they ask for them."""
+    def sized(self, options: Any, planned: Any) -> Any:
+        """Tell options the numbers of a run's `PlannedRounds`, where they ask for them."""
         return options
 
     def restarts_optimizer(self, settings: Any) -> bool:

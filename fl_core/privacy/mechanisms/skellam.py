@@ -63,8 +63,10 @@ class Distributed(Mechanism):
     def options_of(self, settings: Any) -> DistributedOptions:
         return DistributedOptions(lattice_bits=settings.lattice_bits, least_survivors=settings.least_survivors)
 
-    def sized(self, options: Any, cohort_size: int, coordinates: int) -> Any:
-        return replace(options, cohort_size=cohort_size, coordinates=coordinates)
+    def sized(self, options: Any, planned: Any) -> Any:
+        sizes = {"cohort_size": planned.cohort_size, "coordinates": planned.coordinates}
+        least = options.least_survivors if planned.survivors is None else planned.survivors
+        return replace(options, **sizes, least_survivors=least)
 
     def coefficients(self, options: Any, rounds: int, participation: Participation) -> tuple[float, ...]:
         for name in ("cohort_size", "coordinates"):

@@ -7,11 +7,13 @@ end was never synced, and nothing has followed from it; it is dropped.
 Kinds of records, in the order in which they may follow each other:
 
 - `plan`: the first; the run's plan, delta, and commitment to the secret of its noise.
+- `seen`: whoever runs the server is about to learn the sum of the round before `rounds`, with noise that clients added
+  and nobody can draw again. From here on it counts as released, whatever becomes of it.
 - `intent`: all rounds before `rounds` are about to be written to a checkpoint with this digest. From here on they count
   as released.
 - `release`: that checkpoint is on disk.
-- `restart`: it could not be found after an interruption. The rounds are over, and noise begins anew with another
-secret.
+- `restart`: what was intended, or seen, could not be found after an interruption. The rounds are over, and noise begins
+  anew with another secret.
 - `chosen`: the last; the run is the outcome of the private selection that it is a trial of.
 """
 
@@ -26,9 +28,10 @@ from fedlm.fl_core.privacy.record.record_chain import RecordChain
 
 _FOLLOWS = {
     "plan": ("",),
-    "intent": ("plan", "release", "restart"),
+    "seen": ("plan", "release", "restart"),
+    "intent": ("plan", "release", "restart", "seen"),
     "release": ("intent",),
-    "restart": ("intent",),
+    "restart": ("intent", "seen"),
     "chosen": ("release", "restart"),
 }
 
@@ -86,6 +89,10 @@ class PrivacyLedger:
             }
         )
 
+    def see(self, rounds: int) -> None:
+        """Record that the last of so many rounds counts as released; when this returns, the record is on disk."""
+        self._append({"kind": "seen", "rounds": rounds})
+
     def intend(self, release: Release) -> None:
         """Record that a checkpoint is about to be written; when this returns, the record is on disk."""
         self._append({"kind": "intent", **release.as_record()})
@@ -95,7 +102,8 @@ class PrivacyLedger:
         self._append({"kind": "release", **Release.of_record(self.records[-1]).as_record()})
 
     def restart(self, commitment: str) -> None:
-        """Record that the checkpoint of the open intent is lost, and commit to the secret from here on."""
+        """Record that the checkpoint of the open intent, or of the round that was seen, is lost, and commit to the
+        secret from here on."""
         self._append({"kind": "restart", "rounds": self.records[-1]["rounds"], "secret": commitment})
 
     def choose(self) -> None:
@@ -142,6 +150,11 @@ class PrivacyLedger:
         """The checkpoint that was about to be written when the ledger ends."""
         last: dict[str, Any] = self.records[-1] if self.records else {"kind": ""}
         return Release.of_record(last) if last["kind"] == "intent" else None
+
+    @property
+    def open_seen(self) -> bool:
+        """Whether the ledger ends with a round that was seen, and of which nothing else is known."""
+        return bool(self.records) and self.records[-1]["kind"] == "seen"
 
     @property
     def releases(self) -> list[Release]:
@@ -194,5 +207,6 @@ def _check_order(path: Path, records: list[dict[str, Any]], record: dict[str, An
     before, kind = records[-1]["kind"] if records else "", str(record.get("kind"))
     if before not in _FOLLOWS.get(kind, ()):
         raise LedgerError(f"{path}: a record {kind!r} cannot follow {before!r}; {_ADVICE}")
-    if kind == "intent" and record["rounds"] <= max((one.get("rounds", 0) for one in records), default=0):
+    known = max((one.get("rounds", 0) for one in records), default=0)
+    if kind in ("intent", "seen") and record["rounds"] <= (known - 1 if before == "seen" else known):
         raise LedgerError(f"{path}: rounds up to {record['rounds']} were released before; {_ADVICE}")

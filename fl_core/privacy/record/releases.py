@@ -6,7 +6,9 @@ anything that was made of the model leave the process. After an interruption
 - an intent whose checkpoint is whole becomes a release: the same model is handed out again;
 - an intent without its checkpoint counts as released, since parts of the file may have been seen. Its rounds are over,
   the run goes on from the checkpoint before, and a fresh secret begins fresh noise;
-- rounds after the last intent never left the process, and are run again.
+- rounds after the last intent never left the process, and are run again. Where clients add the noise, whoever runs the
+  server sees a round's sum before there is a model: the ledger says so first (`seen`). A round that was seen, and has
+  no intent, is over, like an intent without its checkpoint.
 
 Where noise follows from a public seed there is nothing to keep, and a simulation must be repeatable: an intent without
 its checkpoint is carried out again, with the same noise. The rounds of a deployment cannot be repeated, so there it
@@ -143,6 +145,8 @@ class Releases:
                 f"{self._directory / LEDGER_FILE}: the checkpoint of {last.rounds} rounds that it names is missing, "
                 f"damaged or another; put that checkpoint back, or give another {setting('out')} to begin a new run"
             )
+        if self.ledger.open_seen:
+            self.ledger.restart(commitment(self._make_secret(len(self.ledger.generations))))
         if intent is None:
             return
         found = checkpoints.digest(intent.rounds)
@@ -174,6 +178,10 @@ class Releases:
         """Make the secret of 32 bytes that cohorts are drawn by, the same in all generations. Raises LedgerError where
         the first secret, which it follows from, is not the one that the run was begun with."""
         return hmac.digest(self._read_secret(0), b"cohorts", "sha256")
+
+    def see(self, rounds: int) -> None:
+        """Enter that the last of so many rounds may be seen by whoever runs the server; when this returns, it may."""
+        self.ledger.see(rounds)
 
     def save(self, rounds: int, digest: str, write: Callable[[], None], parameters: str = "") -> None:
         """Make a model durable; when this returns, it may be shown.

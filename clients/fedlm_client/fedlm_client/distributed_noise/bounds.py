@@ -13,6 +13,8 @@ WRAP_DEVIATIONS = 4
 """Standard deviations of a coordinate of the sum that are kept free of wrapping."""
 MOST_DEVIATION = 4096.0
 """Of a client's noise, in integers: beyond it finer integers gain nothing, and tables of noise grow."""
+LEAST_DEVIATION = 0.5
+"""Of a client's discrete Gaussian noise, in integers, below which nothing is known of sums of such noise."""
 MOST_LENGTH = 2.0**20
 """Of a clipped vector, in integers: so squares of norms stay far below 2^63."""
 

@@ -4,6 +4,7 @@ A client clips its update, rotates it, scales it, rounds it to integers no longe
 noise, and reduces all modulo 2^b. The bound, which privacy rests on, is checked in integers.
 """
 
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +15,7 @@ from .bounds import integer_sensitivity, padded, rounded_norm_squared
 from .noise_tables import NoiseKind, NoiseTable, RandomBytes, noise_table
 from .rotation import rotated, rotated_back
 
+_ROUNDING = zlib.crc32(b"lattice")
 _TRIES = 1000
 """Each keeps the bound with probability 0.39 at least."""
 
@@ -105,6 +107,16 @@ class Lattice:
     def sensitivity(self) -> tuple[float, float]:
         """Bound the L1 and L2 norm of a client's integers."""
         return integer_sensitivity(self.scale * self.clip_norm, self.dimension)
+
+
+def rotation_seed(seed: int, round_number: int) -> bytes:
+    """Make the public seed of a round's rotation from the run's seed."""
+    return f"{seed} {round_number}".encode()
+
+
+def rounding_random(seed: int, round_number: int, client: int) -> np.random.Generator:
+    """Make what decides how a client rounds: public, so that a simulation comes to the integers of a deployment."""
+    return np.random.default_rng(np.random.SeedSequence([seed, _ROUNDING, round_number, client]))
 
 
 def centred(residues: NDArray[np.unsignedinteger], bits: int) -> NDArray[np.int64]:

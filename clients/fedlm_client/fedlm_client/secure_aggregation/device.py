@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from cryptography import x509
@@ -16,6 +17,8 @@ from ..training import Channel, Update
 from .floors import Floors
 from .keys import AttemptName, Identity
 from .member import Member
+from .noised_vector import agreed_lattice, noised_integers
+from .roster import Parameters
 from .sum_vector import SumLayout, Told
 from .taking_part import Reply, Step, take_part
 
@@ -67,7 +70,7 @@ class SecureSums:
         Raises:
           UnsafeSumError: this client refuses, or the server goes on without it.
         """
-        integers, layout = _integers(asked, update)
+        integers, agreed = await asyncio.to_thread(_integers, asked, update)
         name = AttemptName(asked.run, asked.round_number, asked.attempt, asked.parameters.digest)
         member = Member(name, self.identity, self.floors, self.authorities)
         until, pause, failures = time.monotonic() + _PATIENCE_SECONDS, _FIRST_SECONDS, 0
@@ -76,7 +79,7 @@ class SecureSums:
         async def ask(step: Step, content: bytes) -> Reply:
             nonlocal pause, reply, failures
             if step == "vector":
-                _check_layout(member, layout)
+                agreed.check(member.rules)
                 reply = await send(content)
                 accepted = reply.status == messages.UploadReply.ACCEPTED
                 return Reply("ready" if accepted else "over", reason=reply.reason)
@@ -101,18 +104,40 @@ class SecureSums:
         return reply
 
 
-def _integers(asked: messages.RoundConfiguration, update: Update) -> tuple[np.ndarray, SumLayout]:
+class _Agreed(NamedTuple):
+    """What the rules of a roster must say of a client's integers, since it made these before it saw them."""
+
+    clip_norm: float
+    scale: float
+    largest: int
+    variance: float
+    rotation: bytes
+    bits: int | None = None  # None where integers are the same for any number of bits
+
+    def check(self, rules: Parameters) -> None:
+        """Refuse other rules."""
+        found = _Agreed(*(getattr(rules, name) for name in self._fields))
+        if found._replace(bits=found.bits if self.bits is not None else None) != self:
+            raise UnsafeSumError("the roster has another clip norm, grid or noise than the round")
+
+
+def _integers(asked: messages.RoundConfiguration, update: Update) -> tuple[np.ndarray, _Agreed]:
     told = asked.secure_sum
     values = np.frombuffer(update.upload, "<f4", offset=_HEADER_BYTES, count=_count(update))
+    if told.HasField("noise"):
+        lattice = agreed_lattice(told, len(values))
+        agreed = _Agreed(told.clip_norm, lattice.scale, 0, lattice.variance, told.noise.rotation, lattice.bits)
+        return noised_integers(lattice, values, asked), agreed
     try:
         layout = SumLayout(told.clip_norm, told.step, Told(*told.bounds))
         training = (update.num_examples, update.loss, update.tokens, update.gradient_norm)
         integers = layout.integers(values, Told(0.0, 0.0, *map(float, training)))
+        agreed = _Agreed(layout.clip_norm, 1 / layout.step, layout.largest, 0.0, b"")
     except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
         raise UnsafeSumError(f"the server says nonsense of its sum: {error}") from error
     if integers is None:
         raise UnsafeSumError("training gave numbers that are not finite")
-    return integers, layout
+    return integers, agreed
 
 
 def _count(update: Update) -> int:
@@ -120,10 +145,3 @@ def _count(update: Update) -> int:
     if size % 4:
         raise UnsafeSumError("a secure sum needs updates of float32")
     return size // 4
-
-
-def _check_layout(member: Member, layout: SumLayout) -> None:
-    """Refuse other rules of the sum than those that the integers were made by."""
-    rules = member.rules
-    if (rules.clip_norm, rules.scale, rules.largest) != (layout.clip_norm, 1 / layout.step, layout.largest):
-        raise UnsafeSumError("the roster has another clip norm or grid than the round")

@@ -32,7 +32,7 @@ class RoundSums:
           ConfigurationError: it needs a file for which the disk has no room.
         """
         if self._secure is not None:
-            return SecureSum(self._secure)
+            return SecureSum(self._secure, plan)
         if self._rule.name == "mean":
             return StreamingSum(self._settings, plan.upload_key(), clip_norm)
         most = len(plan.clients) or self._most_reports
