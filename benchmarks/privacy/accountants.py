@@ -32,7 +32,7 @@ HERE = [name for name in ACCOUNTANTS if name.startswith("dp-accounting")]
 ELSEWHERE = [name for name in ACCOUNTANTS if name not in HERE]
 BELOW = ("dp-accounting, optimistic",)
 """What is said to be no more than epsilon."""
-SCALES = (1 << 10, 1 << 11)
+FINER = (1, 2, 3)
 """Points that ball arithmetic computes with, more of them where it says too little."""
 Point = tuple[float, float, int, float]
 
@@ -94,8 +94,8 @@ def contradictions(point: Point, answers: dict[str, dict[str, Any]]) -> dict[str
 
 
 def judged(event: GaussianEvent, delta: float, epsilon: float) -> str:
-    for scale in SCALES:
-        balls = [deltas([event], direction, [epsilon], delta, scale)[0] for direction in DIRECTIONS]
+    for finer in FINER:
+        balls = [deltas([event], direction, [epsilon], delta, finer=finer)[0] for direction in DIRECTIONS]
         if any(low > delta for low, _ in balls):
             return "proven too low"
         if all(high < delta for _, high in balls):

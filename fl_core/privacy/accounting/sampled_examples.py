@@ -81,8 +81,8 @@ class BinomialMixturePair(LossPair):
         far = -float(scipy.special.ndtri(tail))
         if self.direction == "add":
             return -far, far
-        # Each of the parts has a share of the tail above.
-        shares = np.minimum(tail / len(self._weights) / np.maximum(self._weights, 1e-300), 0.5)
+        # Each of the parts has a share of the tail above; one whose weight is no more has it wherever it is.
+        shares = np.minimum(tail / len(self._weights) / np.maximum(self._weights, 1e-300), 1.0)
         return -far, float(np.max(self._terms[0] - scipy.special.ndtri(shares)))
 
     def rounding(self, begin: float, end: float) -> float:

@@ -9,15 +9,17 @@ from flint import arb
 from fedlm.fl_core.privacy.accounting.composition import epsilon_bounds
 from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
 from tests.fl_core.privacy.accounting.test_loss_sums import delta_of_few
-from tests.support.ball_losses import deltas, release_of
+from tests.support.ball_losses import deltas
+from tests.support.ball_pairs import release_of
 from tests.support.ball_points import (
+    EXAMPLES,
     KINDS,
     NEARLY,
-    POINTS,
     PROVEN,
-    SCALE,
     WRONG,
     Verdict,
+    decided,
+    numbers,
     point,
     rows,
     summary,
@@ -30,17 +32,13 @@ SECONDS = 15.0  # of a kind's points, as they were measured
 LONGEST = 3.0
 
 
-def decided(row):
-    return row["of_epsilon"] == row["of_epsilon_lower"] == PROVEN
-
-
 def decisive(kind):
     """The first points of a kind that are decided in little time."""
     chosen, left = [], SECONDS
     for row in rows():
         seconds = float(row["seconds"])
         if row["kind"] == kind and decided(row) and seconds < min(LONGEST, left):
-            chosen.append(int(row["number"]))
+            chosen.append((int(row["number"]), int(row["finer"])))
             left -= seconds
     return chosen
 
@@ -53,7 +51,7 @@ def test_balls_contain_what_integrals_give_and_little_more(noise, probability, c
     delta = delta_of_few(noise, probability, count, epsilon, direction)
     asked = [epsilon * 0.98, epsilon, epsilon * 1.02]
     (more, _), (least, most), (_, less) = deltas(
-        [GaussianEvent(noise, count, probability)], direction, asked, delta, SCALE["remove"]
+        [GaussianEvent(noise, count, probability)], direction, asked, delta, finer=0 if direction == "remove" else 1
     )
     assert least <= delta * (1 + 1e-6)
     assert most >= delta * (1 - 1e-6)
@@ -70,9 +68,9 @@ def test_bounds_that_are_a_little_wrong_are_contradicted(events):
 def test_no_committed_bound_was_proven_wrong_and_the_page_says_how_many_there_are():
     found = rows()
     assert summary(found) in PAGE.read_text(encoding="utf-8")
-    assert [int(row["number"]) for row in found] == list(range(len(found)))
+    assert {int(row["number"]) for row in found} <= set(numbers())
     assert not [row for row in found if WRONG in row.values()]
-    assert all(len(decisive(kind)) > 1 for kind in KINDS)
+    assert all(len(decisive(kind)) > 1 for kind in {*KINDS, EXAMPLES})
 
 
 @pytest.mark.long
@@ -88,12 +86,12 @@ def test_one_gaussian_mechanism_lies_between_its_bounds():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", sorted(set(KINDS)))
+@pytest.mark.parametrize("kind", sorted({*KINDS, EXAMPLES}))
 def test_bounds_are_proven_right_where_balls_decide_soon(kind):
     """Another machine may round the last digit of a bound another way, so that it is proven nearly right."""
-    for number in decisive(kind):
+    for number, finer in decisive(kind):
         _, events, delta = point(number)
-        found = verdict(events, delta, *epsilon_bounds(events, delta))
+        found = verdict(events, delta, *epsilon_bounds(events, delta), finer=finer)
         assert set(found) <= {PROVEN, NEARLY}, f"point {number}: {events} at {delta}"
 
 
@@ -101,7 +99,7 @@ def test_bounds_are_proven_right_where_balls_decide_soon(kind):
 @pytest.mark.timeout(12 * 3600)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_bound_is_proven_wrong_in_thousands(part):
-    for number in range(part, POINTS, PARTS):
+    for number in numbers()[part::PARTS]:
         _, events, delta = point(number)
         found = verdict(events, delta, *epsilon_bounds(events, delta))
         assert WRONG not in found, f"point {number}: {events} at {delta}"

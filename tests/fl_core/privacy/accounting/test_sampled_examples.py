@@ -84,6 +84,12 @@ def test_little_noise_is_bounded_by_all_examples_at_once_and_by_one():
     assert 0 < little.lower < computed.lower * (0.08 / 0.07) ** 2
 
 
+def test_numbers_of_examples_that_are_never_drawn_make_no_bound_wide():
+    """All 109 are drawn together once in 1e100 steps, and would have a loss of 500."""
+    losses = [(1, ExamplesEvent(3.0, 1, 0.12, 109).loss("remove"))]
+    assert lower_epsilon(losses, 0.5) >= upper_epsilon(losses, 0.5) * 0.999
+
+
 def test_the_rounding_of_losses_counts_where_epsilon_is_said_to_be_0():
     pair = BinomialMixturePair(1e-3, 0.1, 4, "remove")
     losses = [(10**5, MixedLoss(((1.0, pair),)))]
