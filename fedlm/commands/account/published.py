@@ -59,6 +59,8 @@ def _as_json(statement: PublishedStatement, found: Recomputed) -> dict[str, Any]
         "difference": found.differences,
         "epsilon_by_rdp": found.guarantee.epsilon_by_rdp,
         "why": statement.why,
+        "unit": found.guarantee.unit,
+        "adjacency": found.guarantee.adjacency,
         "assumptions": list(found.guarantee.assumptions),
         "plan": found.plan.as_json(),
     }
@@ -74,11 +76,16 @@ def _print(name: str, statement: PublishedStatement, found: Recomputed) -> None:
         print_line(console, "delta", f"{statement.delta:g}")
     for quantity, theirs in statement.theirs.items():
         print_line(console, f"{quantity}, theirs", f"{theirs:.6g}")
-        ours = f"{rounded_up(found.ours[quantity], 6)} ({found.differences[quantity]:+.2%})"
+        difference = f"{found.differences[quantity]:+.2%}".replace("-0.00%", "+0.00%")
+        ours = f"{rounded_up(found.ours[quantity], 6)} ({difference})"
         print_line(console, f"{quantity}, ours", ours)
     if found.guarantee.epsilon_by_rdp is not None:
         print_line(console, "epsilon by RDP, ours", rounded_up(found.guarantee.epsilon_by_rdp, 6))
     print_line(console, "why", statement.why)
+    print_line(console, "unit", found.guarantee.unit)
+    print_line(console, "adjacency", found.guarantee.adjacency)
+    for number, assumption in enumerate(found.guarantee.assumptions):
+        print_line(console, "" if number else "assumptions", f"- {assumption}")
 
 
 def plan_in_words(found: Recomputed) -> str:

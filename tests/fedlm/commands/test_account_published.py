@@ -82,6 +82,8 @@ def test_statements_are_listed_and_one_is_printed_as_the_page_says(capsys):
     assert all(name in listed for name in PUBLISHED_STATEMENTS)
     for words in ("epsilon, theirs  1.26", "epsilon, ours  0.946", "epsilon by RDP, ours  1.03", "(-24.85%)", "arXiv"):
         assert words in said
+    for words in ("unit  example:", "adjacency  add-or-remove:", "assumptions  - "):
+        assert words in said
     assert main(["account", "published", "abadi-mnist", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["theirs"] == {"epsilon": 1.26}
