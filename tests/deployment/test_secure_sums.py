@@ -11,7 +11,7 @@ import pytest
 
 from fedlm.commands import client, serve
 from fedlm.fedlm_client.distributed_noise.lattice import Lattice
-from fedlm.fedlm_client.errors import ClientError
+from fedlm.fedlm_client.errors import ClientError, UnsafeSumError
 from fedlm.fedlm_client.link.credentials import read_certificates
 from fedlm.fedlm_client.secure_aggregation.device import SecureSums
 from fedlm.fedlm_client.secure_aggregation.floors import Floors
@@ -19,7 +19,7 @@ from fedlm.fedlm_client.secure_aggregation.member import Member
 from fedlm.fl_core.deployment.secure_aggregation.attempts_sql import SecureAttempts
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.state.database import Database
-from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
+from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.errors import ConfigurationError
 from tests.deployment import small_deployment as small
 from tests.deployment.plain_loop import final_parameters, simulate
@@ -35,7 +35,11 @@ FLOORS = Floors(least_cohort=5)
 
 @pytest.fixture(scope="module")
 def credentials(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("secure") / "keys"
+    return make_credentials(tmp_path_factory.mktemp("secure") / "keys")
+
+
+def make_credentials(folder):
+    """Make keys of a server, and of clients: the folder, and theirs."""
     made = Authority.create(folder)
     made.make_server(["127.0.0.1"])
     return folder, [made.make_client(f"client{one}") for one in range(COUNT)]
@@ -219,3 +223,21 @@ async def test_clients_that_ask_for_more_noise_add_nothing(credentials, tmp_path
         async with asyncio.timeout(8):
             await deploy(settings, credentials, tmp_path, Floors(least_cohort=8, noise_multiplier=0.6))
     assert "seen" not in (tmp_path / "run/privacy/ledger.jsonl").read_text()
+
+
+@pytest.mark.long
+async def test_a_sum_that_is_lost_after_survivors_were_told_is_spent(credentials, tmp_path, monkeypatch):
+    reveal = Member.reveal
+
+    def silent(member, survivors):
+        if member._name.round_number == 0 and member._index < 5:
+            raise UnsafeSumError("this client says no more")
+        return reveal(member, survivors)
+
+    monkeypatch.setattr(Member, "reveal", silent)
+    settings = small.deployment(**NOISED | PROMPT | {"reporting_seconds": 5.0, "minimum_reports": 5})
+    rows, _ = await deploy(settings, credentials, tmp_path)
+    assert [row["clients"] for row in rows] == [0, COUNT]
+    with contextlib.closing(SqlState(sqlite_url(tmp_path / "run" / DATABASE_FILE))) as state:
+        assert "is lost" in state.attempts(2)[0].reason
+        assert state.realised_participation() == (COUNT, 2, 1)

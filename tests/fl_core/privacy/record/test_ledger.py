@@ -85,6 +85,18 @@ def test_a_lost_checkpoint_counts_and_noise_begins_anew(run):
     assert again == found
 
 
+def test_a_round_that_may_have_been_seen_counts_whatever_becomes_of_it(run):
+    directory, stored = run
+    releases, _ = begin(directory, stored)
+    releases.see(11)
+    assert state(ledger_in(directory)).own == account(PLAN, DELTA, [(0, 11)])
+    with pytest.raises(LedgerError, match="were released before"):
+        releases.ledger.intend(Release(10, "of rounds before"))
+    _, found = begin(directory, stored)
+    assert (found.checkpoint, found.first, found.fresh_noise) == (10, 11, True)
+    assert ledger_in(directory).generations == [(0, 11), (11, 11)]
+
+
 def test_a_run_with_interruptions_ends_early_rather_than_spend_more_than_planned(tmp_path):
     stored, rounds, interruptions = Stored(), 0, 0
     planned = account(DEAR_TO_INTERRUPT, DELTA).epsilon
