@@ -102,16 +102,21 @@ def extraction_table(found: dict[str, Any]) -> Table:
     return table
 
 
+_EXPOSURES = ("mean", "median", "median_low", "median_high", "largest", "extrapolated_median")
+
+
 def exposure_table(canaries: dict[str, Any]) -> Table:
     """Make the table of exposures: a row for each number of repeats."""
     columns = ("repeats", "canaries", "mean", "median", "largest", "median, extrapolated")
     table = Table(*columns, title=f"exposure of canaries of {canaries['words']} random words, in bits")
     for row in canaries["by_repeats"]:
-        numbers = [f"{row[name]:.2f}" for name in ("mean", "median", "largest", "extrapolated_median")]
-        table.add_row(str(row["repeats"]), str(row["canaries"]), *numbers)
+        mean, middle, low, high, largest, extrapolated = (f"{row[name]:.2f}" for name in _EXPOSURES)
+        median = f"{middle} ({low}, {high})"
+        table.add_row(str(row["repeats"]), str(row["canaries"]), mean, median, largest, extrapolated)
     table.caption = (
-        f"the mean of canaries that the model has not seen is {canaries['chance_mean']:.2f}; ranks among "
-        f"{canaries['references']:,} random sequences tell at most {canaries['largest_by_rank']:.2f}"
+        f"the mean of canaries that the model has not seen is {canaries['chance_mean']:.2f}, their median "
+        f"{canaries['chance_median']:.0f}; medians have {100 * canaries['confidence']:.0f} % confidence intervals; "
+        f"ranks among {canaries['references']:,} random sequences tell at most {canaries['largest_by_rank']:.2f}"
     )
     return table
 

@@ -11,6 +11,7 @@ from fedlm.fl_core.errors import DataError
 from fedlm.fl_core.rounds.scores import example_sums
 from fedlm.models.base import Model, Params
 from fedlm.simulations.data.federated_data import InMemoryData, device_batches
+from fedlm.simulations.evaluation.memorization.extraction import CONFIDENCE
 from fedlm.simulations.pretraining.inserted_canaries import InsertedCanaries
 
 CHANCE = 1 / math.log(2)
@@ -48,6 +49,18 @@ def extrapolated_exposure(
     return np.maximum(bits, 0.0), float(stats.kstest(references, fit.cdf).statistic)
 
 
+def median_interval(bits: NDArray[np.floating], largest: float) -> tuple[float, float]:
+    """Bound the median exposure of such canaries with 95 % confidence, whatever the distribution, by order statistics.
+
+    Fewer than 6 canaries tell nothing: the bounds are then 0 and the largest exposure that ranks can tell.
+    """
+    outer = int(stats.binom.ppf((1 - CONFIDENCE) / 2, len(bits), 0.5))
+    if not outer:
+        return 0.0, largest
+    ordered = np.sort(bits)
+    return float(ordered[outer - 1]), float(ordered[-outer])
+
+
 def _log_lower_tail(fit: Any, point: float) -> float:
     """Integrate a density from minus infinity to a point, relative to its largest value there, lest it underflow."""
     grid = np.linspace(min(point, fit.mean()) - 40 * fit.std(), point, 100_001)
@@ -72,18 +85,21 @@ def canary_exposures(
     """
     references = token_losses(model, params, canaries.references(number_of_references))
     by_repeats = []
-    fit_distance = 0.0
+    fit_distance, largest = 0.0, math.log2(number_of_references + 1)
     for repeats, sequences in zip(canaries.repeats, canaries.sequences(), strict=True):
         losses = token_losses(model, params, sequences)
         bits = exposure(losses, references)
         extrapolated, fit_distance = extrapolated_exposure(losses, references)
         extrapolated = np.minimum(extrapolated, canaries.possible_bits)
+        low, high = median_interval(bits, largest)
         by_repeats.append(
             {
                 "repeats": repeats,
                 "canaries": len(bits),
                 "mean": float(bits.mean()),
                 "median": float(np.median(bits)),
+                "median_low": low,
+                "median_high": high,
                 "largest": float(bits.max()),
                 "extrapolated_median": float(np.median(extrapolated)),
                 "exposures": bits.tolist(),
@@ -97,7 +113,9 @@ def canary_exposures(
         "references": number_of_references,
         "reference_loss": float(references.mean()),
         "chance_mean": CHANCE,
-        "largest_by_rank": math.log2(number_of_references + 1),
+        "largest_by_rank": largest,
+        "chance_median": 1.0,
+        "confidence": CONFIDENCE,
         "skew_normal_distance": fit_distance,
     }
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from fedlm.fl_core.errors import DataError
-from fedlm.simulations.evaluation.memorization.exposure import CHANCE, exposure, extrapolated_exposure
+from fedlm.simulations.evaluation.memorization.exposure import CHANCE, exposure, extrapolated_exposure, median_interval
 
 REFERENCES = np.arange(1.0, 1024)  # 1023 losses
 
@@ -26,6 +26,16 @@ def test_exposure_of_what_was_never_seen_is_that_of_chance():
     found = exposure(rng.normal(size=4000), rng.normal(size=100_000))
     # -log2 of a uniform number: mean and standard deviation are 1 / ln 2.
     assert abs(found.mean() - CHANCE) < stats.norm.isf(5e-7) * CHANCE * math.sqrt(1 / 4000 + 2 / 100_000)
+
+
+@pytest.mark.parametrize("canaries", [6, 8, 20, 101])
+def test_the_interval_of_a_median_covers_it_whatever_the_distribution(canaries):
+    low, high = (int(bound) for bound in median_interval(np.arange(canaries, 0.0, -1.0), 11.0))
+    # The median is below the low-th smallest number if fewer than `low` numbers are below it; and so above.
+    beside = stats.binom.cdf(low - 1, canaries, 0.5)
+    assert high == canaries + 1 - low
+    assert 2 * beside <= 0.05 < 2 * stats.binom.cdf(low, canaries, 0.5)
+    assert median_interval(np.full(5, 11.0), 11.0) == (0.0, 11.0)
 
 
 def test_extrapolation_agrees_with_ranks_and_goes_beyond_them():
