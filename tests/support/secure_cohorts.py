@@ -7,7 +7,7 @@ import numpy as np
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedlm.fedlm_client.secure_aggregation import masks, wire
 from fedlm.fedlm_client.secure_aggregation.floors import Floors
@@ -21,11 +21,12 @@ NAME = AttemptName("run", 3, b"attempt", b"m" * 32)
 FLOORS = Floors(least_cohort=3, corrupt_share=0.0, dropped_share=0.0)
 
 
-def certificate(name, key, issuer, issuer_key):
+def certificate(name, key, issuer, issuer_key, use=ExtendedKeyUsageOID.CLIENT_AUTH):
     now = datetime.datetime.now(datetime.UTC)
     named = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = x509.CertificateBuilder(named if issuer is None else issuer.subject, named, key.public_key())
     builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
     builder = builder.not_valid_before(now - datetime.timedelta(1)).not_valid_after(now + datetime.timedelta(1))
     return builder.sign(issuer_key, hashes.SHA256())
 
@@ -40,6 +41,13 @@ def authority(name):
 def identity(name, of="ours"):
     key = ec.generate_private_key(ec.SECP256R1())
     return Identity(certificate(name, key, *authority(of)), key)
+
+
+@functools.cache
+def server_identity(name):
+    """Give who has a certificate of a server, or of an aggregator."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    return Identity(certificate(name, key, *authority("ours"), ExtendedKeyUsageOID.SERVER_AUTH), key)
 
 
 def rules(clients, *, graph=None, **others):
@@ -91,10 +99,21 @@ class Cohort:
         self.attempt.announce()
         return self
 
-    def reveal(self, without=()):
+    def agree(self, without=()):
         asked = wire.read_members(wire.write_members(self.attempt.survivors))
         for index in self.attempt.survivors - set(without):
-            revealed = self.members[index].reveal(asked)
+            self.attempt.agree(index, self.members[index].agree(asked))
+        self.attempt.close_agreeing()
+        return self
+
+    def signatures(self, index):
+        return wire.read_signatures(wire.write_signatures(self.attempt.signatures_for(index)))
+
+    def reveal(self, without=()):
+        if self.attempt.phase == "agreeing":
+            self.agree(without)
+        for index in self.attempt.signatures.keys() - set(without):
+            revealed = self.members[index].reveal(self.signatures(index))
             self.attempt.reveal(index, wire.read_revealed(wire.write_revealed(revealed)))
         return self
 

@@ -822,7 +822,7 @@ export type SecureRequest = Message<"fedlm.SecureRequest"> & {
   attempt: Uint8Array;
 
   /**
-   * keys, shares, survivors or reveal; vectors are uploads
+   * keys, shares, survivors, agree or reveal; vectors are uploads
    *
    * @generated from field: string step = 2;
    */

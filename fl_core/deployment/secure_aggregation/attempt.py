@@ -1,7 +1,7 @@
-"""One attempt at a secure sum, as the server sees it: members of four sets, each a part of the one before.
+"""One attempt at a secure sum, as the server sees it: members of five sets, each a part of the one before.
 
-U1 have advertised keys, U2 have dealt shares, the vectors of U3 are in the sum, U4 have revealed shares. An attempt
-does no input or output: who calls it writes what changed before it tells anybody.
+U1 have advertised keys, U2 have dealt shares, the vectors of U3 are in the sum, U4 have signed who these are, U5 have
+revealed shares. An attempt does no input or output: who calls it writes what changed before it tells anybody.
 """
 
 import datetime
@@ -20,7 +20,10 @@ from fedlm.fedlm_client.secure_aggregation.roster import Parameters, Roster
 from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError, RefusedAnswerError
 from fedlm.fl_core.deployment.secure_aggregation.recovery import Unmasking, remove_masks, unmasking
 
-Phase = Literal["advertising", "dealing", "masking", "revealing", "finished", "abandoned"]
+Phase = Literal["advertising", "dealing", "masking", "agreeing", "revealing", "finished", "abandoned"]
+
+_LONGEST_SIGNATURE = 256
+"""Bytes, of a member's certificate's key."""
 
 
 @dataclass
@@ -36,7 +39,8 @@ class SecureAttempt:
       survivors: U3; while masking, those whose vectors are merged so far.
       announced: whether survivors may know that they are. Whoever runs the server may have the sum from then on, so
         the attempt counts as released.
-      revealed: by index, of U4.
+      signatures: by index, of U4. They are not kept: nobody but the members reads them.
+      revealed: by index, of U5.
       culprits: members that have given wrong shares.
       reason: why it was abandoned.
     """
@@ -48,6 +52,7 @@ class SecureAttempt:
     dealings: dict[int, Dealing] = field(default_factory=dict)
     survivors: frozenset[int] = frozenset()
     announced: bool = False
+    signatures: dict[int, bytes] = field(default_factory=dict, compare=False)
     revealed: dict[int, Revealed] = field(default_factory=dict)
     culprits: frozenset[int] = frozenset()
     reason: str = ""
@@ -130,8 +135,29 @@ class SecureAttempt:
             # Nothing of a member without a survivor beside it is in the sum.
             if len(near) < rules.threshold and (near or one in self.survivors):
                 self._abandon(f"{len(near)} neighbours of a member are left, but {rules.threshold} must be")
-        self.phase, self.announced = "revealing", True
+        self.phase, self.announced = "agreeing", True
         return self.survivors
+
+    def agree(self, index: int, signature: bytes) -> None:
+        """Take a survivor's signature of who has dealt and who survives; raises `RefusedAnswerError`."""
+        if self.signatures.get(index) == signature:
+            return
+        self._check_phase("agreeing")
+        if index not in self.survivors or index in self.signatures or len(signature) > _LONGEST_SIGNATURE:
+            raise RefusedAnswerError("no survivor, or one that has signed something else before, or no signature")
+        self.signatures[index] = signature
+
+    def close_agreeing(self) -> None:
+        """Take no more signatures: who has signed is U4."""
+        self._check_phase("agreeing")
+        self.phase = "revealing"
+
+    def signatures_for(self, index: int) -> dict[int, bytes]:
+        """Give a member its neighbours' signatures; raises `RefusedAnswerError`."""
+        if self.phase not in ("revealing", "finished") or index not in self.signatures:
+            raise RefusedAnswerError("signatures are not all there yet, or none is of this member")
+        near = self._agreed().neighbours(index) & self.signatures.keys()
+        return {one: self.signatures[one] for one in near}
 
     def reveal(self, index: int, revealed: Revealed) -> None:
         """Take a survivor's shares; raises `RefusedAnswerError`."""

@@ -69,6 +69,11 @@ class SecureRound:
             return Reply("ready")
         if step == "survivors":
             return Reply("ready", wire.write_members(attempt.survivors)) if attempt.announced else _WAIT
+        if step == "agree":
+            attempt.agree(index, content)
+            if attempt.phase == "agreeing":
+                return _WAIT
+            return Reply("ready", wire.write_signatures(attempt.signatures_for(index)))
         attempt.reveal(index, wire.read_revealed(content))
         return Reply("ready")
 
@@ -87,7 +92,8 @@ class SecureRound:
         found, wanted = {
             "dealing": (attempt.dealings, attempt.roster.members if attempt.roster else ()),
             "masking": (attempt.survivors, attempt.dealings),
-            "revealing": (attempt.revealed, attempt.survivors),
+            "agreeing": (attempt.signatures, attempt.survivors),
+            "revealing": (attempt.revealed, attempt.signatures),
         }.get(attempt.phase, ((), (None,)))
         return len(found) == len(wanted)
 
@@ -118,6 +124,8 @@ class SecureRound:
             self.total = self.attempt.empty_sum()
         elif phase == "masking":
             self.attempt.announce()
+        elif phase == "agreeing":
+            self.attempt.close_agreeing()
         elif phase == "revealing":
             assert self.total is not None
             self.attempt.finish(self.total)

@@ -29,7 +29,7 @@ from fedlm.fl_core.deployment.state.state import StateError, UnreachableError
 
 _DOWNLOADS, _DOWNLOADS_AT_ONCE = 3, 2
 _LONGEST_VERSION = 64
-_SECURE_STEPS = ("keys", "shares", "survivors", "reveal")
+_SECURE_STEPS = ("keys", "shares", "survivors", "agree", "reveal")
 _PLAN_SECONDS = 2.0
 
 

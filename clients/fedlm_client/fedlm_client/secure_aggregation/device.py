@@ -90,7 +90,7 @@ class SecureSums:
                 if (failures := failures + 1) == _FAILURES:
                     raise
                 return Reply("wait")
-            pause = min(max(answer.seconds, _SOONEST_SECONDS), _LATEST_SECONDS)
+            pause = min(max(_SOONEST_SECONDS, answer.seconds), _LATEST_SECONDS)
             if answer.state == _States.WAIT:
                 return Reply("wait")
             return Reply("ready" if answer.state == _States.READY else "over", answer.content, answer.reason)

@@ -9,7 +9,7 @@ from cryptography import x509
 
 from ..distributed_noise.bounds import rounded_norm_squared
 from ..errors import UnsafeSumError
-from .graph_rule import is_connected, least_threshold
+from .graph_rule import corrupt_neighbours, is_connected, least_threshold
 from .keys import check_advertisement
 from .masks import LEAST_BITS, MOST_BITS
 from .roster import Parameters, Roster
@@ -41,6 +41,16 @@ class Floors:
             keys |= {one.sealing_key, one.masking_key}
         if len(names) < len(roster.members) or len(keys) < 2 * len(roster.members):
             raise UnsafeSumError("the roster has a name or a key twice")
+
+    def check_survivors(self, roster: Roster, survivors: frozenset[int]) -> None:
+        """Refuse survivors of whom some honest ones may be apart, whoever chose who drops out; see `check`."""
+        count, half = len(roster.members), roster.parameters.neighbours // 2
+        if roster.parameters.neighbours == count - 1:
+            return
+        bad = corrupt_neighbours(count, half, math.floor(self.corrupt_share * count))
+        alive = [one in survivors for one in roster.ring]
+        if min(sum((alive + alive)[start : start + half]) for start in range(count)) <= bad:
+            _refuse(f"a sum without {half - bad} of {half} members side by side", "fewer to be missing")
 
     def _check_rules(self, rules: Parameters, members: int) -> None:
         corrupt, dropped = math.floor(self.corrupt_share * members), math.floor(self.dropped_share * members)

@@ -1,7 +1,7 @@
 """A client's keys of one attempt, signed by the key of its certificate, and what is derived from two clients' keys."""
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from cryptography import x509
@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from ..errors import KeysError, UnsafeSumError
 from ..link.credentials import common_name, signed_by
@@ -18,6 +19,8 @@ from .canonical import labelled
 
 _DER = serialization.Encoding.DER
 _NONCE = bytes(12)
+_FIELD = 2**255 - 19
+_PROBE = X25519PrivateKey.from_private_bytes(bytes(32))
 _SIGNED_WITH = ec.ECDSA(hashes.SHA256())
 
 
@@ -51,6 +54,26 @@ class Identity(NamedTuple):
         certificate = self.certificate.public_bytes(_DER)
         return Advertisement(certificate, sealing_key, masking_key, signature)
 
+    def agree(self, story: bytes) -> bytes:
+        """Sign a member's story of an attempt: see `story_of`."""
+        return self.key.sign(story, _SIGNED_WITH)
+
+
+def story_of(roster: bytes, dealt: Collection[int], survivors: Collection[int]) -> bytes:
+    """Write who has dealt and who survives under a roster's digest; members that sign the same reveal together."""
+    return labelled("survivors", roster, sorted(dealt), sorted(survivors))
+
+
+def has_agreed(one: Advertisement, story: bytes, signature: bytes) -> bool:
+    """Say whether the member with that advertisement, which was checked before, has signed a story."""
+    key = x509.load_der_x509_certificate(one.certificate).public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    try:
+        key.verify(signature, story, _SIGNED_WITH)
+    except InvalidSignature:
+        return False
+    return True
+
 
 def check_advertisement(
     name: AttemptName, one: Advertisement, authorities: Sequence[x509.Certificate], now: datetime.datetime
@@ -73,13 +96,31 @@ def check_advertisement(
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise UnsafeSumError(f"the certificate of {owner} has a key of another kind; expected an elliptic curve's")
         key.verify(one.signature, _signed(name, one.sealing_key, one.masking_key), _SIGNED_WITH)
+        if not _is_for_clients(certificate):
+            raise UnsafeSumError(f"the certificate of {owner} is none of a client")
         for public in (one.sealing_key, one.masking_key):
-            X25519PublicKey.from_public_bytes(public)
+            _check_public(public)
     except (ValueError, KeysError, UnsupportedAlgorithm) as error:
         raise UnsafeSumError(f"an advertisement cannot be read ({error})") from error
     except InvalidSignature as error:
         raise UnsafeSumError(f"{owner} has not signed these keys for this attempt") from error
     return owner
+
+
+def _is_for_clients(certificate: x509.Certificate) -> bool:
+    """Say whether a certificate is for clients: that of a server or an aggregator makes no member."""
+    try:
+        uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return False
+    return ExtendedKeyUsageOID.CLIENT_AUTH in uses
+
+
+def _check_public(key: bytes) -> None:
+    """Refuse a key that gives no secret, and other bytes for a key than its own; raises `ValueError`."""
+    if int.from_bytes(key, "little") >= _FIELD:
+        raise ValueError("a public key is not written in the one way")
+    _PROBE.exchange(X25519PublicKey.from_public_bytes(key))
 
 
 def public_of(key: X25519PrivateKey) -> bytes:

@@ -1,4 +1,4 @@
-"""A client's part in one attempt at a secure sum: four answers, each given once.
+"""A client's part in one attempt at a secure sum: five answers, each given once.
 
 What it is asked again it answers with the same bytes; what contradicts what it was asked before it refuses, and says no
 more in this attempt.
@@ -6,7 +6,7 @@ more in this attempt.
 
 import datetime
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,19 @@ from ..errors import UnsafeSumError
 from . import shamir
 from .canonical import digest
 from .floors import Floors
-from .keys import Advertisement, AttemptName, Identity, agreed, mask_key, opened, public_of, sealed, sealing_info
+from .keys import (
+    Advertisement,
+    AttemptName,
+    Identity,
+    agreed,
+    has_agreed,
+    mask_key,
+    opened,
+    public_of,
+    sealed,
+    sealing_info,
+    story_of,
+)
 from .masks import add_mask, packed, word
 from .roster import Parameters, Roster
 
@@ -70,7 +82,7 @@ class Member:
           authorities: who signs certificates of members.
           random: draws as many bytes as it is told; other than the system's in tests alone.
         """
-        self._name, self._floors, self._authorities = name, floors, authorities
+        self._name, self._identity, self._floors, self._authorities = name, identity, floors, authorities
         self._sealing, self._masking, self._own_mask = (
             X25519PrivateKey.from_private_bytes(random(32)),
             X25519PrivateKey.from_private_bytes(random(32)),
@@ -82,6 +94,7 @@ class Member:
         self._roster: Roster | None = None
         self._index = -1
         self._dealt = frozenset[int]()
+        self._survivors = frozenset[int]()
         self._shares: dict[int, bytes] = {}
 
     def advertise(self) -> Advertisement:
@@ -107,9 +120,18 @@ class Member:
         """
         return self._once("mask", dealt, lambda: self._mask(dealt, integers))  # type: ignore[return-value]
 
-    def reveal(self, survivors: frozenset[int]) -> Revealed:
-        """Give the shares by which the masks of a sum of these members are removed; see `deal` for its errors."""
-        return self._once("reveal", survivors, lambda: self._reveal(survivors))  # type: ignore[return-value]
+    def agree(self, survivors: frozenset[int]) -> bytes:
+        """Sign who has dealt and who survives, as this member was told; see `deal` for its errors."""
+        return self._once("agree", survivors, lambda: self._agree(survivors))  # type: ignore[return-value]
+
+    def reveal(self, signatures: Mapping[int, bytes]) -> Revealed:
+        """Give the shares by which the masks of the sum of the survivors are removed; see `deal` for its errors.
+
+        Args:
+          signatures: by the index of the neighbour that gave them in `agree`. As many as the threshold must have signed
+            what this member has, or those who are told different stories would show what no single story does.
+        """
+        return self._once("reveal", dict(signatures), lambda: self._reveal(signatures))  # type: ignore[return-value]
 
     @property
     def rules(self) -> Parameters:
@@ -176,14 +198,30 @@ class Member:
             add_mask(vector, key, 1 if one > self._index else -1)
         return packed(vector, rules.bits)
 
-    def _reveal(self, survivors: frozenset[int]) -> Revealed:
+    def _agree(self, survivors: frozenset[int]) -> bytes:
+        roster = self._agreed_roster("agree")
         if "mask" not in self._answers:
-            raise UnsafeSumError("the server asks for shares before it has this client's vector")
+            raise UnsafeSumError("the server names survivors before it has this client's vector")
         if self._index not in survivors:
             raise UnsafeSumError("the server has not counted this client, but asks it for shares")
         if not survivors <= self._dealt:
             raise UnsafeSumError("the server counts members that have dealt no shares")
         self._check_enough(survivors, self._shares.keys() & survivors)
+        self._floors.check_survivors(roster, survivors)
+        self._survivors = survivors
+        return self._identity.agree(story_of(roster.digest, self._dealt, survivors))
+
+    def _reveal(self, signatures: Mapping[int, bytes]) -> Revealed:
+        roster, survivors = self._agreed_roster("reveal"), self._survivors
+        if "agree" not in self._answers:
+            raise UnsafeSumError("the server asks for shares before it has named survivors")
+        story = story_of(roster.digest, self._dealt, survivors)
+        near = self._shares.keys() & survivors & signatures.keys()
+        agreeing = sum(has_agreed(roster.members[one], story, signatures[one]) for one in near)
+        if agreeing < roster.parameters.threshold:
+            raise UnsafeSumError(
+                f"{agreeing} neighbours were told of the same members, but {roster.parameters.threshold} must be"
+            )
         size = shamir.SHARE_BYTES
         return Revealed(
             {one: shares[:size] for one, shares in self._shares.items() if one in survivors},

@@ -10,7 +10,7 @@ from ..errors import UnsafeSumError
 from . import wire
 from .member import Member
 
-Step = Literal["keys", "shares", "vector", "survivors", "reveal"]
+Step = Literal["keys", "shares", "vector", "survivors", "agree", "reveal"]
 
 
 class Reply(NamedTuple):
@@ -49,6 +49,11 @@ async def take_part(
 
     roster = wire.read_roster(await answered("keys", wire.write_advertisement(member.advertise())))
     dealt = wire.read_dealt(await answered("shares", wire.write_dealing(member.deal(roster))))
-    await answered("vector", member.mask(dealt, integers))
+    try:
+        vector = member.mask(dealt, integers)
+    except ValueError as error:
+        raise UnsafeSumError(f"the roster's rules do not fit this client's vector: {error}") from error
+    await answered("vector", vector)
     survivors = wire.read_members(await answered("survivors", b""))
-    await answered("reveal", wire.write_revealed(member.reveal(survivors)))
+    signatures = wire.read_signatures(await answered("agree", member.agree(survivors)))
+    await answered("reveal", wire.write_revealed(member.reveal(signatures)))

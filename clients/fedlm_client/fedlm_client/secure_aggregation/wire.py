@@ -98,6 +98,16 @@ def read_members(content: bytes) -> frozenset[int]:
     return _read(content, _indices)
 
 
+def write_signatures(signatures: dict[int, bytes]) -> bytes:
+    """Write members' signatures of who survives."""
+    return encoded(_pairs(signatures))
+
+
+def read_signatures(content: bytes) -> dict[int, bytes]:
+    """Read members' signatures of who survives."""
+    return _read(content, lambda value: _by_index(value, None))
+
+
 def write_revealed(revealed: Revealed) -> bytes:
     """Write the shares that a member gives the server."""
     return encoded((_pairs(revealed.own_masks), _pairs(revealed.masking_keys)))
@@ -135,7 +145,7 @@ def _pairs(content: dict[int, bytes]) -> list[tuple[int, bytes]]:
     return sorted(content.items())
 
 
-def _by_index(value: Any, size: int) -> dict[int, bytes]:
+def _by_index(value: Any, size: int | None) -> dict[int, bytes]:
     _indices([one for one, _ in value])
     return {one: _of_size(content, size) for one, content in value}
 
@@ -146,7 +156,7 @@ def _indices(value: Any) -> frozenset[int]:
     return frozenset(value)
 
 
-def _of_size(value: Any, size: int) -> bytes:
-    if type(value) is not bytes or len(value) != size:
-        raise ValueError(f"expected {size} bytes")
+def _of_size(value: Any, size: int | None) -> bytes:
+    if type(value) is not bytes or len(value) != (len(value) if size is None else size):
+        raise ValueError(f"expected {'' if size is None else size} bytes")
     return value

@@ -141,9 +141,11 @@ def test_a_client_deals_for_one_roster_masks_once_and_reveals_once(cohort):
     dealt = cohort.attempt.dealt_for(0)
     assert one.deal(cohort.roster) is one.deal(cohort.roster)
     assert one.mask(dealt, cohort.integers[1]) == cohort.uploads[0]
-    assert one.reveal(cohort.attempt.survivors) == one.reveal(cohort.attempt.survivors)
-    refused(lambda: one.reveal(cohort.attempt.survivors - {4}), "asked to reveal before, with something else")
-    refused(lambda: one.reveal(cohort.attempt.survivors), "has ended its part")
+    assert one.agree(cohort.attempt.survivors) == one.agree(cohort.attempt.survivors)
+    signatures = cohort.agree().signatures(0)
+    assert one.reveal(signatures) is one.reveal(signatures)
+    refused(lambda: one.agree(cohort.attempt.survivors - {4}), "asked to agree before, with something else")
+    refused(lambda: one.reveal(signatures), "has ended its part")
     smaller = dealt._replace(members=dealt.members - {4}, sealed={1: b"", 2: b"", 3: b""})
     refused(lambda: cohort.members[1].mask(smaller, cohort.integers[1]), "asked to mask before")
     other = cohort.roster._replace(parameters=cohort.parameters._replace(length=41))
@@ -151,21 +153,45 @@ def test_a_client_deals_for_one_roster_masks_once_and_reveals_once(cohort):
 
 
 def test_no_client_says_both_secrets_of_another_or_its_own(cohort):
-    cohort.deal().mask([4])
+    cohort.deal().mask([4]).agree()
     for index in range(4):
-        revealed = cohort.members[index].reveal(frozenset(range(4)))
+        revealed = cohort.members[index].reveal(cohort.signatures(index))
         assert revealed.own_masks.keys() == set(range(4)) - {index}
         assert revealed.masking_keys.keys() == {4}
 
 
 def test_shares_are_not_given_before_the_vector_nor_for_a_sum_of_few_strangers_or_without_the_client(cohort):
     cohort.deal()
-    refused(lambda: cohort.members[4].reveal(frozenset(range(5))), "before it has this client's vector")
+    refused(lambda: cohort.members[4].agree(frozenset(range(5))), "before it has this client's vector")
     cohort.mask([4])
-    refused(lambda: cohort.members[0].reveal(frozenset([1, 2, 3])), "has not counted this client")
-    refused(lambda: cohort.members[1].reveal(frozenset([0, 1, 2, 9])), "have dealt no shares")
-    refused(lambda: cohort.members[2].reveal(frozenset([1, 2])), "2 members are left, but 3 must be")
-    refused(lambda: cohort.members[3].reveal(frozenset([1, 2, 3])), "2 neighbours are left, but 3 must be")
+    refused(lambda: cohort.members[0].agree(frozenset([1, 2, 3])), "has not counted this client")
+    refused(lambda: cohort.members[1].agree(frozenset([0, 1, 2, 9])), "have dealt no shares")
+    refused(lambda: cohort.members[2].agree(frozenset([1, 2])), "2 members are left, but 3 must be")
+    refused(lambda: cohort.members[3].agree(frozenset([1, 2, 3])), "2 neighbours are left, but 3 must be")
+    again = cohorts.Cohort(COUNT).deal().mask()
+    refused(lambda: again.members[0].reveal({}), "before it has named survivors")
+
+
+def test_shares_are_not_given_unless_as_many_neighbours_as_the_threshold_were_told_the_same(cohort):
+    cohort.deal().mask().agree()
+    words = "2 neighbours were told of the same members, but 3 must be"
+    told = [cohort.signatures(index) for index in range(4)]
+    refused(lambda: cohort.members[0].reveal({1: told[0][1], 2: told[0][2]}), words)
+    refused(lambda: cohort.members[1].reveal({**told[1], 3: told[1][4], 4: b""}), words)
+    elsewhere = cohorts.Cohort(COUNT).deal().mask().agree().signatures(2)
+    refused(lambda: cohort.members[2].reveal({**told[2], 0: elsewhere[0], 1: elsewhere[1]}), words)
+    assert cohort.members[3].reveal({**told[3], 4: told[3][1]}).own_masks.keys() == {0, 1, 2, 4}
+
+
+def test_who_was_told_of_others_that_have_dealt_does_not_agree(cohort):
+    cohort.deal()
+    dealt = cohort.attempt.dealt_for(0)
+    sealed = {one: content for one, content in dealt.sealed.items() if one < 4}
+    cohort.members[0].mask(Dealt(frozenset(range(4)), sealed), cohort.integers[0])
+    for one in (1, 2, 3):
+        cohort.members[one].mask(cohort.attempt.dealt_for(one), cohort.integers[one])
+    signatures = {one: cohort.members[one].agree(frozenset(range(4))) for one in range(4)}
+    refused(lambda: cohort.members[1].reveal(signatures), "2 neighbours were told of the same members, but 3 must be")
 
 
 def test_every_changed_byte_of_sealed_shares_is_refused(cohort):

@@ -20,7 +20,7 @@ class Attempts(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.cohort = cohorts.Cohort(COUNT, cohorts.rules(COUNT, length=4))
-        self.attempt, self.said = self.cohort.attempt, []
+        self.attempt, self.said, self.signed = self.cohort.attempt, [], {}
 
     def ask(self, call):
         try:
@@ -50,17 +50,36 @@ class Attempts(RuleBasedStateMachine):
     def survivors_are_announced(self):
         self.ask(self.attempt.announce)
 
+    @precondition(lambda self: self.attempt.phase == "agreeing")
+    @rule(one=MEMBERS)
+    def agrees(self, one):
+        signature = self.ask(lambda: self.cohort.members[one].agree(self.attempt.survivors))
+        if signature is not None:
+            self.signed[one] = signature
+            self.ask(lambda: self.attempt.agree(one, signature))
+
+    @precondition(lambda self: len(self.attempt.signatures) > THRESHOLD)
+    @rule()
+    def agreeing_closes(self):
+        self.ask(self.attempt.close_agreeing)
+
     @precondition(lambda self: self.attempt.phase == "revealing")
     @rule(one=MEMBERS)
     def reveals(self, one):
-        revealed = self.ask(lambda: self.cohort.members[one].reveal(self.attempt.survivors))
+        revealed = self.ask(lambda: self.cohort.members[one].reveal(self.attempt.signatures_for(one)))
         if revealed is not None:
             self.said.append((one, revealed))
             self.ask(lambda: self.attempt.reveal(one, revealed))
 
     @rule(one=MEMBERS, survivors=st.frozensets(MEMBERS))
     def server_lies(self, one, survivors):
-        revealed = self.ask(lambda: self.cohort.members[one].reveal(survivors))
+        signature = self.ask(lambda: self.cohort.members[one].agree(survivors))
+        if signature is not None:
+            self.signed[one] = signature
+
+    @rule(one=MEMBERS)
+    def server_sends_all_signatures_that_it_has(self, one):
+        revealed = self.ask(lambda: self.cohort.members[one].reveal(self.signed))
         if revealed is not None:
             self.said.append((one, revealed))
 
@@ -70,7 +89,8 @@ class Attempts(RuleBasedStateMachine):
         assert np.array_equal(self.cohort.finish(), self.cohort.plain())
 
     @invariant()
-    def both_secrets_of_nobody_are_known(self):
+    def both_secrets_of_nobody_are_known_and_all_who_reveal_tell_one_story(self):
+        assert len({frozenset([*revealed.own_masks, one]) for one, revealed in self.said}) <= 1
         for victim in range(COUNT):
             own = {one for one, revealed in self.said if victim in revealed.own_masks}
             key = {one for one, revealed in self.said if victim in revealed.masking_keys}

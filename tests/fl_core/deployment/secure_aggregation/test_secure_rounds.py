@@ -19,7 +19,7 @@ from fedlm.fl_core.deployment.state.state_sql import sqlite_url
 from tests.support import secure_cohorts as cohorts
 
 COUNT = 6
-STEPS = ("keys", "shares", "vector", "reveal")
+STEPS = ("keys", "shares", "vector", "agree", "reveal")
 RULES = cohorts.rules(COUNT, graph=(5, 3))
 
 
@@ -80,7 +80,7 @@ def plain(members):
 @pytest.mark.parametrize("step", STEPS)
 def test_a_client_that_ends_in_a_step_is_left_out_or_counts_and_the_sum_is_right(kept, step):
     server, _ = asyncio.run(run(kept, ends={2: step}))
-    there = set(range(COUNT)) - ({2} if step != "reveal" else set())
+    there = set(range(COUNT)) - ({2} if step in STEPS[:3] else set())
     owners = [int(owner.removeprefix("client")) for owner in server.attempt.advertisements]
     assert {owners[index] for index in server.attempt.survivors} == there
     assert np.array_equal(server.total, plain(there))
@@ -91,10 +91,10 @@ def test_a_client_that_ends_in_a_step_is_left_out_or_counts_and_the_sum_is_right
 def test_a_server_that_ends_in_a_step_counts_the_attempt_once_survivors_were_told_and_begins_anew(kept, step):
     with pytest.raises(EndedError):
         asyncio.run(run(kept, server_ends=step))
-    assert kept.abandon_open("the server ended") == (step == "reveal")
+    assert kept.abandon_open("the server ended") == (step in STEPS[3:])
     server, _ = asyncio.run(run(kept, attempt=b"second"))
     assert np.array_equal(server.total, plain(range(COUNT)))
-    assert kept.announced(cohorts.NAME.round_number) == 1 + (step == "reveal")
+    assert kept.announced(cohorts.NAME.round_number) == 1 + (step in STEPS[3:])
 
 
 def test_with_too_few_left_the_attempt_is_over_and_everybody_is_told_so(kept):
@@ -137,7 +137,7 @@ def test_a_client_that_the_server_goes_on_without_says_no_more():
         asyncio.run(take_part(cohorts.member(0), INTEGERS[0], ask, lambda: asyncio.sleep(0)))
 
 
-@given(st.sampled_from(("keys", "shares", "vector", "survivors", "reveal")), st.binary(), st.integers(0, 900))
+@given(st.sampled_from(("keys", "shares", "vector", "survivors", "agree", "reveal")), st.binary(), st.integers(0, 900))
 def test_no_message_breaks_a_server(step, content, place):
     server = SecureRound(cohorts.NAME, rules_for, [cohorts.authority("ours")[0]], lambda state: None)
     advertised = cohorts.wire.write_advertisement(cohorts.member(0).advertise())

@@ -13,7 +13,7 @@ from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError, R
 from tests.clients.fedlm_client.secure_aggregation.test_masks import uniform
 from tests.support import secure_cohorts as cohorts
 
-STAYS, LAST = "end", ("roster", "dealt", "survivors")
+STAYS, LAST = "end", ("roster", "dealt", "survivors", "signatures")
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,8 @@ def run(cohort, dropouts):
     gone = at["roster"]
     cohort.deal(gone)
     cohort.mask(at["dealt"])
-    cohort.reveal(at["survivors"])
+    cohort.agree(at["survivors"])
+    cohort.reveal(at["signatures"])
     return cohort
 
 
@@ -43,7 +44,7 @@ def feasible(cohort, dropouts):
     alive = {one for one in dealt if dropouts.get(one) != "dealt"}
     # A member that hears of too few neighbours refuses, and so drops out.
     near, threshold = cohort.roster.neighbours, cohort.parameters.threshold
-    revealing = {one for one in alive if dropouts.get(one) != "survivors"}
+    revealing = {one for one in alive if dropouts.get(one) not in ("survivors", "signatures")}
     return bool(dealt) and all(len(near(one) & revealing) >= threshold for one in dealt)
 
 
@@ -66,7 +67,7 @@ def test_every_subset_of_five_at_every_step_gives_the_plain_sum_or_none():
         else:
             with pytest.raises((AbandonedError, UnsafeSumError)):
                 run(cohort, dropouts).finish()
-    assert sums == 1 + 3 * 5
+    assert sums == 1 + 4 * 5
 
 
 @pytest.mark.parametrize("step", LAST)
@@ -74,7 +75,7 @@ def test_whoever_of_five_drops_out_at_a_step_the_sum_is_that_of_the_others(step)
     for one in range(5):
         cohort = run(cohorts.Cohort(5), {one: step})
         assert np.array_equal(cohort.finish(), cohort.plain())
-        assert (one in cohort.attempt.survivors) == (step == "survivors")
+        assert (one in cohort.attempt.survivors) == (step in ("survivors", "signatures"))
 
 
 @pytest.mark.long
@@ -83,7 +84,7 @@ def test_random_dropouts_of_large_cohorts_leave_the_sum_of_the_others(count, rep
     drawn = np.random.default_rng(count)
     for _ in range(repeats):
         chosen = drawn.choice(count, count // 12, replace=False)
-        dropouts = {int(one): LAST[drawn.integers(3)] for one in chosen}
+        dropouts = {int(one): LAST[drawn.integers(4)] for one in chosen}
         cohort = run(cohorts.Cohort(count, cohorts.rules(count, bits=24)), dropouts)
         assert np.array_equal(cohort.finish(), cohort.plain())
 
@@ -124,8 +125,8 @@ def test_masked_uploads_and_what_a_late_one_leaves_are_uniform(monkeypatch):
 
 
 def test_a_corrupt_share_is_named_and_the_sum_is_right_without_it():
-    cohort = cohorts.Cohort(6, cohorts.rules(6, graph=(5, 3))).deal().mask([5])
-    honest = cohort.members[1].reveal(cohort.attempt.survivors)
+    cohort = cohorts.Cohort(6, cohorts.rules(6, graph=(5, 3))).deal().mask([5]).agree()
+    honest = cohort.members[1].reveal(cohort.signatures(1))
     wrong = {one: shamir.split(bytes(32), 1, [one + 1])[one + 1] for one in honest.own_masks}
     cohort.attempt.reveal(1, member.Revealed(wrong, {5: b"\0" * 33}))
     cohort.reveal([1])
