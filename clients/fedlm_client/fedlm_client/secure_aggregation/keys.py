@@ -19,6 +19,7 @@ from .canonical import labelled
 
 _DER = serialization.Encoding.DER
 _NONCE = bytes(12)
+_UNREADABLE = (UnsupportedAlgorithm, x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
 _FIELD = 2**255 - 19
 _PROBE = X25519PrivateKey.from_private_bytes(bytes(32))
 _SIGNED_WITH = ec.ECDSA(hashes.SHA256())
@@ -100,7 +101,7 @@ def check_advertisement(
             raise UnsafeSumError(f"the certificate of {owner} is none of a client")
         for public in (one.sealing_key, one.masking_key):
             _check_public(public)
-    except (ValueError, KeysError, UnsupportedAlgorithm) as error:
+    except (ValueError, KeysError, *_UNREADABLE) as error:
         raise UnsafeSumError(f"an advertisement cannot be read ({error})") from error
     except InvalidSignature as error:
         raise UnsafeSumError(f"{owner} has not signed these keys for this attempt") from error

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedlm.fedlm_client.errors import UnsafeSumError
+from fedlm.fedlm_client.secure_aggregation import wire
 from fedlm.fedlm_client.secure_aggregation.floors import Floors
 from fedlm.fedlm_client.secure_aggregation.keys import agreed
 from fedlm.fedlm_client.secure_aggregation.member import Dealt
@@ -13,7 +14,7 @@ from fedlm.fedlm_client.secure_aggregation.roster import Roster
 from fedlm.fl_core.deployment.secure_aggregation.errors import RefusedAnswerError
 from tests.support import secure_cohorts as cohorts
 
-COUNT = 5
+COUNT, NOW = 5, datetime.datetime.now(datetime.UTC)
 OTHER_NAMES = {
     "run": "another",
     "round_number": 4,
@@ -67,9 +68,10 @@ def test_keys_that_were_swapped_or_changed_in_a_byte_are_refused(cohort):
     refused(lambda: one.deal(roster._replace(members=members)), "client1 has not signed these keys")
 
 
-def test_certificates_of_another_authority_and_one_client_as_several_are_refused(cohort):
+def test_certificates_of_another_authority_of_a_server_and_one_client_as_several_are_refused(cohort):
     for stranger, words in (
         (cohorts.identity("client9", "theirs"), "not of an authority"),
+        (cohorts.server_identity("aggregator"), "aggregator is none of a client"),
         (cohorts.identity("client1"), "a name or a key twice"),
     ):
         one, roster = mine(cohort.roster)
@@ -205,6 +207,19 @@ def test_every_changed_byte_of_sealed_shares_is_refused(cohort):
     refused(
         lambda: one.mask(dealt._replace(sealed={**dealt.sealed, 3: dealt.sealed[2]}), cohort.integers[0]), "changed"
     )
+
+
+@pytest.mark.long
+def test_a_roster_with_any_byte_changed_is_refused_or_is_another_roster(cohort):
+    content = wire.write_roster(cohort.roster)
+    for place in range(len(content)):
+        changed = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+        try:
+            roster = wire.read_roster(changed)
+            cohorts.Floors.check(cohorts.FLOORS, roster, [cohorts.authority("ours")[0]], NOW)
+        except UnsafeSumError:
+            continue
+        assert roster.digest != cohort.roster.digest
 
 
 def test_members_who_have_dealt_are_those_whose_shares_are_there(cohort):
