@@ -25,8 +25,9 @@ SETTINGS = NOISED | PROMPT | {"minimum_reports": 5, "rounds": 3, "min_separation
 # After which call of a method in the second round the process ends, and whether its sum may have been seen by then.
 PLACES = {
     "dealt": (SecureAttempts, "save", lambda kept, attempt: attempt.phase == "masking", False),
-    "announced in the database alone": (SecureAttempts, "save", lambda kept, one: one.phase == "revealing", False),
+    "announced in the database alone": (SecureAttempts, "save", lambda kept, one: one.phase == "agreeing", False),
     "charged": (Run, "see", lambda run, done: done == 2, True),
+    "agreed": (SecureAttempts, "save", lambda kept, attempt: attempt.phase == "revealing", True),
     "revealed": (SecureAttempt, "reveal", lambda attempt, *given: len(attempt.revealed) == 1, True),
     "unmasked": (SecureAttempts, "save", lambda kept, attempt: attempt.phase == "finished", True),
     "recorded": (SqlState, "record_attempt", lambda state, record, *who: record.round_number == 1, True),

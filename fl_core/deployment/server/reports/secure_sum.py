@@ -61,7 +61,7 @@ class SecureSettings:
     def keep(self, attempt: SecureAttempt) -> None:
         """Write an attempt and, if survivors are to be told, what this spends."""
         self.save(attempt)
-        if attempt.phase == "revealing" and isinstance(self.integers, NoisedSums):
+        if attempt.phase == "agreeing" and isinstance(self.integers, NoisedSums):
             self.integers.charge(attempt.name.round_number)
 
 
