@@ -28,8 +28,8 @@ from fedlm.fl_core.deployment.operations.overview import Overview, ProcessShown,
 from fedlm.fl_core.deployment.protocol.interface import Handlers
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.security.keys import Authority
+from fedlm.fl_core.deployment.runs.held_run import HeldRun
 from fedlm.fl_core.deployment.server.client_service import ClientService
-from fedlm.fl_core.deployment.server.local_rounds import LocalRounds, NetworkCohortRunner
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.database import Database
@@ -119,21 +119,13 @@ async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, 
         folder = opened.enter_context(RunFolder(out, private=task.deployment.privacy.is_private))
         url = database or sqlite_url(out / DATABASE_FILE)
         state = SqlState(await opened.enter_async_context(endpoints.reached(url)))
-        training = DeployedTraining(task, folder, state)
-        service = ClientService.make(task, state, out, training.noised)
-        rounds = LocalRounds(service)
-        overview = Overview(task.deployment, rounds, training, state)
-        await opened.enter_async_context(endpoints.listening(service.handlers(rounds), overview))
-        runner = NetworkCohortRunner(rounds, asyncio.get_running_loop(), service)
-        with _draining_signals(rounds.drain):
-            saving = asyncio.create_task(rounds.registry.save_now_and_then())
-            try:
-                over = await asyncio.to_thread(training.run, runner, observe, lambda: rounds.draining)
-            finally:
-                saving.cancel()
+        run = await HeldRun.open(task, folder, state)
+        await opened.enter_async_context(endpoints.listening(run.handlers, run.overview))
+        with _draining_signals(run.rounds.drain):
+            over = await run.train(observe)
             event("run_over" if over else "drained")
-            if over and not rounds.draining:
-                rounds.finished = True
+            if over and not run.rounds.draining:
+                run.rounds.finished = True
                 await asyncio.sleep(endpoints.linger)
         return over
 

@@ -1,0 +1,1 @@
+"""Runs that a process of the server holds: one, or a queue of them."""
