@@ -69,6 +69,16 @@ def compose(kind: type[_Settings], **values: Any) -> _Settings:
     return _composed(kind, values)
 
 
+def compose_written(kind: type[_Settings], written: Mapping[str, Any]) -> _Settings:
+    """Make a record of what `settings_as_json` made of it; raises what `compose` does."""
+    hints, values = value_types(kind), dict(written)
+    for name in values.keys() & hints.keys():
+        # What does not fit, `compose` refuses in its words.
+        with contextlib.suppress(TypeError):
+            values[name] = fitting_value(values[name], hints[name])
+    return compose(kind, **values)
+
+
 def _other_problems(kind: type, values: dict[str, Any], refused: Collection[str]) -> list[str]:
     """Find what else is wrong, were there numbers that fit in place of those that were refused."""
     intervals = {name: range_of(value_hints(kind)[name]) for name in refused}

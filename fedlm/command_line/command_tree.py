@@ -20,6 +20,8 @@ COMMANDS = {
     "laws": "measure scaling laws of private training, fit them, and plan by them",
     "runs": "list runs of any kind, draw their curves over each other, and remove what they do not need",
     "serve": "train one model with clients that dial in",
+    "server": "train the runs that are submitted, one after another, with clients that dial in",
+    "run": "submit runs to a server, list, pause, resume and stop them",
     "status": "show the state of a running server",
     "fleet": "run many virtual clients of a server",
     "client": "take part in a deployment with text that stays on this device",

@@ -105,13 +105,13 @@ def _of_settings(command: ExportCommand) -> "PlanSource":
     given = [] if command.vocabulary is None else ["--vocabulary", str(command.vocabulary)]
     words = ["--config", str(command.run), "--out", str(command.out), *given]
     served = read_options(ServeCommand, words, "fedlm plan export")
-    source = _described(served.deployment.model, served.deployment.training, served.vocabulary)
-    return source._replace(examples=served.deployment.examples)
+    source = _described(served.run.deployment.model, served.run.deployment.training, served.run.vocabulary)
+    return source._replace(examples=served.run.deployment.examples)
 
 
 def _described(name: str, training: "TrainingSettings", vocabulary: Path) -> "PlanSource":
     """Put together what a plan is made of; refuses what a server of these settings does."""
-    from fedlm.commands.serve import served_model
+    from fedlm.commands.serving.served_run import served_model
     from fedlm.fl_core.deployment.plans.plan import PlanSource
 
     served = served_model(name, training, vocabulary)

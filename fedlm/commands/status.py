@@ -1,32 +1,24 @@
 """`fedlm status`: how a running server stands, for terminals."""
 
-import http.client
-import json
 import math
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
-from fedlm.fl_core.deployment.addresses import check_address, loopback_only
-from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.commands.serving.operator_calls import OperatorCaller, OperatorOptions
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.participation import participation_in_words
-
-_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +28,7 @@ class StatusCommand:
     The same as the operators' page shows; `fedlm serve --operator-address` switches both on.
     """
 
-    server: str = "127.0.0.1:8471"
-    """Host and port of the operators' listener."""
-    keys: Path | None = None
-    """Folder with `ca.pem` and `operator.token`, as `fedlm keys` makes it; for a server with keys."""
+    of: OperatorOptions
     watch: bool = False
     """Print the status once a second until interrupted."""
     json: bool = False
@@ -64,44 +53,18 @@ def main(argv: list[str]) -> int:
 
 
 def _statuses(command: StatusCommand) -> Iterator[dict[str, Any]]:
-    fetch = _fetch(command)
-    yield fetch()
+    caller = OperatorCaller(command.of)
+    yield caller.get("/status.json")
     while command.watch:
         time.sleep(1.0)
-        yield fetch()
-
-
-def _fetch(command: StatusCommand) -> Callable[[], dict[str, Any]]:
-    from fedlm.fedlm_client.link.credentials import authority_tls
-
-    check_address(command.server)
-    headers, tls, scheme = {}, None, "http"
-    if command.keys is None:
-        loopback_only(command.server)
-    else:
-        token = OperatorAccess(command.keys / OPERATOR_TOKEN_FILE).token()
-        headers["Authorization"], scheme = f"Bearer {token}", "https"
-        tls = authority_tls(command.keys)
-    # By no proxy that the environment names, which would hear plain text.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
-    url = f"{scheme}://{command.server}/status.json"
-
-    def fetch() -> dict[str, Any]:
-        try:
-            with opener.open(urllib.request.Request(url, headers=headers), None, _SECONDS) as got:
-                return json.loads(got.read())
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            why = getattr(error, "reason", error)
-            raise ConfigurationError(
-                f"{url}: no server tells its status there ({why}); is it running, was it started with "
-                "--operator-address, and are --keys those of this server (without, where it has none)?"
-            ) from error
-
-    return fetch
+        yield caller.get("/status.json")
 
 
 def describe(status: dict[str, Any]) -> Group:
-    """Put a status, as `fedlm.fl_core.deployment.operations.overview.Overview.read` tells it, into lines."""
+    """Put a status, as `fedlm.fl_core.deployment.operations.overview.Overview.read` tells it, into lines, or that of a
+    server of several runs into a table."""
+    if "runs" in status:
+        return Group(runs_table(status["runs"]))
     run, clients = status["run"], status["clients"]
     lines: list[Any] = [
         Text(f"{run['model']}: {run['released']} of {run['rounds']} rounds done, {run['doing']}", style="bold"),
@@ -120,6 +83,17 @@ def describe(status: dict[str, Any]) -> Group:
     )
     lines.append(Text(f"participation: {participation_in_words(status['participation'])}"))
     return Group(*lines, Text(_privacy_line(status["privacy"])))
+
+
+def runs_table(runs: list[dict[str, Any]]) -> Table:
+    """Put runs, as a server of several tells them, into a table."""
+    table = Table("run", "model", "state", "rounds", "submitted", box=None, pad_edge=False)
+    for run in runs:
+        state = run["doing"] or (f"{run['state']}: {run['reason']}" if run["reason"] else run["state"])
+        submitted = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["submitted"]))
+        words = run["name"], run["model"], state, f"{run['released']} of {run['rounds']}", submitted
+        table.add_row(*map(escape, words))
+    return table
 
 
 def _round_lines(found: dict[str, Any]) -> list[Any]:

@@ -5,6 +5,7 @@ a crowd provokes. Held-back lines are counted for each client, and the counts ou
 """
 
 import contextlib
+import contextvars
 import copy
 import fcntl
 import logging
@@ -25,6 +26,7 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.json_text import json_text
 
 _log = logging.getLogger("fedlm.serving")
+_RUN: contextvars.ContextVar[str | None] = contextvars.ContextVar("run", default=None)
 _STDERR = "stderr"
 _SECONDS_A_CAUSE = 1.0
 _FILE_BYTES, _FILES = 1 << 26, 4
@@ -35,12 +37,33 @@ _PLACE = re.compile(r"[\w/]+\.(cc|cpp|c|h|py):\d+")
 
 def event(name: str, level: int = logging.INFO, **fields: Any) -> None:
     """Log something that happened, by a name in snake case and facts: never text, examples, updates or secrets."""
-    _log.log(level, name, extra={"fields": fields})
+    run = _RUN.get()
+    _log.log(level, name, extra={"fields": fields if run is None else {"run": run, **fields}})
+
+
+@contextlib.contextmanager
+def of_run(name: str) -> Iterator[None]:
+    """Say in each event of this context, and of the threads and tasks begun in it, of which run it is."""
+    token = _RUN.set(name)
+    try:
+        yield
+    finally:
+        _RUN.reset(token)
 
 
 def warn(name: str, **fields: Any) -> None:
     """Log something that an operator may want to look at; see `event`."""
     event(name, logging.WARNING, **fields)
+
+
+@contextlib.contextmanager
+def handled_by(handler: logging.Handler) -> Iterator[None]:
+    """Give a handler this process's events too."""
+    _log.addHandler(handler)
+    try:
+        yield
+    finally:
+        _log.removeHandler(handler)
 
 
 class JsonLines(logging.Formatter):
@@ -144,11 +167,16 @@ class _OwnersFile(RotatingFileHandler):
         self.begin()
 
     def _open(self) -> TextIOWrapper:
-        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.fchmod(descriptor, 0o600)
-        os.close(descriptor)
+        open_owners_file(Path(self.baseFilename)).close()
         return super()._open()
+
+
+def open_owners_file(path: Path) -> TextIOWrapper:
+    """Open a file to write at its end; its owner alone can read it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.fchmod(descriptor, 0o600)
+    return os.fdopen(descriptor, "a", encoding="utf-8")
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
@@ -22,13 +23,15 @@ from fedlm.fl_core.deployment.aggregators.aggregator import Aggregator
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.aggregators.shared_runner import SharedCohortRunner
 from fedlm.fl_core.deployment.aggregators.shared_status import SharedStatus
-from fedlm.fl_core.deployment.event_log import event
+from fedlm.fl_core.deployment.event_log import event, handled_by
 from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics, HandlersWithMetrics
 from fedlm.fl_core.deployment.operations.overview import Overview, ProcessShown, Shown
 from fedlm.fl_core.deployment.protocol.interface import Handlers
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
-from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.runs.held_run import HeldRun
+from fedlm.fl_core.deployment.runs.run_server import RunServer
+from fedlm.fl_core.deployment.runs.shown_runs import RunLogs, ShownRuns
+from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.server.client_service import ClientService
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.server.training import DeployedTraining
@@ -41,8 +44,10 @@ from fedlm.fl_core.deployment.transport.listeners import Listener
 from fedlm.fl_core.process_memory import frozen_start, return_freed_memory
 from fedlm.fl_core.runs.driver import Observer
 from fedlm.fl_core.runs.files.private_files import keep_private
+from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.run_folder import AGGREGATOR, RunFolder, refuse_other_contents
 
+QUEUE_FILE, LOGS_FOLDER = "server.db", "logs"
 _GRACE_SECONDS, _LOOK_SECONDS = 2.0, 0.1
 
 
@@ -128,6 +133,34 @@ async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, 
                 run.rounds.finished = True
                 await asyncio.sleep(endpoints.linger)
         return over
+
+
+async def serve_runs(
+    make_task: Callable[[dict[str, Any]], Task], directory: Path, endpoints: Endpoints, observe: Observer
+) -> None:
+    """Train the runs that operators submit, one after another, until asked to stop.
+
+    Args:
+      make_task: makes of the settings of a run what is trained; raises UserError where that cannot be.
+      directory: of the queue's database, the runs' folders and their logs.
+      endpoints: where clients and operators reach the server.
+      observe: hears of each round, in another thread.
+
+    Raises:
+      UserError: another process serves this directory, or an address is taken.
+    """
+    return_freed_memory()
+    make_folder(directory)
+    async with contextlib.AsyncExitStack() as opened:
+        opened.enter_context(run_lock(directory))
+        database = await opened.enter_async_context(endpoints.reached(sqlite_url(directory / QUEUE_FILE)))
+        server, logs = RunServer(directory, database, make_task, observe), RunLogs(directory / LOGS_FOLDER)
+        opened.enter_context(handled_by(logs))
+        shown = ShownRuns(server, database, logs)
+        await opened.enter_async_context(endpoints.listening(server.clients, shown))
+        with _draining_signals(server.drain):
+            await server.train()
+        event("drained")
 
 
 async def coordinate(task: Task, out: Path, endpoints: Endpoints, observe: Observer, *, database: str) -> bool:

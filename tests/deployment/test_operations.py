@@ -167,7 +167,7 @@ def test_where_no_server_is_the_terminal_says_so():
 class MadeUp:
     """An overview of nothing."""
 
-    ready = True
+    page, calls, ready = "status.html", None, True
 
     def read(self):
         return dict(STATUS)

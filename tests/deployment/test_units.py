@@ -1,6 +1,5 @@
 """The service manager's units fit the server that they start."""
 
-import dataclasses
 import re
 import shlex
 import shutil
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedlm.commands.serve import ServeCommand
+from fedlm.commands.serving.listening import Listening
 from fedlm.fl_core.composed_settings import compose, value_types
 from fedlm.fl_core.deployment.server.settings import Deployment
 
@@ -44,7 +44,7 @@ def test_a_unit_starts_the_server_with_options_that_it_has_and_stops_it_after_it
     [command] = values(name, "ExecStart")
     program, serve, *words = shlex.split(command)
     assert (program, serve) == ("/opt/fedlm/bin/fedlm", "serve")
-    known = {field.name for field in dataclasses.fields(ServeCommand)} | value_types(Deployment).keys()
+    known = value_types(ServeCommand).keys()
     options = dict(zip(words[::2], words[1::2], strict=True))
     assert {option.removeprefix("--").replace("-", "_") for option in options} <= known | {"config"}
     assert options.get("--role", "all") == {"server": "all", "coordinator": "coordinator"}.get(
@@ -54,7 +54,7 @@ def test_a_unit_starts_the_server_with_options_that_it_has_and_stops_it_after_it
     [stop], [files] = values(name, "TimeoutStopSec"), values(name, "LimitNOFILE")
     assert 60 * int(stop.removesuffix("min")) >= drained + 120
     if "coordinator" not in name:
-        assert int(files) >= ServeCommand.__dataclass_fields__["max_connections"].default + 256
+        assert int(files) >= Listening.max_connections + 256
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,21 +1,17 @@
 """`fedlm serve` and `fedlm client` as real processes."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
 from fedlm.commands.cli import main
 from fedlm.simulations.data.vocabulary.adopted_tokenizers import adopt_tokenizer
 from tests.simulations.weights.published_models import gemma_tokenizer
+from tests.support.processes import PATIENCE, events, wait_for
 
 SECRET = "xylophone"
-PATIENCE = 180  # seconds that only a defect takes, however busy the machine is
 SETTINGS = """
 model = "cifg_tiny"
 address = "127.0.0.1:{port}"
@@ -31,39 +27,6 @@ delta = 1e-4
 evaluate_every = 2
 linger_seconds = 5
 """
-
-
-@pytest.fixture
-def start(tmp_path):
-    processes = []
-
-    def start(*words):
-        log = (tmp_path / f"log{len(processes)}").open("wb")
-        command = [sys.executable, "-m", "fedlm", *map(str, words)]
-        environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-        processes.append(process)
-        process.log = log.name
-        return process
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.wait()
-
-
-def events(process):
-    lines = open(process.log, encoding="utf-8").read().splitlines()  # noqa: SIM115
-    return [json.loads(line) for line in lines if line.startswith("{")]
-
-
-def wait_for(process, name):
-    end = time.monotonic() + PATIENCE
-    while not any(event["event"] == name for event in events(process)):
-        assert process.poll() is None, open(process.log).read()  # noqa: SIM115
-        assert time.monotonic() < end, f"no {name}: {open(process.log).read()}"  # noqa: SIM115
-        time.sleep(0.1)
-    return next(event for event in events(process) if event["event"] == name)
 
 
 @pytest.mark.long

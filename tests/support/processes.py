@@ -1,6 +1,7 @@
 """Commands that run in processes of their own."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ from fedlm.fl_core.runs.files.metrics_log import read_rows
 # A command's own `--devices` says how many devices there are.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
 LONGEST_SECONDS = 480
+PATIENCE = 180  # seconds that only a defect takes, however busy the machine is
 
 
 def find_free_port():
@@ -98,3 +100,19 @@ def rows_of(out):
     """The rows of a run's metrics without what differs between equal runs."""
     rows = read_rows(out / "metrics.jsonl")
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def events(process):
+    """The events in a process's log."""
+    lines = open(process.log, encoding="utf-8").read().splitlines()  # noqa: SIM115
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def wait_for(process, name):
+    """Wait until a process logs an event of a name; returns the event."""
+    end = time.monotonic() + PATIENCE
+    while not any(event["event"] == name for event in events(process)):
+        assert process.poll() is None, open(process.log).read()  # noqa: SIM115
+        assert time.monotonic() < end, f"no {name}: {open(process.log).read()}"  # noqa: SIM115
+        time.sleep(0.1)
+    return next(event for event in events(process) if event["event"] == name)

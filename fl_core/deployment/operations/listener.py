@@ -12,12 +12,13 @@ from prometheus_client.exposition import choose_encoder
 
 from fedlm.fedlm_client.errors import RefusedError
 from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
-from fedlm.fl_core.deployment.operations.overview import Shown
+from fedlm.fl_core.deployment.operations.overview import OperatorCalls, Shown
 from fedlm.fl_core.deployment.security.operator_access import CHALLENGE, OperatorAccess
 from fedlm.fl_core.deployment.state.state import StateError
 from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
 from fedlm.fl_core.deployment.transport.http_connections import PLAIN, ServedCall
 from fedlm.fl_core.deployment.transport.http_listener import HttpListener
+from fedlm.fl_core.errors import UserError
 from fedlm.fl_core.json_text import json_text
 
 Answer = tuple[HTTPStatus, dict[str, str], bytes]
@@ -27,6 +28,7 @@ _LIMITS = ConnectionLimits(in_all=200, of_address=100)
 _OPERATOR = "operator"
 _AT_ONCE = 4
 _KEEP_NOTHING = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+_JSON = {"Content-Type": "application/json"}
 _REFUSED: Answer = (
     HTTPStatus.UNAUTHORIZED,
     PLAIN | {"WWW-Authenticate": CHALLENGE},
@@ -47,7 +49,7 @@ class OperatorApplication:
         """
         metrics.registry.register(shown)
         self._shown, self._metrics, self._access = shown, metrics.registry, access
-        self._page = resources.files(__package__).joinpath("status.html").read_text(encoding="utf-8")
+        self._page = resources.files(__package__).joinpath(shown.page).read_text(encoding="utf-8")
 
     @property
     def wants_token(self) -> bool:
@@ -58,8 +60,10 @@ class OperatorApplication:
         """Say whether an operator asks, by the fields of a request's head, whose names are in lower case."""
         return self._access is None or self._access.allows(fields.get("authorization"))
 
-    def answer(self, method: str, path: str, fields: dict[str, str]) -> Answer:
+    def answer(self, method: str, path: str, fields: dict[str, str], body: bytes = b"") -> Answer:
         """Answer an operator's request that is no probe, in any thread; `fields` are those of its head."""
+        if self._shown.calls is not None and (found := self._called(self._shown.calls, method, path, fields, body)):
+            return found
         if method != "GET":
             return HTTPStatus.METHOD_NOT_ALLOWED, PLAIN, b"only GET\n"
         if path == "/metrics":
@@ -74,8 +78,22 @@ class OperatorApplication:
         if status is None:
             return HTTPStatus.NOT_FOUND, PLAIN, b"here is /metrics; the coordinator has / and /status.json\n"
         if path == "/status.json":
-            return HTTPStatus.OK, {"Content-Type": "application/json"}, json_text(status).encode()
+            return HTTPStatus.OK, _JSON, json_text(status).encode()
         return self._status_page(status)
+
+    def _called(
+        self, calls: OperatorCalls, method: str, path: str, fields: dict[str, str], body: bytes
+    ) -> Answer | None:
+        # A browser sends JSON for another site's page only where this one has agreed, which it does not.
+        if method == "POST" and fields.get("content-type") != _JSON["Content-Type"]:
+            return HTTPStatus.UNSUPPORTED_MEDIA_TYPE, PLAIN, b"a call's body is application/json\n"
+        try:
+            found = calls.answer(method, path, body)
+        except StateError as error:
+            return HTTPStatus.SERVICE_UNAVAILABLE, PLAIN, f"{error}\n".encode()
+        except UserError as error:
+            return HTTPStatus.CONFLICT, PLAIN, f"{error.for_command_line()}\n".encode()
+        return None if found is None else (found[0], _JSON, json_text(found[1]).encode())
 
     def probe(self, method: str, path: str) -> Answer | None:
         """Say that this process is alive, or whether it serves rounds, and nothing else that is not everybody's; None
@@ -113,9 +131,10 @@ class OperatorListener(HttpListener):
         if answer is None:
             if self._application.wants_token:
                 call.identify(_OPERATOR)
+            body = await call.body()
             # Probes wait for no thread: while a database hangs it may have them all, which is no reason to be killed.
             async with self._threads:
-                answer = await asyncio.to_thread(self._application.answer, method, path, call.head.fields)
+                answer = await asyncio.to_thread(self._application.answer, method, path, call.head.fields, body)
         status, fields, body = answer
         if status is HTTPStatus.UNAUTHORIZED:
             call.closes = True

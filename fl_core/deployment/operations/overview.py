@@ -5,6 +5,7 @@ It names no client, and holds nothing that a client sent but sums over cohorts.
 
 import time
 from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
     from fedlm.fl_core.deployment.operations.privacy_budget import PrivacyBudget
 
+STATUS_PAGE = "status.html"
 CURVES = ("train_loss", "heldout_loss", "heldout_accuracy")
 _POINTS = 400
 _ATTEMPTS = 12
@@ -53,6 +55,16 @@ class Shown(Protocol):
     """What operators are shown of a process, from any thread; a Prometheus collector too."""
 
     @property
+    def page(self) -> str:
+        """The file of the page that shows it."""
+        ...
+
+    @property
+    def calls(self) -> "OperatorCalls | None":
+        """What operators may ask of the process beside that; None for nothing."""
+        ...
+
+    @property
     def ready(self) -> bool:
         """Whether clients are served, now or soon."""
         ...
@@ -70,8 +82,19 @@ class Shown(Protocol):
         ...
 
 
+class OperatorCalls(Protocol):
+    """What operators may ask of a process beside what they are shown."""
+
+    def answer(self, method: str, path: str, body: bytes) -> "tuple[HTTPStatus, Any] | None":
+        """Answer a call with what is JSON-able, from any thread; None where there is no such call. Raises UserError
+        where it is refused."""
+        ...
+
+
 class ProcessShown:
     """A `Shown` of a process that has nothing to show but whether it serves clients."""
+
+    page, calls = STATUS_PAGE, None
 
     def __init__(self, database: Database, serves: Callable[[], bool], knows: bool = False):
         """Name the process's database, and what says whether it serves clients while that can be reached.
@@ -90,11 +113,13 @@ class ProcessShown:
             raise UnreachableError(f"{self._database.name}: the server waits for its database")
 
     def collect(self) -> Iterable[Metric]:
-        yield _reached(self._database.reachable)
+        yield database_reached(self._database.reachable)
 
 
 class Overview:
     """A `Shown` of the process that runs the rounds."""
+
+    page, calls = STATUS_PAGE, None
 
     def __init__(self, deployment: Deployment, status: ServerStatus, training: DeployedTraining, state: SqlState):
         self._deployment, self._status = deployment, status
@@ -150,9 +175,9 @@ class Overview:
             found = self.read()
         except StateError:
             # The metrics of calls are worth most when something is amiss.
-            yield _reached(False)
+            yield database_reached(False)
             return
-        yield _reached(self._state.reachable)
+        yield database_reached(self._state.reachable)
         run, totals, privacy = found["run"], found["totals"], found["privacy"]
         yield _gauge("fedlm_rounds_released", "Rounds whose model is released.", run["released"])
         yield _gauge("fedlm_rounds_planned", "Rounds that the run is to have.", run["rounds"])
@@ -207,7 +232,8 @@ def _scores(row: dict[str, Any] | None) -> Iterable[Metric]:
             yield _gauge(f"fedlm_{name}", "Of the last round that has one.", row[name])
 
 
-def _reached(reachable: bool) -> Metric:
+def database_reached(reachable: bool) -> Metric:
+    """Make the gauge that says whether the database can be reached."""
     return _gauge("fedlm_state_reached", "Whether the database can be reached.", float(reachable))
 
 

@@ -122,3 +122,14 @@ SECURE_MEMBERS = sql.Table(
     sql.Column("revealed", sql.LargeBinary),
     sql.Column("culprit", sql.Boolean, nullable=False),
 )
+# The runs that a server of several was given.
+SUBMISSIONS = sql.Table(
+    "submissions",
+    TABLES,
+    sql.Column("number", sql.Integer, primary_key=True),
+    sql.Column("name", sql.String(64), nullable=False, unique=True),
+    sql.Column("settings", sql.Text, nullable=False),
+    sql.Column("submitted", sql.Double, nullable=False),
+    sql.Column("state", sql.String(16), nullable=False),
+    sql.Column("reason", sql.Text, nullable=False),
+)

@@ -1,0 +1,57 @@
+"""`fedlm server`: train the runs that are submitted, one after another, with clients that dial in."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from fedlm.command_line.command import Command
+from fedlm.command_line.options import read_options
+from fedlm.commands.serving.listening import Listening, listen_to_clients, listen_to_operators
+from fedlm.commands.serving.served_run import ServedRun, make_task, open_facts
+from fedlm.fl_core.errors import ConfigurationError, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerCommand:
+    """Train the runs that are submitted, one after another, with clients that dial in.
+
+    `fedlm run` submits runs, lists them, and pauses, resumes or stops them. Clients (`fedlm client`) need not know
+    which run there is: they stay between two runs. If the server is stopped or killed, the same command goes on with
+    all runs where they were. SIGTERM, or Ctrl-C, lets the current round end and be saved.
+    """
+
+    directory: tyro.conf.Positional[Path]
+    """Folder of the server: its queue, a folder for each run in `runs`, and their logs."""
+    listening: Listening
+
+
+_ESSENTIALS = ("directory", "address", "keys", "insecure", "operator_address")
+
+
+def main(argv: list[str]) -> int:
+    """Run `fedlm server`."""
+    command = read_options(ServerCommand, argv, "fedlm server", essentials=_ESSENTIALS)
+    from fedlm.fl_core.composed_settings import compose_written
+    from fedlm.fl_core.deployment.event_log import event, json_log
+    from fedlm.fl_core.deployment.roles import Endpoints, serve_runs
+
+    listening = command.listening
+    if listening.operator_address is None:
+        raise ConfigurationError(f"runs are submitted to the operators' address; give {setting('operator_address')}")
+    endpoints = Endpoints(listen_to_clients(listening), listen_to_operators(listening))
+
+    def task(settings: dict[str, Any]) -> Any:
+        return make_task(compose_written(ServedRun, settings), listening)
+
+    def observe(row: dict[str, Any]) -> None:
+        event("round_released", **open_facts(row))
+
+    with json_log(listening.log):
+        asyncio.run(serve_runs(task, command.directory, endpoints, observe))
+    return 0
+
+
+COMMAND = Command(ServerCommand, main)

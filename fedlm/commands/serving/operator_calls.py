@@ -1,0 +1,72 @@
+"""Calls of an operator to a server's listener for operators."""
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedlm.fl_core.deployment.addresses import check_address, loopback_only
+from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
+from fedlm.fl_core.errors import ConfigurationError, UserError
+
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorOptions:
+    """Which server is asked, and how what it says is printed."""
+
+    server: str = "127.0.0.1:8471"
+    """Host and port of the operators' listener."""
+    keys: Path | None = None
+    """Folder with `ca.pem` and `operator.token`, as `fedlm keys` makes it; for a server with keys."""
+
+
+class RefusedCallError(UserError):
+    """The server understood a call, and refused it."""
+
+
+class OperatorCaller:
+    """Calls a server, with the operators' token where it has keys."""
+
+    def __init__(self, options: OperatorOptions):
+        """Read the token. Raises UserError where there is none, or plain text would leave this machine."""
+        from fedlm.fedlm_client.link.credentials import authority_tls
+
+        check_address(options.server)
+        self._headers, tls, scheme = {}, None, "http"
+        if options.keys is None:
+            loopback_only(options.server)
+        else:
+            token = OperatorAccess(options.keys / OPERATOR_TOKEN_FILE).token()
+            self._headers["Authorization"], scheme = f"Bearer {token}", "https"
+            tls = authority_tls(options.keys)
+        # By no proxy that the environment names, which would hear plain text.
+        handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls)
+        self._opener, self._address = urllib.request.build_opener(*handlers), f"{scheme}://{options.server}"
+
+    def get(self, path: str) -> Any:
+        """Ask for what is JSON there. Raises ConfigurationError where no server answers, RefusedCallError where it
+        refuses."""
+        return self._call(urllib.request.Request(self._address + path, headers=self._headers))
+
+    def post(self, path: str, content: Any = None) -> Any:
+        """Ask to do something, with what is JSON-able; see `get` for errors."""
+        headers = self._headers | {"Content-Type": "application/json"}
+        return self._call(urllib.request.Request(self._address + path, json.dumps(content).encode(), headers))
+
+    def _call(self, request: urllib.request.Request) -> Any:
+        try:
+            with self._opener.open(request, None, _SECONDS) as got:
+                return json.loads(got.read())
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            if isinstance(error, urllib.error.HTTPError) and error.code == http.HTTPStatus.CONFLICT:
+                raise RefusedCallError(error.read().decode(errors="replace").strip()) from error
+            why = getattr(error, "reason", error)
+            raise ConfigurationError(
+                f"{request.full_url}: no server answers there ({why}); is it running, was it started with "
+                "--operator-address, and are --keys those of this server (without, where it has none)?"
+            ) from error

@@ -1,0 +1,92 @@
+"""The runs that a server was given, in its database. They are trained one after another, in the order of submission.
+
+A run is `queued`, also while it is trained, until something else becomes of it. So a server that was killed goes on
+with the run that it trained: the first that is queued.
+"""
+
+import json
+import re
+import time
+from typing import Any, NamedTuple
+
+import sqlalchemy as sql
+
+from fedlm.fl_core.deployment.state.database import Database
+from fedlm.fl_core.deployment.state.tables import SUBMISSIONS
+from fedlm.fl_core.errors import ConfigurationError, setting
+
+QUEUED, PAUSED, STOPPED, FINISHED, FAILED = "queued", "paused", "stopped", "finished", "failed"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_MAY_BECOME = {
+    PAUSED: (QUEUED, PAUSED),
+    QUEUED: (QUEUED, PAUSED, FAILED),
+    STOPPED: (QUEUED, PAUSED, FAILED, STOPPED),
+    FINISHED: (QUEUED, PAUSED, STOPPED, FAILED, FINISHED),
+    FAILED: (QUEUED, PAUSED),
+}
+
+
+class SubmittedRun(NamedTuple):
+    """A run that a server was given."""
+
+    name: str
+    settings: dict[str, Any]
+    submitted: float  # seconds since 1970
+    state: str
+    reason: str  # why it failed; empty where it did not
+
+
+class RunQueue:
+    """Any thread may use it. Every method raises `StateError` where the database is busy or gone."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def submit(self, name: str, settings: dict[str, Any]) -> SubmittedRun:
+        """Add a run to the end of the queue, once: the same name with the same settings is the same run.
+
+        Raises:
+          ConfigurationError: another run has the name, or it is none.
+        """
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"{setting('name')} is {name!r}, but must have 1 to 64 letters, digits, - and _, and begin with a "
+                "letter or digit"
+            )
+        written = json.dumps(settings, sort_keys=True)
+        with self._database.writing() as connection:
+            known = connection.scalar(sql.select(SUBMISSIONS.c.settings).where(SUBMISSIONS.c.name == name))
+            if known is None:
+                row = {"name": name, "settings": written, "submitted": time.time(), "state": QUEUED, "reason": ""}
+                connection.execute(sql.insert(SUBMISSIONS).values(**row))
+            elif known != written:
+                raise ConfigurationError(f"the server has another run {name!r}; give this one another name")
+        return self.find(name)
+
+    def find(self, name: str) -> SubmittedRun:
+        """Find a run by its name. Raises ConfigurationError where there is none."""
+        for run in self.all():
+            if run.name == name:
+                return run
+        raise ConfigurationError(f"the server has no run {name!r}; `fedlm run list` lists them")
+
+    def all(self) -> list[SubmittedRun]:
+        """List all runs in their order."""
+        columns = [SUBMISSIONS.c[name] for name in SubmittedRun._fields]
+        with self._database.reading() as connection:
+            rows = connection.execute(sql.select(*columns).order_by(SUBMISSIONS.c.number)).all()
+        return [SubmittedRun(*row)._replace(settings=json.loads(row.settings)) for row in rows]
+
+    def first_queued(self) -> SubmittedRun | None:
+        """Find the run that is to be trained now; None where none is."""
+        return next((run for run in self.all() if run.state == QUEUED), None)
+
+    def become(self, name: str, state: str, reason: str = "") -> SubmittedRun:
+        """Say what becomes of a run. Raises ConfigurationError where it cannot become that any more."""
+        known = self.find(name)
+        with self._database.writing() as connection:
+            one = (SUBMISSIONS.c.name == name) & SUBMISSIONS.c.state.in_(_MAY_BECOME[state])
+            changed = connection.execute(sql.update(SUBMISSIONS).where(one).values(state=state, reason=reason))
+        if not changed.rowcount:
+            raise ConfigurationError(f"the run {name!r} is {known.state}, and cannot be {state} any more")
+        return self.find(name)

@@ -1,0 +1,130 @@
+"""A server of several runs of one population: trains them one after another, while clients and operators stay."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedlm.fl_core.deployment.event_log import event, of_run, warn
+from fedlm.fl_core.deployment.runs.current_run import CurrentRun
+from fedlm.fl_core.deployment.runs.held_run import HeldRun
+from fedlm.fl_core.deployment.runs.run_queue import FAILED, FINISHED, QUEUED, RunQueue, SubmittedRun
+from fedlm.fl_core.deployment.server.task import Task
+from fedlm.fl_core.deployment.state.database import Database
+from fedlm.fl_core.deployment.state.retrying import with_retries
+from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fedlm.fl_core.errors import ConfigurationError, UserError, setting
+from fedlm.fl_core.runs.driver import Observer
+from fedlm.fl_core.runs.run_folder import RunFolder
+
+RUNS_FOLDER = "runs"
+Settings = dict[str, Any]
+
+
+class RunServer:
+    """Trains what its operators submit. Make it in the event loop.
+
+    Attributes:
+      clients: answers clients.
+      draining: whether the process is going down.
+      queue: of all runs.
+      held: name of the run that is trained now, and that run; None where none is.
+    """
+
+    def __init__(self, directory: Path, database: Database, make_task: Callable[[Settings], Task], observe: Observer):
+        """Prepare; nothing is trained before `train`.
+
+        Args:
+          directory: in which each run has a folder.
+          database: of the queue.
+          make_task: makes of a run's settings what is trained; raises UserError where that cannot be.
+          observe: see `HeldRun.train`.
+        """
+        self.clients, self.draining = CurrentRun(), False
+        self.queue = RunQueue(database)
+        self.held: tuple[str, HeldRun] | None = None
+        self._directory = directory
+        self._make_task, self._observe = make_task, observe
+        self._changed, self._loop = asyncio.Event(), asyncio.get_running_loop()
+
+    # What the process does.
+
+    async def train(self) -> None:
+        """Train what is queued, until asked to drain."""
+        while not self.draining:
+            self._changed.clear()
+            run = await asyncio.to_thread(with_retries, self.queue.first_queued)
+            if run is None:
+                await self._changed.wait()
+                continue
+            with of_run(run.name):
+                await self._train(run)
+
+    async def _train(self, run: SubmittedRun) -> None:
+        state, reason = FINISHED, ""
+        try:
+            if not await self._hold(run):
+                event("run_drained")
+                return
+        except UserError as error:
+            state, reason = FAILED, error.for_command_line()
+        except Exception as error:
+            warn("run_broke", why=f"{type(error).__name__}: {error}")
+            state, reason = FAILED, f"{type(error).__name__}: {error}"
+        event(f"run_{state}", reason=reason)
+        await asyncio.to_thread(with_retries, lambda: self.queue.become(run.name, state, reason))
+
+    async def _hold(self, run: SubmittedRun) -> bool:
+        task = await asyncio.to_thread(self._make_task, run.settings)
+        out = self.folder(run.name)
+        with RunFolder(out, private=task.deployment.privacy.is_private) as folder:
+            state = SqlState(await asyncio.to_thread(Database, sqlite_url(out / DATABASE_FILE)))
+            try:
+                held = await HeldRun.open(task, folder, state)
+                event("run_begun", rounds=len(folder.rows))
+                self.held = run.name, held
+                self.clients.be(held.handlers)
+                # What was asked for before it was held is in the queue alone.
+                self._drain_held(await asyncio.to_thread(with_retries, lambda: self.queue.find(run.name)))
+                return await held.train(self._observe)
+            finally:
+                self.clients.be(None)
+                self.held = None
+                state.close()
+
+    def drain(self) -> None:
+        """Let the round under way end, and begin no other."""
+        self.draining = True
+        if self.held is not None:
+            self.held[1].rounds.drain()
+        self._changed.set()
+
+    def _drain_held(self, run: SubmittedRun) -> None:
+        self._changed.set()
+        if self.held is not None and self.held[0] == run.name and (run.state != QUEUED or self.draining):
+            self.held[1].rounds.drain()
+
+    def folder(self, name: str) -> Path:
+        """Name the folder of a run, which is there once it was begun."""
+        return self._directory / RUNS_FOLDER / name
+
+    # What operators ask for, in any thread.
+
+    def submit(self, name: str, settings: Settings) -> SubmittedRun:
+        """Add a run to the queue. Raises UserError where it could not be trained."""
+        task = self._make_task(settings)
+        if task.deployment.privacy.is_private:
+            raise ConfigurationError(
+                f"{setting('privacy')} is {task.deployment.privacy.privacy}, but a server of several runs keeps no "
+                "budget of privacy for all of them so far; train this run alone, with `fedlm serve`"
+            )
+        run = self.queue.submit(name, settings)
+        self._loop.call_soon_threadsafe(self._drain_held, run)
+        return run
+
+    def become(self, name: str, state: str) -> SubmittedRun:
+        """Pause a run, stop it, or queue it again; `state` is one of the queue's. Raises UserError where it cannot be
+        that any more."""
+        run = self.queue.become(name, state)
+        self._loop.call_soon_threadsafe(self._drain_held, run)
+        return run
