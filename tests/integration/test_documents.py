@@ -251,6 +251,8 @@ def test_the_deployment_page_works_as_it_is_written(workplace, free_ports):
         summary = summary_of(workplace / "runs" / run)
         assert (summary["status"], summary["rounds"]) == ("finished", 3)
         assert summary["privacy_guarantee"]["epsilon"] > 0
+    for run in ("first", "second"):
+        assert summary_of(workplace / "runs/server/runs" / run)["rounds"] == 2
 
 
 @pytest.mark.long

@@ -1,0 +1,99 @@
+"""A server of several runs: its queue, what clients are told between runs, and what operators may ask."""
+
+import asyncio
+import functools
+import json
+import urllib.error
+import urllib.request
+
+import pytest
+
+from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.link.protocol import PROTOCOL
+from fedlm.fl_core.composed_settings import compose_written, settings_as_json
+from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
+from fedlm.fl_core.deployment.roles import serve_runs
+from fedlm.fl_core.deployment.runs.current_run import CurrentRun
+from fedlm.fl_core.deployment.runs.run_queue import FINISHED, PAUSED, QUEUED, STOPPED, RunQueue
+from fedlm.fl_core.deployment.server.settings import Deployment
+from fedlm.fl_core.deployment.state.database import Database
+from fedlm.fl_core.deployment.state.state_sql import sqlite_url
+from fedlm.fl_core.errors import ConfigurationError
+from tests.deployment import small_deployment as small
+
+
+@pytest.fixture
+def queue(tmp_path):
+    database = Database(sqlite_url(tmp_path / "queue.db"))
+    yield RunQueue(database)
+    database.close()
+
+
+def test_a_run_is_submitted_once_and_what_is_stopped_is_never_trained(queue):
+    for name in ("one", "two", "one"):
+        queue.submit(name, {"rounds": 1})
+    with pytest.raises(ConfigurationError, match="another run 'one'"):
+        queue.submit("one", {"rounds": 2})
+    queue.become("one", PAUSED)
+    assert (queue.first_queued().name, len(queue.all())) == ("two", 2)
+    queue.become("one", QUEUED)
+    assert queue.first_queued().name == "one", "it is back in its place"
+    queue.become("one", STOPPED)
+    with pytest.raises(ConfigurationError, match="is stopped"):
+        queue.become("one", QUEUED)
+
+
+async def test_a_client_that_one_run_needs_no_more_comes_back_for_the_next():
+    class Done:
+        async def check_in(self, peer, request):
+            return messages.CheckInReply(come_back=messages.ComeBack(seconds=1, done=True, finished=False))
+
+    request, runs = messages.CheckInRequest(protocol=PROTOCOL), CurrentRun()
+    between = (await runs.check_in("ann", request)).come_back
+    runs.be(Done())
+    after = (await runs.check_in("ann", request)).come_back
+    assert not any((between.done, between.finished, after.done, after.finished))
+
+
+def call(port, method, path, content=None, kind="application/json"):
+    body = None if content is None else json.dumps(content).encode()
+    url = f"http://127.0.0.1:{port}{path}"
+    request = urllib.request.Request(url, body, {"Content-Type": kind}, method=method)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+@pytest.mark.long
+async def test_a_run_that_is_paused_lets_the_next_one_pass_and_goes_on_where_it_was(tmp_path, free_port):
+    shown = []
+
+    def operators(what, metrics):
+        shown.append(OperatorListener(OperatorApplication(what, metrics), "127.0.0.1:0"))
+        return shown[0]
+
+    def task(settings):
+        return small.task(compose_written(Deployment, settings))
+
+    rows = []
+    endpoints = small.endpoints(None, free_port, operators=operators)
+    serving = asyncio.create_task(serve_runs(task, tmp_path, endpoints, rows.append))
+    async with small.running([small.make_client(free_port, tmp_path, number) for number in range(8)]):
+        while not (shown and shown[0].port):
+            await asyncio.sleep(0.05)
+        ask = functools.partial(asyncio.to_thread, call, shown[0].port)
+        for name, rounds in (("one", 40), ("two", 2)):
+            await ask("POST", f"/runs/{name}", settings_as_json(small.deployment(rounds=rounds)))
+        with pytest.raises(urllib.error.HTTPError, match="415"):
+            await ask("POST", "/runs/one/stop", None, "text/plain")
+        while len(rows) < 2:
+            await asyncio.sleep(0.05)
+        await ask("POST", "/runs/one/pause")
+        while (await ask("GET", "/runs/two"))["state"] != FINISHED:
+            await asyncio.sleep(0.05)
+        released = (await ask("GET", "/runs/one"))["released"]
+        assert 2 <= released < 40
+        await ask("POST", "/runs/one/resume")
+        while (await ask("GET", "/runs/one"))["state"] != FINISHED:
+            await asyncio.sleep(0.05)
+    assert [row["round"] for row in rows] == [*range(released), 0, 1, *range(released, 40)]
+    serving.cancel()
