@@ -1,9 +1,10 @@
-"""Bins that take turns beside Poisson sampling: the least noise of each at equal epsilon.
+"""Bins that take turns, and a min-separation, beside Poisson sampling: the least noise of each at equal epsilon.
 
     python -m benchmarks.privacy.bins
 
-Both have batches of N / b units on average. With bands, the strategy is the same and has columns of norm 1, so that the
-noise multipliers compare the errors of all sums, too. Poisson sampling is then cyclic.
+All have batches of N / b units on average. With bands, the strategy is the same and has columns of norm 1, so that the
+noise multipliers compare the errors of all sums, too. Poisson sampling is then cyclic, and the min-separation is the
+number of bands.
 """
 
 import argparse
@@ -26,6 +27,7 @@ BATCH = 100
 POINTS = [
     *((100, epochs, 1, epsilon, 1e-6) for epsilon in (1.0, 4.0) for epochs in (1, 2, 4)),
     *((100, epochs, 10, 4.0, 1e-6) for epochs in (1, 2)),
+    (100, 2, 50, 4.0, 1e-6),
 ]
 
 
@@ -43,16 +45,18 @@ def main() -> None:
 
 
 def row_of(bins: int, epochs: int, bands: int, epsilon: float, delta: float) -> dict[str, Any]:
-    """Find the noise of both at one point."""
+    """Find the noise of all at one point."""
 
-    def noise_of(in_bins: bool) -> float:
+    def noise_of(**sampling: bool) -> float:
         def planned(noise: float) -> PrivacyPlan:
             more = {"bands": bands, "coefficients": _column(bands)} if bands > 1 else {}
-            return central_plan(bins * BATCH, BATCH, bins * epochs, noise, in_bins=in_bins, **more)
+            return central_plan(bins * BATCH, BATCH, bins * epochs, noise, **sampling, **more)
 
         return calibrate(planned, delta, epsilon=epsilon).noise_multiplier
 
-    found = {"poisson": noise_of(False), "bins": noise_of(True)}
+    found = {"poisson": noise_of(), "bins": noise_of(in_bins=True)}
+    if bands > 1:
+        found["min_separation"] = noise_of(min_separation=True)
     point = {"bins_of_batches": bins, "epochs": epochs, "bands": bands, "epsilon": epsilon, "delta": delta}
     return point | found | {"ratio": found["bins"] / found["poisson"]}
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.balls_in_bins import MOST_BINS
+from fedlm.fl_core.privacy.accounting.monte_carlo import RELIES_ON
 from fedlm.fl_core.privacy.accounting.sampled_examples import MOST_EXAMPLES
 from fedlm.models.arguments import check_fields
 
@@ -27,6 +28,15 @@ class BinnedRounds(NamedTuple):
 
     rounds: int  # of a bin, at most
     bins: int
+
+
+class SeparatedRounds(NamedTuple):
+    """The rounds in which one client may be drawn, in secret, unless it was in one of those just before."""
+
+    rounds: int
+    releases: int  # of one round, at most
+    sampling_probability: float
+    separation: int
 
 
 class BySampling:
@@ -172,11 +182,7 @@ class BallsInBinsParticipation(BySampling):
     """
 
     kind: ClassVar[str] = "balls_in_bins"
-    relies_on: ClassVar[tuple[str, ...]] = (
-        "epsilon is computed by Monte Carlo, whose seed is a hash of the plan's numbers; were it drawn by chance, the "
-        "probability that epsilon is too low for any of 2^20 plans would be at most a thousandth of delta, which is "
-        "part of delta; the plan was not chosen among more",
-    )
+    relies_on: ClassVar[tuple[str, ...]] = (RELIES_ON,)
     bins: int
 
     def __post_init__(self) -> None:
@@ -206,6 +212,55 @@ class BallsInBinsParticipation(BySampling):
         return (
             f"each {unit} is in one of {self.bins} bins, drawn once, uniformly and independently, in secret; each "
             f"{time} is for all {unit}s of one bin, and bins take turns"
+        )
+
+
+@dataclass(frozen=True)
+class MinSeparationParticipation(BySampling):
+    """Every client takes part in a round with the same probability, independently, unless it was in one of the rounds
+    just before, and nobody learns who did (Dong and Ganesh 2026, "Privacy amplification for BandMF via b-min-sep
+    subsampling"). It begins as if such rounds had gone before, so that all rounds are alike.
+
+    Attributes:
+      sampling_probability: p, of who was in none of the b - 1 rounds before.
+      min_separation: b.
+    """
+
+    kind: ClassVar[str] = "min_separation"
+    relies_on: ClassVar[tuple[str, ...]] = (RELIES_ON,)
+    sampling_probability: float
+    min_separation: int
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.min_separation < 1:
+            raise ConfigurationError(f"{setting('min_separation')} is {self.min_separation}, but must be at least 1")
+        _check_probability(self.sampling_probability)
+
+    def bounded(self, rounds: int) -> "BoundedParticipation":
+        """What holds whoever is drawn."""
+        return BoundedParticipation(-(-rounds // self.min_separation), self.min_separation)
+
+    def sampled_rounds(self, stretches: Sequence[tuple[int, int]]) -> SeparatedRounds:
+        """Describe the rounds in which one client may be drawn, of stretches from one round to before another."""
+        end = max((end for _, end in stretches), default=0)
+        releases = max((sum(first <= one < stop for first, stop in stretches) for one, _ in stretches), default=0)
+        return SeparatedRounds(end, releases, self.sampling_probability, self.min_separation)
+
+    def apart(self, rounds: int) -> tuple[int, str]:
+        """See `PoissonParticipation.apart`."""
+        return min(self.min_separation, rounds), "min-separation (the rounds, where there are fewer)"
+
+    def allows(self, reach: int | None) -> bool:
+        """See `PoissonParticipation.allows`."""
+        return reach is not None and reach <= self.min_separation
+
+    def in_words(self, unit: str, time: str) -> str:
+        """See `PoissonParticipation.in_words`."""
+        return (
+            f"each {unit} takes part in each {time} independently with probability {self.sampling_probability:.6g}, in "
+            f"secret, unless it took part in one of the {self.min_separation - 1} {time}s before; it begins as if "
+            f"such {time}s had gone before"
         )
 
 
@@ -386,7 +441,12 @@ class EpochParticipation(ByLimits):
 
 
 Participation = (
-    PoissonParticipation | BallsInBinsParticipation | ExamplesParticipation | BoundedParticipation | EpochParticipation
+    PoissonParticipation
+    | BallsInBinsParticipation
+    | MinSeparationParticipation
+    | ExamplesParticipation
+    | BoundedParticipation
+    | EpochParticipation
 )
 _KINDS: dict[str, Any] = {
     one.kind: one
@@ -394,6 +454,7 @@ _KINDS: dict[str, Any] = {
         PoissonParticipation,
         TruncatedPoissonParticipation,
         BallsInBinsParticipation,
+        MinSeparationParticipation,
         ExamplesParticipation,
         BoundedParticipation,
         EpochParticipation,

@@ -2,9 +2,11 @@
 
 import functools
 
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.participation import (
     BallsInBinsParticipation,
     ExamplesParticipation,
+    MinSeparationParticipation,
     Participation,
     PoissonParticipation,
 )
@@ -14,6 +16,7 @@ from fedlm.fl_core.privacy.promise.central_plan import central_plan, enough_for_
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.promise.spending import calibrate_total
 from fedlm.simulations.pretraining.batches.cyclic_sampling import CyclicPoissonBatches
+from fedlm.simulations.pretraining.batches.min_separation import MinSeparationBatches
 from fedlm.simulations.pretraining.batches.privacy_units import Units
 from fedlm.simulations.pretraining.batches.sampling import Batches, PoissonBatches, TruncatedPoissonBatches
 from fedlm.simulations.pretraining.batches.sequences_of_users import SequencesOfUsers
@@ -44,6 +47,7 @@ def plan_privacy(
             noise_multiplier,
             truncated_batch_size=truncated,
             in_bins=settings.sampling == "balls_in_bins",
+            min_separation=settings.sampling == "min_separation",
             adjacency=settings.adjacency,
             unit=f"{units.noun}: {units.unit}, in all steps",
             bands=bands,
@@ -69,6 +73,8 @@ def plan_privacy(
         return planned(settings.bands)
     if known is not None and known.mechanism == settings.mechanism:
         return planned(len(known.coefficients))
+    if settings.sampling == "min_separation":
+        raise ConfigurationError(f"give {setting('bands')}: no number is chosen for sampling with a min-separation")
     return best_bands(planned, most_bands(units.count, settings.batch_size, settings.steps))
 
 
@@ -79,6 +85,10 @@ def private_batches(plan: PrivacyPlan, units: Units, batch_size: int, seed: int 
         return _batches_of_examples(participation, units, PoissonBatches(units, batch_size, seed))
     if isinstance(participation, BallsInBinsParticipation):
         return CyclicPoissonBatches(units, batch_size, seed, 1.0, participation.bins)
+    if isinstance(participation, MinSeparationParticipation):
+        return MinSeparationBatches(
+            units, batch_size, seed, participation.sampling_probability, participation.min_separation
+        )
     most = getattr(participation, "most", None)
     assert isinstance(participation, PoissonParticipation)
     if plan.mechanism == "banded":

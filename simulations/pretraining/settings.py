@@ -80,9 +80,10 @@ class _Privacy:
     """Delta at which epsilon is stated. If not given, the number of units to the power -1.1."""
     adjacency: Adjacency = "add_or_remove"
     """Which data sets are neighbours: one unit more or less, or one unit whose gradient is zero."""
-    sampling: Literal["poisson", "truncated_poisson", "balls_in_bins", "examples"] = "poisson"
+    sampling: Literal["poisson", "truncated_poisson", "balls_in_bins", "min_separation", "examples"] = "poisson"
     """How private batches are drawn. poisson: unit by unit. truncated_poisson: batches larger than truncated-batch-size
     lose units at random. balls_in_bins: each unit is in one of as many bins as an epoch has steps, and bins take turns.
+    min_separation: a unit is not drawn again within as many steps as there are bands.
     examples: the sequences of users are drawn and clipped one by one, for the unit user."""
     truncated_batch_size: Count | None = None
     """Most units of a truncated batch. If not given, batch-size plus six standard deviations."""

@@ -25,9 +25,10 @@ class DpSgdCommand(NoiseOptions):
     """B, the mean number of examples in a batch."""
     steps: Count
     """T, the number of steps."""
-    sampling: Literal["poisson", "truncated-poisson", "balls-in-bins"] = "poisson"
+    sampling: Literal["poisson", "truncated-poisson", "balls-in-bins", "min-separation"] = "poisson"
     """How batches are drawn. truncated-poisson: a batch that is too large for the device loses examples at random.
-    balls-in-bins: each example is in one of examples / batch-size bins, drawn once, and bins take turns."""
+    balls-in-bins: each example is in one of examples / batch-size bins, drawn once, and bins take turns.
+    min-separation: an example is not drawn again within as many steps as there are bands."""
     truncated_batch_size: LargeCount | None = None
     """Most examples that the device takes, for truncated-poisson. If not given, the batch size plus six standard
     deviations."""
@@ -63,6 +64,7 @@ def state_central(command: DpSgdCommand) -> dict[str, Any]:
                 noise_multiplier,
                 truncated_batch_size=truncated,
                 in_bins=command.sampling == "balls-in-bins",
+                min_separation=command.sampling == "min-separation",
                 adjacency=command.adjacency,
                 bands=bands,
             )
@@ -73,8 +75,10 @@ def state_central(command: DpSgdCommand) -> dict[str, Any]:
         raise ConfigurationError(f"{setting('bands')} does nothing with the mechanism gaussian; leave it out")
     if command.mechanism == "gaussian" or command.bands is not None:
         plan = planned(command.bands)
-    elif command.epsilon is None:
-        raise ConfigurationError("bands can only be chosen for an epsilon; give --bands, or --epsilon")
+    elif command.epsilon is None or command.sampling == "min-separation":
+        raise ConfigurationError(
+            f"bands can only be chosen for an epsilon, and not for the sampling min-separation; give {setting('bands')}"
+        )
     else:
         plan = best_bands(planned, most_bands(command.examples, command.batch_size, command.steps))
     return account(plan, command.delta).as_json() | {

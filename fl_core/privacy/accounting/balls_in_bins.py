@@ -12,7 +12,6 @@ epsilons, and for many plans, at once (30).
 """
 
 import functools
-import hashlib
 import itertools
 import math
 from dataclasses import dataclass
@@ -23,13 +22,18 @@ import scipy
 
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above
+from fedlm.fl_core.privacy.accounting.monte_carlo import (
+    FIRST_RUNG,
+    certifiable,
+    certified_epsilon,
+    log_trials,
+    rng_of,
+    rung_epsilon,
+    upper_mean,
+)
 
-BETA_OF_DELTA = 1e-3
-"""Which part of delta is the probability, over seeds, that a bound does not hold for one of `PLANS` plans."""
-PLANS = 2**20
 MOST_BINS = 100_000
 _LEFT_OUT = 1e-3  # of delta, for large values of two of the variables
-_FIRST_RUNG, _RATIO, _RUNGS = 1e-4, 1.0005, 32_768  # of the ladder
 _ATOMS, _LOWEST, _BEYOND = 2048, -9.0, 10.0  # of a discrete variable, and where its grid begins and ends
 _LEAST_SHIFT, _MOST_SHIFT = 0.01, 8.0
 _LEAST_DRAWS, _MOST_DRAWS, _MOST_NUMBERS, _PILOT = 4000, 100_000, 20_000_000, 0.05
@@ -66,37 +70,31 @@ class BinnedEvent:
         if self.count < 0:
             raise ConfigurationError(f"the count of an event is {self.count}, but must be 0 at least")
 
+    def epsilon_above(self, delta: float) -> float:
+        """Bound epsilon at delta from above; the probability that the bound does not hold is a part of delta.
 
-def binned_epsilon_above(event: BinnedEvent, delta: float) -> float:
-    """Bound epsilon at delta from above; the probability that the bound does not hold is a part of delta.
+        Where Monte Carlo certifies nothing better, the bound is that without amplification.
+        """
+        self.check()
+        return _epsilon_above(math.sqrt(self.count) / self.noise_multiplier, self.bins, delta) if self.count else 0.0
 
-    Where Monte Carlo certifies nothing better, the bound is that without amplification.
-    """
-    event.check()
-    return _epsilon_above(math.sqrt(event.count) / event.noise_multiplier, event.bins, delta) if event.count else 0.0
+    def no_more(self) -> tuple[float, int, float]:
+        """Describe Gaussian releases that are no less private, by multiplier, count and probability: of one bin, which
+        tell whether the person is in it."""
+        return self.noise_multiplier / math.sqrt(max(self.count, 1)), min(self.count, 1), 1 / self.bins
+
+    def no_less(self) -> tuple[float, int]:
+        """Describe Gaussian releases that are no more private, by multiplier and count: the bin is known."""
+        return self.noise_multiplier, self.count
 
 
 @functools.lru_cache(maxsize=256)
 def _epsilon_above(shift: float, bins: int, delta: float) -> float:
     sure = gaussian_epsilon_above(1 / shift, delta)
-    if bins == 1 or not _LEAST_SHIFT <= shift <= _MOST_SHIFT or sure <= _FIRST_RUNG:
+    if bins == 1 or not _LEAST_SHIFT <= shift <= _MOST_SHIFT or sure <= FIRST_RUNG:
         return sure
-    test = Test(shift, bins, delta, min(max(_MOST_NUMBERS // bins, _LEAST_DRAWS), _MOST_DRAWS))
-    low, high = -1, min(math.ceil(math.log(sure / _FIRST_RUNG) / math.log(_RATIO)), _RUNGS)
-    top, step = high, 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if test.foresees(middle) else (middle, high)
-    while high < top:
-        if test.passes(high):
-            return min(sure, rung_epsilon(high))
-        high, step = high + step, 2 * step
-    return sure
-
-
-def rung_epsilon(rung: int) -> float:
-    """The epsilon of a rung of the ladder, fixed before any draw."""
-    return float(_FIRST_RUNG * _RATIO**rung)
+    draws = min(max(_MOST_NUMBERS // bins, _LEAST_DRAWS), _MOST_DRAWS)
+    return certified_epsilon(BinsTest(shift, bins, delta, draws), sure)
 
 
 class Atoms(NamedTuple):
@@ -221,7 +219,7 @@ def _tilted(question: Question, first: int, end: int, left_out: float) -> tuple[
 
 
 @dataclass(frozen=True)
-class Test:
+class BinsTest:
     """Whether a rung's epsilon holds at delta: what is drawn follows from these numbers and the rung alone."""
 
     shift: float
@@ -229,21 +227,14 @@ class Test:
     delta: float
     draws: int  # for each part of the mean
 
-    @property
-    def log_trials(self) -> float:
-        """The logarithm of 2 over the probability that one of the bounds does not hold (statement 30)."""
-        return math.log(2 * 2 * _PARTS * _RUNGS * PLANS / (BETA_OF_DELTA * self.delta))
-
     def passes(self, rung: int) -> bool:
         """Say whether delta is certified at a rung, in both directions."""
-        return all(self.bound(rung, remove) <= self.delta * (1 - BETA_OF_DELTA) for remove in (True, False))
+        return all(self.bound(rung, remove) <= certifiable(self.delta) for remove in (True, False))
 
     def foresees(self, rung: int) -> bool:
         """Guess whether it would be, from few draws of others."""
-        return all(
-            self.bound(rung, remove, math.ceil(_PILOT * self.draws)) <= self.delta * (1 - BETA_OF_DELTA)
-            for remove in (True, False)
-        )
+        few = math.ceil(_PILOT * self.draws)
+        return all(self.bound(rung, remove, few) <= certifiable(self.delta) for remove in (True, False))
 
     def bound(self, rung: int, remove: bool, pilot: int | None = None) -> float:
         """Bound delta at a rung in one direction; from fewer draws, of others, a guess of that bound."""
@@ -255,18 +246,11 @@ class Test:
                 bound += most
                 continue
             name = f"{self.shift.hex()} {self.bins} {self.delta.hex()} {self.draws} {rung} {remove} {number} {pilot}"
-            seed = int.from_bytes(hashlib.sha256(name.encode()).digest(), "big")
-            rng = np.random.Generator(np.random.Philox(seed))
-            bound += self._upper(drawn(question, part, pilot or self.draws, rng), most)
+            counts = drawn(question, part, pilot or self.draws, rng_of(name))
+            bound += upper_mean(counts, most, self.draws, log_trials(self.delta, _PARTS))
             if bound > self.delta:
                 break
         return bound * (1 + _ROUNDING)
-
-    def _upper(self, counts: np.ndarray, most: float) -> float:
-        """Bound a mean of numbers between 0 and `most` (Maurer and Pontil 2009, "Empirical Bernstein bounds and sample
-        variance penalization", theorem 4)."""
-        spread = math.sqrt(2 * float(np.var(counts, ddof=1)) * self.log_trials / self.draws)
-        return float(np.mean(counts)) + spread + 7 * most * self.log_trials / (3 * (self.draws - 1))
 
 
 def drawn(question: Question, part: Part, draws: int, rng: np.random.Generator) -> np.ndarray:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fedlm.fl_core.privacy.accounting import joint_convexity
-from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent, binned_epsilon_above
 from fedlm.fl_core.privacy.accounting.delta import check_delta
 from fedlm.fl_core.privacy.accounting.distributed_noise import RenyiEvent, epsilon_with_slack
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import (
@@ -18,7 +17,14 @@ from fedlm.fl_core.privacy.accounting.gaussian_mechanism import (
 from fedlm.fl_core.privacy.accounting.loss_pairs import DIRECTIONS, Direction
 from fedlm.fl_core.privacy.accounting.loss_sums import lower_epsilon, upper_delta, upper_epsilon
 from fedlm.fl_core.privacy.accounting.loss_windows import Losses, chernoff_delta
-from fedlm.fl_core.privacy.accounting.release_events import Event, ExamplesEvent, GaussianEvent, Plain, StatedEvent
+from fedlm.fl_core.privacy.accounting.release_events import (
+    Event,
+    ExamplesEvent,
+    GaussianEvent,
+    Plain,
+    Simulated,
+    StatedEvent,
+)
 from fedlm.fl_core.privacy.accounting.sampled_examples import MOST_SHIFT
 
 _WITHIN = 0.01
@@ -57,9 +63,9 @@ def epsilon_bounds(events: Sequence[Event], delta: float) -> EpsilonBounds:
       AccountingError: two bounds contradict each other, which is a defect of the accountant.
     """
     check_delta(delta)
-    others, binned = _apart(events)
-    if binned:
-        below = epsilon_bounds([*others, *(_learned_of_one_bin(event) for event in binned)], delta).lower
+    others, simulated = _apart(events)
+    if simulated:
+        below = epsilon_bounds([*others, *(GaussianEvent(*event.no_more()) for event in simulated)], delta).lower
         return not_crossed(EpsilonBounds(epsilon_of_others(events, delta), below), events, delta)
     found = [_checked_bounds(_merged(case), delta) for case in _neighbours(others)]
     return EpsilonBounds(*map(max, zip(*found, strict=True)))
@@ -77,31 +83,20 @@ def epsilon_above(events: Sequence[Event], delta: float) -> float:
 
 def epsilon_of_others(events: Sequence[Event], delta: float) -> float:
     """Bound epsilon of a part of all events from above, at a part of delta, which may be less than may be asked for."""
-    others, binned = _apart(events)
-    share = delta / max(len(binned) + bool(others), 1)
+    others, simulated = _apart(events)
+    share = delta / max(len(simulated) + bool(others), 1)
     beside = max(_epsilon_above(_merged(case), share) for case in _neighbours(others)) if others else 0.0
-    return beside + math.fsum(binned_epsilon_above(event, share) for event in binned)
+    return beside + math.fsum(event.epsilon_above(share) for event in simulated)
 
 
-def _apart(events: Sequence[Event]) -> tuple[list[Plain], list[BinnedEvent]]:
-    """Tell releases by bins, whose epsilons are added, from others, which are composed."""
-    binned = [event for event in events if isinstance(event, BinnedEvent)]
-    return [event for event in events if not isinstance(event, BinnedEvent)], binned
-
-
-def _learned_of_one_bin(event: BinnedEvent) -> GaussianEvent:
-    """What the releases of one bin alone tell: whether the person is in it."""
-    noise = event.noise_multiplier / math.sqrt(max(event.count, 1))
-    return GaussianEvent(noise, min(event.count, 1), 1 / event.bins)
-
-
-def _of_all_bins(event: BinnedEvent) -> GaussianEvent:
-    """What all releases tell who knows the bin, which is no less."""
-    return GaussianEvent(event.noise_multiplier, event.count)
+def _apart(events: Sequence[Event]) -> tuple[list[Plain], list[Simulated]]:
+    """Tell releases by Monte Carlo, whose epsilons are added, from others, which are composed."""
+    simulated = [event for event in events if isinstance(event, Simulated)]
+    return [event for event in events if not isinstance(event, Simulated)], simulated
 
 
 def delta_above(events: Sequence[Event], epsilon: float) -> float:
-    """Bound delta at epsilon from above; that of releases by bins as if the bins were known.
+    """Bound delta at epsilon from above; that of releases by Monte Carlo as if it were known when a person takes part.
 
     Raises:
       ConfigurationError: a number of an event is out of range.
@@ -109,8 +104,8 @@ def delta_above(events: Sequence[Event], epsilon: float) -> float:
     if epsilon < 0:
         # What one of the two data sets is to the other, the other is to it in the opposite direction.
         return -math.expm1(epsilon) + math.exp(epsilon) * delta_above(events, -epsilon)
-    others, binned = _apart(events)
-    certain = [*others, *map(_of_all_bins, binned)]
+    others, simulated = _apart(events)
+    certain = [*others, *(GaussianEvent(*event.no_less()) for event in simulated)]
     return max(_delta_above(_merged(case), epsilon) for case in _neighbours(certain))
 
 

@@ -14,6 +14,7 @@ from fedlm.fl_core.privacy.accounting.loss_pairs import (
     stated_loss,
     truncation,
 )
+from fedlm.fl_core.privacy.accounting.min_separation import SeparatedEvent
 from fedlm.fl_core.privacy.accounting.sampled_examples import MOST_EXAMPLES, BinomialMixturePair
 
 _MOST_STATED = 1e4
@@ -173,4 +174,6 @@ def _check_count(count: int) -> None:
 
 Plain = GaussianEvent | ExamplesEvent | StatedEvent | RenyiEvent
 """What is composed by one accountant."""
-Event = Plain | BinnedEvent
+Simulated = BinnedEvent | SeparatedEvent
+"""What is accounted by Monte Carlo."""
+Event = Plain | Simulated

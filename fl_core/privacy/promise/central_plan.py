@@ -1,7 +1,9 @@
 """The plan of central training. Poisson sampling draws its batches: DP-SGD, or banded noise with cyclic
 sampling (Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization: A unified approach to private training",
 algorithm 2), where units are in as many parts as the noise has bands, and parts take turns. Or each unit is in one of
-many bins that take turns (Choquette-Choo et al. 2024, "Near-exact privacy amplification for matrix mechanisms")."""
+many bins that take turns (Choquette-Choo et al. 2024, "Near-exact privacy amplification for matrix mechanisms"). Or no
+unit is drawn again within as many steps as the noise has bands (Dong and Ganesh 2026, "Privacy amplification for BandMF
+via b-min-sep subsampling")."""
 
 import functools
 import math
@@ -12,6 +14,7 @@ from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation import (
     BallsInBinsParticipation,
     ExamplesParticipation,
+    MinSeparationParticipation,
     Participation,
     PoissonParticipation,
     TruncatedPoissonParticipation,
@@ -29,6 +32,7 @@ def central_plan(
     *,
     truncated_batch_size: int | None = None,
     in_bins: bool = False,
+    min_separation: bool = False,
     adjacency: Adjacency | None = None,
     unit: str = EXAMPLE,
     bands: int | None = None,
@@ -47,6 +51,7 @@ def central_plan(
       truncated_batch_size: a batch of more loses some at random; None where batches are taken whole.
       in_bins: whether each unit is in one of N / B bins, rounded down to a multiple of the bands, and these are the
         batches.
+      min_separation: whether units are drawn among those that were in none of the b - 1 batches before.
       adjacency: which data sets are neighbours.
       unit: whose presence is hidden.
       bands: b, of banded noise, and parts of the units; None for noise that is independent in each step.
@@ -68,7 +73,12 @@ def central_plan(
             f"more than steps, and than batches of {batch_size} in {units} units"
         )
     if examples_per_user is not None:
-        others = {"bands": bands, "truncated_batch_size": truncated_batch_size, "in_bins": in_bins or None}
+        others = {
+            "bands": bands,
+            "truncated_batch_size": truncated_batch_size,
+            "in_bins": in_bins or None,
+            "min_separation": min_separation or None,
+        }
         for name, given in others.items():
             if given is not None:
                 raise ConfigurationError(f"{setting(name)} is not accounted where examples are sampled; leave it out")
@@ -76,10 +86,14 @@ def central_plan(
         return PrivacyPlan("gaussian", steps, noise_multiplier, by_examples, unit=unit, adjacency=adjacency)
     cycle = bands or 1
     participation: Participation = PoissonParticipation(batch_size * cycle / units, cycle=cycle)
+    if (in_bins or min_separation) and truncated_batch_size is not None:
+        raise ConfigurationError(f"{setting('truncated_batch_size')} is only for Poisson sampling; leave it out")
     if in_bins:
-        if truncated_batch_size is not None:
-            raise ConfigurationError(f"{setting('truncated_batch_size')} does nothing with bins; leave it out")
         participation = BallsInBinsParticipation(units // batch_size // cycle * cycle)
+    if min_separation:
+        if bands is None:
+            raise ConfigurationError("a min-separation in sampling is that of bands; take the mechanism banded")
+        participation = MinSeparationParticipation(batch_size / (units - (bands - 1) * batch_size), bands)
     if truncated_batch_size is not None:
         if truncated_batch_size < batch_size:
             raise ConfigurationError(

@@ -25,11 +25,12 @@ from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent
 from fedlm.fl_core.privacy.accounting.composition import delta_above, epsilon_above, epsilon_bounds
 from fedlm.fl_core.privacy.accounting.delta import check_delta
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above, gaussian_noise_multiplier
+from fedlm.fl_core.privacy.accounting.min_separation import SeparatedEvent
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.accounting.release_events import Event, ExamplesEvent, GaussianEvent
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.participation import BinnedRounds, BoundedParticipation
+from fedlm.fl_core.privacy.participation import BinnedRounds, BoundedParticipation, SeparatedRounds
 from fedlm.fl_core.privacy.promise.assumptions import adjacency_in_words, against_server, assumptions, names_of
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.models.arguments import checked_arguments
@@ -169,6 +170,10 @@ def events_of(plan: PrivacyPlan, generations: Generations | None = None) -> list
         if isinstance(drawn, BinnedRounds):
             # To who learns the bin's number modulo the reach, nothing of other bins is left where a bin's sums are.
             return [BinnedEvent(noise, drawn.rounds, drawn.bins // (MECHANISMS[plan.mechanism].reach(plan) or 1))]
+        if isinstance(drawn, SeparatedRounds):
+            again = noise / math.sqrt(drawn.releases)
+            apart, bands = drawn.separation, plan.coefficients or (1.0,)
+            return [SeparatedEvent(again, drawn.rounds, drawn.sampling_probability, apart, bands)]
         one_more = drawn.most is not None and plan.adjacency == "add_or_remove"
         probability = drawn.sampling_probability
         if drawn.examples is not None:

@@ -106,6 +106,16 @@ def test_central_training_with_both_ways_of_sampling(capsys):
 
 
 @pytest.mark.long
+def test_central_training_with_a_min_separation(capsys):
+    words = ["dpsgd", "--examples", "1000", "--batch-size", "50", "--steps", "40", "--delta", "1e-5"]
+    words += ["--mechanism", "banded", "--bands", "10", "--noise-multiplier", "1"]
+    cyclic, found = (state(capsys, *words, "--sampling", sampling) for sampling in ("poisson", "min-separation"))
+    assert found["plan"]["participation"]["min_separation"] == 10
+    assert found["epsilon_lower"] < found["epsilon"] < cyclic["epsilon"]
+    assert "unless it took part in one of the 9 steps before" in found["assumptions"][0]
+
+
+@pytest.mark.long
 def test_central_training_with_bins(capsys):
     words = ["dpsgd", "--examples", "1000", "--batch-size", "50", "--steps", "20", "--delta", "1e-5"]
     words += ["--sampling", "balls-in-bins"]

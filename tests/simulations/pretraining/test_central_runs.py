@@ -37,14 +37,19 @@ def test_a_run_that_goes_on_drops_the_same(train, tmp_path):
 
 
 @pytest.mark.long
-def test_a_run_that_goes_on_has_the_same_bins_and_says_so(train, tmp_path):
+@pytest.mark.parametrize(
+    "sampling",
+    [{"sampling": "balls_in_bins"}, {"sampling": "min_separation", "mechanism": "banded", "bands": 2}],
+    ids=["balls_in_bins", "min_separation"],
+)
+def test_a_run_that_goes_on_is_sampled_as_it_was_and_says_so(train, tmp_path, sampling):
     """Its noise is the secret's, so that only a run of the same folder draws the same."""
-    bins = {"privacy": "dpsgd", "noise_multiplier": 1.0, "sampling": "balls_in_bins", "dropout": 0.0}
+    private = {"privacy": "dpsgd", "noise_multiplier": 1.0, "dropout": 0.0} | sampling
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "run", Interrupt(2), **bins)
-    train(tmp_path / "run", **bins)
+        train(tmp_path / "run", Interrupt(2), **private)
+    train(tmp_path / "run", **private)
     ledger = PrivacyLedger(tmp_path / "run" / "privacy" / "ledger.jsonl")
-    assert ledger.plan.participation.kind == "balls_in_bins"
+    assert ledger.plan.participation.kind == sampling["sampling"]
     assert "Monte Carlo" in state(ledger).total.assumptions[1]
 
 

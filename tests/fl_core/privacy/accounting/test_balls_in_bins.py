@@ -7,13 +7,11 @@ import pytest
 import scipy
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting import balls_in_bins
-from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent, Question, Test, atoms_of, binned_epsilon_above
+from fedlm.fl_core.privacy.accounting import balls_in_bins, monte_carlo
+from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent, Question, atoms_of
 from fedlm.fl_core.privacy.accounting.composition import delta_above, epsilon_bounds
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_delta, gaussian_epsilon_above
 from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
-
-Test.__test__ = False
 
 
 def below(shift, bins, factor, points):
@@ -46,12 +44,12 @@ def exact_delta(shift, bins, epsilon, points=1 << 14):
     ],
 )
 def test_epsilon_is_no_lower_than_that_of_a_convolution_and_close(noise, count, bins, delta):
-    shift, found = math.sqrt(count) / noise, binned_epsilon_above(BinnedEvent(noise, count, bins), delta)
+    shift, found = math.sqrt(count) / noise, BinnedEvent(noise, count, bins).epsilon_above(delta)
     assert exact_delta(shift, bins, found) <= delta < exact_delta(shift, bins, found / 1.02)
 
 
 def test_one_bin_is_the_gaussian_mechanism_and_two_are_an_integral():
-    assert binned_epsilon_above(BinnedEvent(2.0, 4, 1), 1e-6) == gaussian_epsilon_above(1.0, 1e-6)
+    assert BinnedEvent(2.0, 4, 1).epsilon_above(1e-6) == gaussian_epsilon_above(1.0, 1e-6)
     shift, epsilon = 1.0, 1.0
     x, weights = np.polynomial.hermite_e.hermegauss(200)
     one = np.exp(shift * x - shift**2 / 2)
@@ -92,46 +90,47 @@ def test_the_parts_of_the_mean_sum_to_delta(remove):
 
 
 @pytest.mark.long
-def test_the_bound_covers_as_often_as_it_says(monkeypatch):
+def test_the_bound_covers_as_often_as_it_says():
     """With a thirtieth allowed to fail, more than a thirtieth and five deviations of 300 bounds fail less than once in
     1e6 tests; Bernstein's inequality gives more than it says."""
     shift, bins, epsilon = 1.0, 5, 1.0
     question = Question(atoms_of(shift), bins, True, math.exp(epsilon))
     (exact,) = {1 - question.factor + below(shift, bins, question.factor, 1 << 15)}
     parts, beside = balls_in_bins.parts_of(question, 1e-9)
-    test = Test(shift, bins, 1e-3, 400)
-    monkeypatch.setattr(Test, "log_trials", math.log(2 * 30 * len(parts)))
+    trials = math.log(2 * 30 * len(parts))
     failed = 0
     for trial in range(300):
         rng = np.random.default_rng(trial)
         drawn = [balls_in_bins.drawn(question, part, 400, rng) for part in parts]
-        bound = sum(test._upper(counts, math.exp(part.log_most)) for part, counts in zip(parts, drawn, strict=True))
+        bound = sum(
+            monte_carlo.upper_mean(counts, math.exp(part.log_most), 400, trials)
+            for part, counts in zip(parts, drawn, strict=True)
+        )
         failed += bound + beside < exact
     assert failed <= 10 + 5 * math.sqrt(10)
 
 
 def test_delta_has_the_probability_that_the_bound_does_not_hold():
-    test = Test(1.0, 10, 1e-6, 1000)
-    rungs, directions, parts = balls_in_bins._RUNGS, 2, balls_in_bins._PARTS
-    beta = rungs * directions * parts * balls_in_bins.PLANS * 2 * math.exp(-test.log_trials)
-    assert beta == pytest.approx(balls_in_bins.BETA_OF_DELTA * 1e-6)
+    bounds = monte_carlo.RUNGS * 2 * balls_in_bins._PARTS * monte_carlo.PLANS
+    beta = bounds * 2 * math.exp(-monte_carlo.log_trials(1e-6, balls_in_bins._PARTS))
+    assert beta == pytest.approx(monte_carlo.BETA_OF_DELTA * 1e-6)
 
 
 @pytest.mark.long
 def test_the_same_plan_has_the_same_epsilon_again_and_more_of_it_costs_more():
     event = BinnedEvent(1.0, 1, 10)
-    first = binned_epsilon_above(event, 1e-4)
+    first = event.epsilon_above(1e-4)
     balls_in_bins._epsilon_above.cache_clear()
-    assert binned_epsilon_above(event, 1e-4) == first
-    assert first < binned_epsilon_above(BinnedEvent(1.0, 2, 10), 1e-4) < gaussian_epsilon_above(0.5, 1e-4)
+    assert event.epsilon_above(1e-4) == first
+    assert first < BinnedEvent(1.0, 2, 10).epsilon_above(1e-4) < gaussian_epsilon_above(0.5, 1e-4)
 
 
 def test_what_the_draws_do_not_certify_is_stated_without_amplification():
     tiny = BinnedEvent(200.0, 1, 10)
-    assert binned_epsilon_above(tiny, 1e-6) == gaussian_epsilon_above(200.0, 1e-6)
-    assert binned_epsilon_above(BinnedEvent(1.0, 0, 10), 1e-6) == 0
+    assert tiny.epsilon_above(1e-6) == gaussian_epsilon_above(200.0, 1e-6)
+    assert BinnedEvent(1.0, 0, 10).epsilon_above(1e-6) == 0
     with pytest.raises(ConfigurationError, match="200000 bins, but must be between 1 and 100,000"):
-        binned_epsilon_above(BinnedEvent(1.0, 1, 200_000), 1e-6)
+        BinnedEvent(1.0, 1, 200_000).epsilon_above(1e-6)
 
 
 @pytest.mark.long
@@ -139,6 +138,6 @@ def test_releases_by_bins_add_up_with_others():
     event = BinnedEvent(1.0, 1, 10)
     alone, both = epsilon_bounds([event], 1e-4), epsilon_bounds([event, StatedEvent(0.5), event], 1e-4)
     assert alone.lower == pytest.approx(epsilon_bounds([GaussianEvent(1.0, 1, 0.1)], 1e-4).lower)
-    assert both.upper == pytest.approx(0.5 + 2 * binned_epsilon_above(event, 1e-4 / 3), rel=1e-3)
+    assert both.upper == pytest.approx(0.5 + 2 * event.epsilon_above(1e-4 / 3), rel=1e-3)
     assert alone.upper + 0.5 < both.upper
     assert delta_above([event], 1.0) == pytest.approx(gaussian_delta(1.0, 1.0))

@@ -10,6 +10,7 @@ from dp_accounting import pld
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent
 from fedlm.fl_core.privacy.accounting.composition import epsilon_above, epsilon_bounds
+from fedlm.fl_core.privacy.accounting.min_separation import SeparatedEvent
 from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
@@ -252,6 +253,20 @@ def test_bins_are_accounted_by_their_turns_and_by_what_bands_leave_apart():
         dataclasses.replace(fresh, mechanism="banded", coefficients=(0.8, 0.48, 0.36))
     with pytest.raises(ConfigurationError, match="with bins or with sampled examples"):
         Spending(fresh, [(0, 70)], TrialsLaw("poisson", 3.0)).events()
+
+
+def test_a_min_separation_in_sampling_is_accounted_step_by_step():
+    plan = central_plan(1000, 50, 70, 1.5, min_separation=True, bands=3, coefficients=(0.8, 0.48, 0.36))
+    assert plan.participation.sampling_probability == pytest.approx(50 / 900)
+    (event,) = events_of(plan)
+    assert event == SeparatedEvent(pytest.approx(1.5), 70, 50 / 900, 3, (0.8, 0.48, 0.36))
+    # A step that was released again counts as if all were, in noise of its own.
+    (again,) = events_of(plan, [(0, 25), (20, 70)])
+    assert again == dataclasses.replace(event, noise_multiplier=pytest.approx(1.5 / math.sqrt(2)))
+    with pytest.raises(ConfigurationError, match="no sound analysis"):
+        dataclasses.replace(plan, coefficients=(0.8, 0.48, 0.36, 0.1))
+    with pytest.raises(ConfigurationError, match="take the mechanism banded"):
+        central_plan(1000, 50, 70, 1.5, min_separation=True)
 
 
 def test_different_runs_compose():

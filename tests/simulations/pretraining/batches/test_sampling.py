@@ -10,6 +10,7 @@ from scipy import stats
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.promise.central_plan import central_plan
 from fedlm.simulations.pretraining.batches.cyclic_sampling import CyclicPoissonBatches
+from fedlm.simulations.pretraining.batches.min_separation import MinSeparationBatches
 from fedlm.simulations.pretraining.batches.sampling import PoissonBatches, ShuffledBatches, TruncatedPoissonBatches
 from fedlm.simulations.pretraining.private_steps import private_batches
 
@@ -205,3 +206,20 @@ def test_with_one_part_batches_are_poisson_batches_and_large_ones_are_cut_as_acc
     whole, cut = (drawn(batches_of(equal_parts=True, truncated_batch_size=most)).sum(1) for most in (None, 6))
     np.testing.assert_array_equal(cut, np.minimum(whole, 6))
     assert (whole > 6).sum() > 100
+
+
+def test_min_separation_has_the_patterns_that_are_accounted():
+    """All 8 patterns of a unit in 3 steps, no two of its turns adjacent, over 4000 units."""
+    p = 0.4
+    batches = MinSeparationBatches(Numbered(4000), 10, SECRET, p, 2)
+    counts = np.bincount(drawn(batches, 3).T @ (1, 2, 4), minlength=8)
+    free = 1 / (1 + p)
+    of_free = {0: (1 - p) ** 3, 1: p * (1 - p), 2: p * (1 - p), 4: (1 - p) ** 2 * p, 5: p * p}
+    of_taken = {0: (1 - p) ** 2, 2: p, 4: (1 - p) * p}
+    expected = [free * (of_free.get(one, 0) + p * of_taken.get(one, 0)) for one in range(8)]
+    assert counts[3] == counts[6] == counts[7] == 0
+    possible = [0, 1, 2, 4, 5]
+    assert stats.chisquare(counts[possible], 4000 * np.array(expected)[possible]).pvalue > FALSE_ALARM
+    later = batches.draw(100)
+    batches.draw(0)
+    assert batches.draw(100).tolist() == later.tolist()

@@ -1,0 +1,70 @@
+"""Epsilon by Monte Carlo: a ladder of epsilons of which one is certified, and a chance to fail that is part of delta
+(`docs/design/accounting.md`, statement 30)."""
+
+import hashlib
+import math
+from typing import Protocol
+
+import numpy as np
+
+BETA_OF_DELTA = 1e-3
+"""Which part of delta is the probability, over seeds, that a bound does not hold for one of `PLANS` plans."""
+PLANS = 2**20
+FIRST_RUNG, _RATIO, RUNGS = 1e-4, 1.0005, 32_768  # of the ladder
+RELIES_ON = (
+    "epsilon is computed by Monte Carlo, whose seed is a hash of the plan's numbers; were it drawn by chance, the "
+    f"probability that epsilon is too low for any of 2^{PLANS.bit_length() - 1} plans would be at most a thousandth of "
+    "delta, which is part of delta; the plan was not chosen among more"
+)
+
+
+class Test(Protocol):
+    """Whether the epsilon of a rung holds at a delta."""
+
+    def passes(self, rung: int) -> bool:
+        """Say whether delta is certified at a rung, in both directions."""
+
+    def foresees(self, rung: int) -> bool:
+        """Guess whether it would be, from few draws of others."""
+
+
+def rung_epsilon(rung: int) -> float:
+    """The epsilon of a rung of the ladder, fixed before any draw."""
+    return float(FIRST_RUNG * _RATIO**rung)
+
+
+def certified_epsilon(test: Test, sure: float) -> float:
+    """Find the least rung that is certified, from a first guess upwards; `sure` where none below it is."""
+    low, high = -1, min(math.ceil(math.log(sure / FIRST_RUNG) / math.log(_RATIO)), RUNGS)
+    top, step = high, 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if test.foresees(middle) else (middle, high)
+    while high < top:
+        if test.passes(high):
+            return min(sure, rung_epsilon(high))
+        high, step = high + step, 2 * step
+    return sure
+
+
+def certifiable(delta: float) -> float:
+    """What may be certified, so that it and the probability to fail are delta together."""
+    return delta * (1 - BETA_OF_DELTA)
+
+
+def log_trials(delta: float, parts: int) -> float:
+    """The logarithm of 2 over the probability that one of the bounds does not hold, of so many parts a direction."""
+    return math.log(2 * 2 * parts * RUNGS * PLANS / (BETA_OF_DELTA * delta))
+
+
+def upper_mean(counts: np.ndarray, most: float, draws: int, trials: float) -> float:
+    """Bound a mean of numbers between 0 and `most` (Maurer and Pontil 2009, "Empirical Bernstein bounds and sample
+    variance penalization", theorem 4), from so many draws; fewer foresee it."""
+    spread = math.sqrt(2 * float(np.var(counts, ddof=1)) * trials / draws)
+    return float(np.mean(counts)) + spread + 7 * most * trials / (3 * (draws - 1))
+
+
+def rng_of(name: str) -> np.random.Generator:
+    """Draw what follows from a name alone."""
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest(), "big")
+    return np.random.Generator(np.random.Philox(seed))
