@@ -46,7 +46,7 @@ $(DATA)/store.json: | $(VENV)/installed
 	$(BIN)/fedlm data import stdlib --out $(DATA)
 
 compare: $(VENV)/installed $(DATA)/store.json
-	$(BIN)/fedlm compare --preset small --data $(DATA) --out $(OUT) $(COMPARE_OPTIONS)
+	$(BIN)/fedlm compare --preset small --seeds 0 1 2 --halvings 1 --data $(DATA) --out $(OUT) $(COMPARE_OPTIONS)
 
 docs: $(VENV)/installed
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --conf-dir docs --doctree-dir $(SITE)/.doctrees . $(SITE)

@@ -17,8 +17,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from fedlm.command_line.options import read_options
 from fedlm.command_line.run_endings import NO_GOOD
+from fedlm.commands.compare import CompareCommand
 from fedlm.models.registry import MODELS
+from fedlm.simulations.comparisons.comparison import rounds_to_train
 from fedlm.simulations.data.sources.registry import SOURCES
 from fedlm.simulations.experiments.presets import PRESETS
 from tests.conftest import texts_of_sixty_clients
@@ -280,12 +283,14 @@ def test_the_make_commands_of_the_readme_are_those_that_ci_runs():
         assert f"make {target}" in ci
 
 
-def test_the_short_comparison_of_the_readme_has_an_eighth_of_the_rounds():
-    (typed,) = re.findall(
-        r"COMPARE_OPTIONS=\"--rounds (\d+) --seeds ([\d ]+)\"` has an eighth", (ROOT / "README.md").read_text()
+def test_the_short_comparison_of_the_readme_has_a_ninth_of_the_rounds():
+    (whole,) = re.findall(r"fedlm compare (.*) \$\(COMPARE_OPTIONS\)", (ROOT / "Makefile").read_text())
+    (more,) = re.findall(r'COMPARE_OPTIONS="([^"]+)"` has a ninth', (ROOT / "README.md").read_text())
+    rounds, fewer = (
+        rounds_to_train(read_options(CompareCommand, words.split(), "fedlm compare", presets=PRESETS).comparison)
+        for words in (whole, f"{whole} {more}")
     )
-    whole = PRESETS["small"]["rounds"] * len(PRESETS["small"]["seeds"])
-    assert int(typed[0]) * len(typed[1].split()) * 8 == whole
+    assert round(rounds / fewer) == 9
 
 
 @pytest.mark.long
