@@ -22,7 +22,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.privacy.accountants_of_others import ACCOUNTANTS
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.privacy.accounting.composition import epsilon_bounds
-from fedlm.fl_core.privacy.accounting.loss_pairs import DIRECTIONS
+from fedlm.fl_core.privacy.accounting.losses.loss_pairs import DIRECTIONS
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_down, rounded_up
 from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent
 from tests.support.ball_losses import deltas

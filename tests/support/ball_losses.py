@@ -16,7 +16,7 @@ from fractions import Fraction
 
 from flint import arb
 
-from fedlm.fl_core.privacy.accounting.loss_pairs import Direction
+from fedlm.fl_core.privacy.accounting.losses.loss_pairs import Direction
 from fedlm.fl_core.privacy.accounting.release_events import Event, ExamplesEvent, GaussianEvent, StatedEvent
 from tests.support.ball_grids import BITS, Frame, cells_of, on_grids
 from tests.support.ball_pairs import Pair, Release, release_of, release_of_all

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from flint import arb, arb_poly, ctx
 
-from fedlm.fl_core.privacy.accounting.loss_pairs import Direction, truncation
+from fedlm.fl_core.privacy.accounting.losses.loss_pairs import Direction, truncation
 from fedlm.fl_core.privacy.accounting.release_events import ExamplesEvent, GaussianEvent
 
 ctx.prec = 256

@@ -20,7 +20,7 @@ import numpy as np
 from flint import arb
 
 from fedlm.fl_core.privacy.accounting.composition import epsilon_bounds
-from fedlm.fl_core.privacy.accounting.loss_pairs import DIRECTIONS, Direction
+from fedlm.fl_core.privacy.accounting.losses.loss_pairs import DIRECTIONS, Direction
 from fedlm.fl_core.privacy.accounting.release_events import Event, ExamplesEvent, GaussianEvent, StatedEvent
 from tests.support.ball_losses import deltas
 from tests.support.ball_pairs import release_of

@@ -3,7 +3,6 @@
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from fedlm.fl_core.privacy.accounting import joint_convexity
@@ -14,9 +13,10 @@ from fedlm.fl_core.privacy.accounting.gaussian_mechanism import (
     gaussian_epsilon_above,
     gaussian_epsilon_below,
 )
-from fedlm.fl_core.privacy.accounting.loss_pairs import DIRECTIONS, Direction
-from fedlm.fl_core.privacy.accounting.loss_sums import lower_epsilon, upper_delta, upper_epsilon
-from fedlm.fl_core.privacy.accounting.loss_windows import Losses, chernoff_delta
+from fedlm.fl_core.privacy.accounting.losses.loss_pairs import DIRECTIONS, Direction
+from fedlm.fl_core.privacy.accounting.losses.loss_sums import lower_epsilon, upper_delta, upper_epsilon
+from fedlm.fl_core.privacy.accounting.losses.quick_bounds import Losses, chernoff_delta
+from fedlm.fl_core.privacy.accounting.merged_events import merged, neighbours, only_gaussian
 from fedlm.fl_core.privacy.accounting.release_events import (
     Event,
     ExamplesEvent,
@@ -27,7 +27,7 @@ from fedlm.fl_core.privacy.accounting.release_events import (
 )
 from fedlm.fl_core.privacy.accounting.sampled_examples import MOST_SHIFT
 
-_WITHIN = 0.01
+_WITHIN = 0.001
 """How far the two bounds on epsilon may be apart, of the upper, before finer grids are taken."""
 _FINER = (0, 1, 3, 4, 6)  # doublings of the grids' points that are tried
 
@@ -67,7 +67,7 @@ def epsilon_bounds(events: Sequence[Event], delta: float) -> EpsilonBounds:
     if simulated:
         below = epsilon_bounds([*others, *(GaussianEvent(*event.no_more()) for event in simulated)], delta).lower
         return not_crossed(EpsilonBounds(epsilon_of_others(events, delta), below), events, delta)
-    found = [_checked_bounds(_merged(case), delta) for case in _neighbours(others)]
+    found = [_checked_bounds(merged(case), delta) for case in neighbours(others)]
     return EpsilonBounds(*map(max, zip(*found, strict=True)))
 
 
@@ -85,7 +85,7 @@ def epsilon_of_others(events: Sequence[Event], delta: float) -> float:
     """Bound epsilon of a part of all events from above, at a part of delta, which may be less than may be asked for."""
     others, simulated = _apart(events)
     share = delta / max(len(simulated) + bool(others), 1)
-    beside = max(_epsilon_above(_merged(case), share) for case in _neighbours(others)) if others else 0.0
+    beside = max(_epsilon_above(merged(case), share) for case in neighbours(others)) if others else 0.0
     return beside + math.fsum(event.epsilon_above(share) for event in simulated)
 
 
@@ -106,13 +106,13 @@ def delta_above(events: Sequence[Event], epsilon: float) -> float:
         return -math.expm1(epsilon) + math.exp(epsilon) * delta_above(events, -epsilon)
     others, simulated = _apart(events)
     certain = [*others, *(GaussianEvent(*event.no_less()) for event in simulated)]
-    return max(_delta_above(_merged(case), epsilon) for case in _neighbours(certain))
+    return max(_delta_above(merged(case), epsilon) for case in neighbours(certain))
 
 
 def _delta_above(events: tuple[Plain, ...], epsilon: float) -> float:
     if not events:
         return 0.0
-    gaussian = _only_gaussian(events)
+    gaussian = only_gaussian(events)
     if gaussian is not None:
         return gaussian_delta(gaussian, epsilon) * (1 + 1e-9)
     if _has_divergences(events) or _has_little_noise(events):
@@ -124,7 +124,7 @@ def _delta_above(events: tuple[Plain, ...], epsilon: float) -> float:
 def _epsilon_above(events: tuple[Plain, ...], delta: float) -> float:
     if not events:
         return 0.0
-    gaussian = _only_gaussian(events)
+    gaussian = only_gaussian(events)
     if gaussian is not None:
         return gaussian_epsilon_above(gaussian, delta)
     if _has_divergences(events):
@@ -157,7 +157,7 @@ def _checked_bounds(events: tuple[Plain, ...], delta: float) -> EpsilonBounds:
 def _epsilon_bounds(events: tuple[Plain, ...], delta: float) -> EpsilonBounds:
     if not events:
         return EpsilonBounds(0.0, 0.0)
-    if (gaussian := _only_gaussian(events)) is not None:
+    if (gaussian := only_gaussian(events)) is not None:
         return EpsilonBounds(_epsilon_above(events, delta), gaussian_epsilon_below(gaussian, delta))
     if _has_divergences(events):
         return EpsilonBounds(_epsilon_above(events, delta), _epsilon_bounds(_without_divergences(events), delta).lower)
@@ -203,60 +203,6 @@ def not_crossed(bounds: EpsilonBounds, events: object, delta: float) -> EpsilonB
     return bounds
 
 
-def _neighbours(events: Sequence[Plain]) -> list[tuple[Plain, ...]]:
-    """Tell apart a person who is removed, and one who is added: of truncated rounds neither is the worse for all
-    numbers."""
-    cases = [event.of_neighbours() if isinstance(event, GaussianEvent) else (event, event) for event in events]
-    removed, added = zip(*cases, strict=True) if cases else ((), ())
-    return [removed] if removed == added else [removed, added]
-
-
-def _merged(events: Sequence[Plain]) -> tuple[Plain, ...]:
-    """Events of one kind as one, and noise that hides everybody equally as a single release of less noise."""
-    counts: dict[Plain, int] = {}
-    precisions: list[float] = []
-    for event in map(_checked, events):
-        if isinstance(event, GaussianEvent) and event.sampling_probability == 0:
-            continue
-        if isinstance(event, GaussianEvent) and event.sampling_probability == 1 and event.most is None:
-            precisions.append(event.count / event.noise_multiplier**2)
-        else:
-            kind = _with_count(event, 1)
-            counts[kind] = counts.get(kind, 0) + event.count
-    merged = [_with_count(event, count) for event, count in counts.items() if count]
-    precision = math.fsum(precisions)
-    return (*merged, *([GaussianEvent(precision**-0.5)] if precision else []))
-
-
-def _checked(event: Plain) -> Plain:
-    """Give the event back, or what is the same: examples that are always drawn are one sum, and so is a single one.
-
-    Raises:
-      ConfigurationError: a number of it is out of range.
-    """
-    event.check()
-    if not isinstance(event, ExamplesEvent):
-        return event
-    if event.sampling_probability in (0, 1):
-        return GaussianEvent(event.noise_multiplier / event.examples, event.count, event.sampling_probability)
-    if event.examples == 1:
-        return GaussianEvent(event.noise_multiplier, event.count, event.sampling_probability)
-    return event
-
-
-def _with_count(event: Plain, count: int) -> Plain:
-    return replace(event, count=count)
-
-
-def _only_gaussian(events: Sequence[Plain]) -> float | None:
-    """The noise multiplier of events that are a single Gaussian mechanism."""
-    if len(events) != 1:
-        return None
-    (event,) = events
-    whole = isinstance(event, GaussianEvent) and event.sampling_probability == 1 and event.most is None
-    return event.noise_multiplier if isinstance(event, GaussianEvent) and whole else None
-
-
 def _has_little_noise(events: Sequence[Plain]) -> bool:
     return any(_has_little(event) for event in events)
 
@@ -294,7 +240,7 @@ def _epsilon_by_divergences(events: tuple[Plain, ...], delta: float) -> float:
     known = [event for event in events if isinstance(event, RenyiEvent)]
     more, others = 0.0, list[Plain]()
     for event in _without_divergences(events):
-        if (gaussian := _only_gaussian((event,))) is not None:
+        if (gaussian := only_gaussian((event,))) is not None:
             more += 1 / (2 * gaussian**2)
         else:
             others.append(event)

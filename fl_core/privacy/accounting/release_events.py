@@ -7,7 +7,7 @@ from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent
 from fedlm.fl_core.privacy.accounting.distributed_noise import RenyiEvent
 from fedlm.fl_core.privacy.accounting.joint_convexity import Releases
-from fedlm.fl_core.privacy.accounting.loss_pairs import (
+from fedlm.fl_core.privacy.accounting.losses.loss_pairs import (
     Direction,
     MixedLoss,
     sampled_gaussian,

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import scipy
 
-from fedlm.fl_core.privacy.accounting.loss_pairs import Direction, LossPair
+from fedlm.fl_core.privacy.accounting.losses.loss_pairs import Direction, LossPair
 
 MOST_EXAMPLES = 256
 """Of a user."""

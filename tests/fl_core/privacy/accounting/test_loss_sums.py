@@ -13,16 +13,18 @@ from scipy.special import logsumexp, ndtr
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import joint_convexity
 from fedlm.fl_core.privacy.accounting.composition import delta_above, epsilon_above, epsilon_bounds
-from fedlm.fl_core.privacy.accounting.loss_grids import MASS_ERROR, cells_of, fitting_offset
-from fedlm.fl_core.privacy.accounting.loss_pairs import (
+from fedlm.fl_core.privacy.accounting.losses.loss_grids import MASS_ERROR, cells_of, fitting_offset
+from fedlm.fl_core.privacy.accounting.losses.loss_pairs import (
     DIRECTIONS,
     MixedLoss,
     ReplacedGaussianPair,
     SampledGaussianPair,
     sampled_gaussian,
 )
-from fedlm.fl_core.privacy.accounting.loss_sums import _computed, _solve, lower_epsilon, upper_delta, upper_epsilon
-from fedlm.fl_core.privacy.accounting.loss_windows import _masses_and_losses, window_of_jumps
+from fedlm.fl_core.privacy.accounting.losses.loss_profiles import computed
+from fedlm.fl_core.privacy.accounting.losses.loss_sums import _solve, lower_epsilon, upper_delta, upper_epsilon
+from fedlm.fl_core.privacy.accounting.losses.loss_windows import window_of_jumps
+from fedlm.fl_core.privacy.accounting.losses.quick_bounds import _masses_and_losses
 from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.accounting.sampled_examples import BinomialMixturePair
 from fedlm.fl_core.privacy.settings import PrivacySettings
@@ -83,7 +85,7 @@ def test_sums_of_few_releases_lie_between_the_bounds(noise, probability, count, 
     window = window_of_jumps(losses, epsilon, delta)
     if window is None:
         return  # sums of small losses reach epsilon too
-    upper, lower = (_solve(_computed(losses, window, 1, below), delta) for below in (False, True))
+    upper, lower = (_solve(computed(losses, window, 1, below), delta) for below in (False, True))
     assert epsilon * (1 - digits) <= upper <= epsilon * 1.005
     assert epsilon * 0.995 <= lower <= epsilon * (1 + digits)
 

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting import composition, loss_sums
+from fedlm.fl_core.privacy.accounting import composition, merged_events
 from fedlm.fl_core.privacy.accounting.composition import AccountingError, delta_above, epsilon_bounds
-from fedlm.fl_core.privacy.accounting.loss_pairs import DIRECTIONS
-from fedlm.fl_core.privacy.accounting.loss_sums import lower_epsilon, upper_epsilon
+from fedlm.fl_core.privacy.accounting.losses import loss_profiles, loss_sums
+from fedlm.fl_core.privacy.accounting.losses.loss_pairs import DIRECTIONS
+from fedlm.fl_core.privacy.accounting.losses.loss_sums import lower_epsilon, upper_epsilon
 from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
 from tests.fl_core.privacy.accounting.test_loss_sums import laplace_delta
 from tests.support.properties import costly
@@ -90,14 +91,14 @@ def test_no_bound_contradicts_another(events, delta, data):
 def test_no_bound_contradicts_another_in_thousands(events, delta, data):
     """On coarse grids, whose bounds hold too and take a quarter of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loss_sums, "_MOST_POINTS", 1 << 13)
+        patch.setattr(loss_profiles, "_MOST_POINTS", 1 << 13)
         patch.setattr(loss_sums, "_MANY_POINTS", 1 << 13)
         check_composition(events, delta, data.draw)
 
 
 def test_bounds_hold_on_a_grid_that_is_far_too_coarse(monkeypatch):
     """Between two of its points a tilted error grows beyond what floats hold."""
-    monkeypatch.setattr(loss_sums, "_MOST_POINTS", 1 << 13)
+    monkeypatch.setattr(loss_profiles, "_MOST_POINTS", 1 << 13)
     losses = losses_of([StatedEvent(10.0, count=2)], "remove")
     assert 19.9 < lower_epsilon(losses, 1e-9) <= 20 <= upper_epsilon(losses, 1e-9) < 20.1
 
@@ -105,7 +106,7 @@ def test_bounds_hold_on_a_grid_that_is_far_too_coarse(monkeypatch):
 @pytest.mark.long
 def test_masses_below_a_jump_may_all_be_none(monkeypatch):
     """Where the grid is coarse, all ordinary losses of a release may have masses that no float expresses."""
-    monkeypatch.setattr(loss_sums, "_MOST_POINTS", 1 << 13)
+    monkeypatch.setattr(loss_profiles, "_MOST_POINTS", 1 << 13)
     monkeypatch.setattr(loss_sums, "_MANY_POINTS", 1 << 13)
     sampled = GaussianEvent(0.026512502672068623, 1, 0.01169275320201444, population=93910, most=1647)
     for direction in DIRECTIONS:
@@ -253,7 +254,7 @@ def test_the_noise_of_many_different_releases_is_added_up_exactly():
     events = [GaussianEvent(1 + number / 7) for number in range(20_000)]
     with mpmath.workdps(40):
         exact = sum(mpmath.mpf(event.noise_multiplier) ** -2 for event in events) ** -0.5
-        (merged,) = composition._merged(events)
+        (merged,) = merged_events.merged(events)
         assert abs(merged.noise_multiplier / exact - 1) <= 4 * 2.0**-53
 
 

@@ -10,9 +10,9 @@ from scipy.stats import binom
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting.composition import epsilon_bounds
-from fedlm.fl_core.privacy.accounting.loss_pairs import DIRECTIONS, MixedLoss
-from fedlm.fl_core.privacy.accounting.loss_sums import lower_epsilon, upper_delta, upper_epsilon
-from fedlm.fl_core.privacy.accounting.loss_windows import total_variation
+from fedlm.fl_core.privacy.accounting.losses.loss_pairs import DIRECTIONS, MixedLoss
+from fedlm.fl_core.privacy.accounting.losses.loss_sums import lower_epsilon, upper_delta, upper_epsilon
+from fedlm.fl_core.privacy.accounting.losses.quick_bounds import total_variation
 from fedlm.fl_core.privacy.accounting.release_events import ExamplesEvent, GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.accounting.sampled_examples import BinomialMixturePair
 from fedlm.fl_core.privacy.promise.central_plan import central_plan

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from fedlm.fl_core.privacy.accounting.loss_pairs import LossPair, MixedLoss, SampledGaussianPair
+from fedlm.fl_core.privacy.accounting.losses.loss_pairs import LossPair, MixedLoss, SampledGaussianPair
 
 MASS_ERROR = 1e-12
 """Bound on the relative error of a mass but for the rounding of exponents and sums (statement 9)."""

@@ -1,0 +1,1 @@
+"""Privacy losses of single releases and their sums, on grids, between bounds."""
