@@ -14,7 +14,8 @@ from fedlm.fl_core.composed_settings import compose_written, settings_as_json
 from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
 from fedlm.fl_core.deployment.roles import serve_runs
 from fedlm.fl_core.deployment.runs.current_run import CurrentRun
-from fedlm.fl_core.deployment.runs.run_queue import FINISHED, PAUSED, QUEUED, STOPPED, RunQueue
+from fedlm.fl_core.deployment.runs.run_queue import FAILED, FINISHED, PAUSED, QUEUED, STOPPED, RunQueue
+from fedlm.fl_core.deployment.runs.run_server import RunServer
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import sqlite_url
@@ -41,6 +42,25 @@ def test_a_run_is_submitted_once_and_what_is_stopped_is_never_trained(queue):
     queue.become("one", STOPPED)
     with pytest.raises(ConfigurationError, match="is stopped"):
         queue.become("one", QUEUED)
+
+
+async def test_a_run_that_cannot_be_trained_holds_no_other_back_though_it_is_stopped_meanwhile(tmp_path, queue):
+    def refuse(settings):
+        if settings["stopped"]:
+            queue.become("one", STOPPED)
+        raise ConfigurationError("the tokenizer is gone")
+
+    for name in ("one", "two"):
+        queue.submit(name, {"stopped": name == "one"})
+    database = Database(sqlite_url(tmp_path / "queue.db"))
+    server = RunServer(tmp_path, database, refuse, lambda row: None)
+    training = asyncio.create_task(server.train())
+    while queue.first_queued() is not None and not training.done():
+        await asyncio.sleep(0.01)
+    server.drain()
+    await training
+    database.close()
+    assert [(run.state, run.reason) for run in queue.all()] == [(STOPPED, ""), (FAILED, "the tokenizer is gone")]
 
 
 async def test_a_client_that_one_run_needs_no_more_comes_back_for_the_next():
@@ -85,6 +105,7 @@ async def test_a_run_that_is_paused_lets_the_next_one_pass_and_goes_on_where_it_
             await ask("POST", f"/runs/{name}", settings_as_json(small.deployment(rounds=rounds)))
         with pytest.raises(urllib.error.HTTPError, match="415"):
             await ask("POST", "/runs/one/stop", None, "text/plain")
+        assert '"name": "two"' in await asyncio.to_thread(small.fetch, f"http://127.0.0.1:{shown[0].port}/")
         while len(rows) < 2:
             await asyncio.sleep(0.05)
         await ask("POST", "/runs/one/pause")

@@ -2,14 +2,12 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
 from fedlm.commands.cli import main
-from tests.support.processes import PATIENCE, held_port, wait_for
+from tests.support.processes import PATIENCE, held_port
 
 RUN = """
 model = "cifg_tiny"
@@ -52,11 +50,9 @@ def test_a_server_that_is_killed_trains_all_of_its_runs_once_while_its_client_st
     server = "server", tmp_path / "server", "--insecure", "--address", f"127.0.0.1:{free_port}"
     server = *server, "--operator-address", f"127.0.0.1:{operators}"
     first, to = start(*server), ("--server", f"127.0.0.1:{operators}")
-    wait_for(first, "listening")
     client = start("client", "--server", f"127.0.0.1:{free_port}", "--insecure", "--name", "ann", "--data", data)
-    until(
-        lambda: subprocess.run([sys.executable, "-m", "fedlm", "run", "list", *to], capture_output=True).returncode == 0
-    )
+    until(lambda: main(["run", "list", *to]) == 0)
+    capsys.readouterr()
     for name, rounds in (("one", 6), ("two", 2), ("three", 2)):
         for _ in range(2):
             told(capsys, "submit", name, "--config", config, "--rounds", rounds, *to, "--json")
@@ -65,7 +61,8 @@ def test_a_server_that_is_killed_trains_all_of_its_runs_once_while_its_client_st
     first.send_signal(signal.SIGKILL)
     first.wait()
     again = start(*server)
-    wait_for(again, "listening")
+    until(lambda: main(["run", "list", *to]) == 0)
+    capsys.readouterr()
     until(lambda: states(capsys, *to) == {"one": "finished", "two": "finished", "three": "stopped"})
     assert client.poll() is None
     for name, rounds in (("one", 6), ("two", 2)):

@@ -1,6 +1,8 @@
 """A server of several runs of one population: trains them one after another, while clients and operators stay."""
 
 import asyncio
+import contextlib
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,10 +71,12 @@ class RunServer:
         except UserError as error:
             state, reason = FAILED, error.for_command_line()
         except Exception as error:
-            warn("run_broke", why=f"{type(error).__name__}: {error}")
+            warn("run_broke", why=traceback.format_exc())
             state, reason = FAILED, f"{type(error).__name__}: {error}"
         event(f"run_{state}", reason=reason)
-        await asyncio.to_thread(with_retries, lambda: self.queue.become(run.name, state, reason))
+        # Where it was stopped meanwhile, it stays so.
+        with contextlib.suppress(ConfigurationError):
+            await asyncio.to_thread(with_retries, lambda: self.queue.become(run.name, state, reason))
 
     async def _hold(self, run: SubmittedRun) -> bool:
         task = await asyncio.to_thread(self._make_task, run.settings)
