@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import numpy as np
 
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import refuse_idle_settings
 from fedlm.fl_core.number_ranges import range_of, refusal
 from fedlm.models.arguments import checked_arguments
 
@@ -116,7 +117,9 @@ def _composed(kind: type[_Settings], values: dict[str, Any]) -> _Settings:
             own[name] = _composed(record, values)
         elif name in values:
             own[name] = values[name]
-    return kind(**own)
+    made = kind(**own)
+    refuse_idle_settings(made, _hints_of(kind))
+    return made
 
 
 def part_of(settings: Any, kind: type[_Settings]) -> _Settings:
@@ -231,7 +234,8 @@ def check_value_types(settings: Any) -> None:
     Numbers of NumPy become Python's, texts paths, lists tuples. A record calls it before it checks more.
 
     Raises:
-      ConfigurationError: values fit their fields' types in no way, or do not lie in the ranges of these.
+      ConfigurationError: values fit their fields' types in no way, do not lie in the ranges of these, or do nothing
+        beside others.
     """
     hints = _hints_of(type(settings))
     values = {name: getattr(settings, name) for name in hints}
@@ -243,6 +247,7 @@ def check_value_types(settings: Any) -> None:
         written = all(type(one) in (int, float) for one in (value if isinstance(value, tuple) else (value,)))
         if fitting != value or not written:
             object.__setattr__(settings, name, fitting)
+    refuse_idle_settings(settings, hints)
 
 
 @_cached

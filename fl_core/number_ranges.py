@@ -92,7 +92,8 @@ Inside = Annotated[float, Range(above=0, below=1)]
 def range_of(hint: Any) -> Range | None:
     """Find the interval in a type such as `Count`, `Positive | None` or `tuple[Seed, ...]`; None where it has none."""
     if get_origin(hint) is Annotated:
-        return next((extra for extra in hint.__metadata__ if isinstance(extra, Range)), None)
+        own = next((extra for extra in hint.__metadata__ if isinstance(extra, Range)), None)
+        return own or range_of(get_args(hint)[0])
     if get_origin(hint) in (Union, types.UnionType, tuple):
         return next((found for part in get_args(hint) if (found := range_of(part)) is not None), None)
     return None

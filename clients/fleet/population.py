@@ -7,12 +7,13 @@ a tenth that drop out (Bonawitz et al. 2019, "Towards federated learning at scal
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import AtLeastOne, NotNegative, Positive, PositiveOrInfinite, Seed, Share
 
 _TRAITS, _PRESENCE, _DROPPING, _EXAMPLES = range(4)
@@ -67,7 +68,7 @@ class Population:
     """Seconds for which a device stays available, or away."""
     dropout: Share = 0.08
     """Share of selected devices that go away before they report."""
-    away_seconds: Positive = 300.0
+    away_seconds: Annotated[Positive, OnlyWith("dropout")] = 300.0
     """Mean seconds for which these stay away."""
     link_bytes: PositiveOrInfinite = 1e6
     """Bytes a second of the middle device's link; infinite for no limit."""

@@ -4,12 +4,13 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
 from fedlm.fedlm_client.limits import LARGEST_DOWNLOAD
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count, LargeCount, Positive
 
 
@@ -55,9 +56,9 @@ class ClientCommand:
     first. So the device's owner agrees to take part more often."""
     secure_sums: bool = False
     """Take part in secure sums alone: the client masks its update, so that the server learns the sum of a cohort."""
-    least_cohort: Count | None = None
+    least_cohort: Annotated[Count | None, OnlyWith("secure_sums")] = None
     """Fewest clients of a secure sum that this client adds to. If not given, 10."""
-    least_noise: Positive | None = None
+    least_noise: Annotated[Positive | None, OnlyWith("secure_sums")] = None
     """Least noise multiplier of a secure sum that this client adds to: that of the noise which 95 of 100 of its fewest
     clients add, over the length of one client's integers. If not given, none is asked for."""
     require_plan: bool = False
@@ -108,9 +109,6 @@ def _sums(command: ClientCommand) -> Any:
     from fedlm.fedlm_client.secure_aggregation.floors import Floors
 
     if not command.secure_sums:
-        for name in ("least_cohort", "least_noise"):
-            if getattr(command, name) is not None:
-                raise ConfigurationError(f"{setting(name)} does nothing without {setting('secure_sums')}")
         return None
     if command.credentials is None:
         raise ConfigurationError(

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count, Positive
 from fedlm.fl_core.privacy.accounting.delta import Delta
 from fedlm.simulations.data.relevance import Packing, count_relevance
@@ -43,7 +44,7 @@ class RelevanceCommand:
     packed sequence may hold data of several clients."""
     delta: Delta | None = None
     """The delta of epsilon: far below one over the number of clients."""
-    tokens_per_unit: Count = 100
+    tokens_per_unit: Annotated[Count, OnlyWith("epsilon")] = 100
     """For a private count: how many distinct tokens of a unit count fully. If a unit has more, all count for less. The
     noise grows with the square root of this number."""
     origin: Literal["public"] | None = None
@@ -59,10 +60,6 @@ class RelevanceCommand:
         if self.epsilon is not None and self.origin is not None:
             raise ConfigurationError(
                 f"{setting('epsilon')} is given for text that is said to be public; leave one of them out"
-            )
-        if self.epsilon is None and self.tokens_per_unit != type(self).tokens_per_unit:
-            raise ConfigurationError(
-                f"{setting('tokens_per_unit')} does nothing without {setting('epsilon')}; leave it out"
             )
 
 

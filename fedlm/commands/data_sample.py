@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, Seed
 from fedlm.simulations.data.describing.sampling import ClientSample, sample_clients
@@ -22,11 +23,11 @@ class SampleCommand:
     """Directory of the store."""
     split: Literal["train", "heldout", "test"] = "train"
     """The split to look at."""
-    clients: Count = 3
+    clients: Annotated[Count, OnlyWith("client", None)] = 3
     """How many clients to choose."""
     examples: Count = 5
     """How many examples to show of each, the first ones."""
-    seed: Seed = 0
+    seed: Annotated[Seed, OnlyWith("client", None)] = 0
     """Another seed chooses other clients."""
     client: str | None = None
     """Show the client with this id alone."""

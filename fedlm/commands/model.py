@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.markup import escape
 from fedlm.command_line.command import Command, Group
 from fedlm.command_line.options import read_options
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count, Positive
 from fedlm.fl_core.privacy.accounting.delta import Delta
 
@@ -61,9 +62,9 @@ class ExportCommand:
     """The form to write."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of the tensors. auto: that of an imported model, bit for bit; float32 of a model that was trained."""
-    batch_size: Count = 1
+    batch_size: Annotated[Count, OnlyWith("format", "stablehlo")] = 1
     """Sequences in the input of the stablehlo program."""
-    length: Count = 128
+    length: Annotated[Count, OnlyWith("format", "stablehlo")] = 128
     """Tokens of each sequence."""
     vocabulary: Path | None = None
     """Tokenizer: its JSON file, or the folder of a data set. If not given, that of the run's data set."""

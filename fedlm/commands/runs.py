@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.box import SIMPLE_HEAD
@@ -17,7 +17,7 @@ from rich.table import Column, Table
 
 from fedlm.command_line.command import Command, Group
 from fedlm.command_line.options import read_options
-from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.runs.recorded_runs import RecordedRun, find_runs, read_run
 
@@ -70,7 +70,7 @@ class CleanCommand:
     """Folders with runs."""
     whole: bool = False
     """Remove whole runs. Name each by its own folder."""
-    with_ledger: bool = False
+    with_ledger: Annotated[bool, OnlyWith("whole")] = False
     """With --whole: remove a run even if this removes the record of the privacy that it has spent."""
     yes: bool = False
     """Remove it."""
@@ -173,8 +173,6 @@ def _clean(argv: list[str]) -> int:
         beside = {folder.absolute().parent for folder in command.folders}
         others = [run for folder in beside for run in find_runs(folder) if run.directory.resolve() not in named]
         removals = whole_runs(runs, others, command.with_ledger)
-    elif command.with_ledger:
-        raise ConfigurationError(f"{setting('with_ledger')} does nothing without {setting('whole')}; leave it out")
     else:
         removals = [found for folder in command.folders for run in find_runs(folder) for found in removable(run)]
     console = Console()

@@ -10,6 +10,7 @@ from typing_extensions import Doc
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count, Inside, Positive
 from fedlm.fl_core.privacy.accounting.delta import Delta
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
@@ -69,9 +70,9 @@ class _ClippingSettings:
     clip_quantile: Inside | None = None
     """Move the clip norm towards this quantile of the updates' norms, beginning with update-clip-norm (Andrew et al.
     2021). Only with gaussian, or with a tree that restarts."""
-    clip_quantile_rate: Positive = 0.2
+    clip_quantile_rate: Annotated[Positive, OnlyWith("clip_quantile")] = 0.2
     """How fast the clip norm moves, in logarithms a round or a tree."""
-    clip_count_noise: Positive | None = None
+    clip_count_noise: Annotated[Positive | None, OnlyWith("clip_quantile")] = None
     """Standard deviation of the noise on the count of clipped updates, in clients. If not given, report-goal / 20, but
     at least the noise multiplier."""
     noise_seed: Literal["entropy", "experiment"] = "entropy"
@@ -120,10 +121,6 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
             )
             return
         self._refuse_settings_of_others([self.privacy], f"with the privacy mechanism {self.privacy}")
-        if self.clip_quantile is None:
-            self._refuse_without_effect(
-                ("clip_quantile_rate", "clip_count_noise"), f"without {setting('clip_quantile')}"
-            )
         if broken := list(self._broken(sampler, clip_norm, weighting)):
             raise ConfigurationError("\n".join(broken))
 

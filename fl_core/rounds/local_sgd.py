@@ -66,11 +66,6 @@ class LocalTraining:
             raise ConfigurationError(f"gradient_clip is {self.gradient_clip}, but must be positive (or left out)")
         if self.cap_order not in get_args(CapOrder):
             raise ConfigurationError(f"cap_order is {self.cap_order!r}, but must be one of {get_args(CapOrder)}")
-        if self.max_examples is None and self.cap_order != "shuffle_then_cap":
-            raise ConfigurationError(
-                f"{setting('client_cap_order')} is {self.cap_order}, which does nothing without "
-                f"{setting('client_max_examples')}; set that, or leave it out"
-            )
 
     def count_examples(self, num_examples: npt.ArrayLike) -> np.ndarray:
         """Count the examples that clients train on in an epoch, of int [clients], or one int, that they have."""

@@ -2,11 +2,12 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from fedlm.fl_core.client_algorithms.settings import ClientAlgorithmSettings
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count, CountOrZero, Decay, Positive
 from fedlm.fl_core.rounds.aggregation import AggregationRules, WeightedMean, Weighting
 from fedlm.fl_core.rounds.local_sgd import CapOrder, LocalTraining
@@ -34,7 +35,7 @@ class TrainingSettings:
     """Clip each local gradient to this global norm."""
     client_max_examples: Count | None = None
     """Most examples (sentences) that a client trains on in an epoch; it counts for no more in the weighted mean."""
-    client_cap_order: CapOrder = "shuffle_then_cap"
+    client_cap_order: Annotated[CapOrder, OnlyWith("client_max_examples")] = "shuffle_then_cap"
     """Which examples client-max-examples keeps. shuffle_then_cap: shuffles all, then keeps the first, so others in
     every epoch and round (as FedJAX's shuffle_repeat_batch shuffles). cap_then_shuffle: keeps the first as they are
     stored, the same in every round (as google-research/federated does for Stack Overflow)."""
@@ -50,13 +51,15 @@ class TrainingSettings:
     server_optimizer: ServerOptimizerName = ServerOptimizerConfig.name
     """How the server applies the mean update (Reddi et al. 2021). Or module:NAME, an optax optimizer of your own, or a
     function that makes one of server-learning-rate."""
-    server_momentum: Decay = ServerOptimizerConfig.momentum
+    server_momentum: Annotated[Decay, OnlyWith("server_optimizer", "fedavgm")] = ServerOptimizerConfig.momentum
     """Momentum of fedavgm."""
-    server_beta1: Decay = ServerOptimizerConfig.beta1
+    server_beta1: Annotated[Decay, OnlyWith("server_optimizer", "fedadam", "fedyogi")] = ServerOptimizerConfig.beta1
     """Decay of the first moment of fedadam and fedyogi."""
-    server_beta2: Decay = ServerOptimizerConfig.beta2
+    server_beta2: Annotated[Decay, OnlyWith("server_optimizer", "fedadam", "fedyogi")] = ServerOptimizerConfig.beta2
     """Decay of the second moment of fedadam and fedyogi."""
-    server_epsilon: Positive = ServerOptimizerConfig.epsilon
+    server_epsilon: Annotated[Positive, OnlyWith("server_optimizer", "fedadam", "fedyogi", "fedadagrad")] = (
+        ServerOptimizerConfig.epsilon
+    )
     """Added to the root of the second moment of fedadam and fedyogi, and within the root, to the sum of squares, of
     fedadagrad."""
     server_warmup_rounds: CountOrZero = 0

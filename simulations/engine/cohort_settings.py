@@ -1,20 +1,15 @@
 """The settings of cohorts: how a simulated round's clients are drawn."""
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count, Finite, Positive
 
 CohortSamplerName = Literal["uniform", "availability", "weighted", "poisson", "min_separation", "shuffled_epochs"]
-_OF_SAMPLER = {
-    "availability": ("availability_trace", "availability_cycle_hours", "round_minutes"),
-    "weighted": ("cohort_weights", "cohort_weight_exponent"),
-    "min_separation": ("min_separation", "max_participations"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,23 +24,25 @@ class CohortSettings:
     if they are fewer than cohort-size. With or without privacy: poisson, each client independently, cohort-size on
     average; min_separation, uniformly among clients that may take part again; shuffled_epochs, all clients in a random
     order, then in another."""
-    min_separation: Count = 1
+    min_separation: Annotated[Count, OnlyWith("cohort_sampler", "min_separation")] = 1
     """For the min_separation sampler: least difference between the numbers of two rounds of a client; 1 allows adjacent
     rounds."""
-    max_participations: Count | None = None
+    max_participations: Annotated[Count | None, OnlyWith("cohort_sampler", "min_separation")] = None
     """For the min_separation sampler: most rounds in which a client takes part."""
-    availability_trace: Path | None = None
+    availability_trace: Annotated[Path | None, OnlyWith("cohort_sampler", "availability")] = None
     """CSV file for the availability sampler, with the header `client_id,start,end`: the hours of a cycle between which
     a client is available. If start is above end, they pass the cycle's end. Clients without a row are never
     available."""
-    availability_cycle_hours: Positive = 24.0
+    availability_cycle_hours: Annotated[Positive, OnlyWith("cohort_sampler", "availability")] = 24.0
     """Hours of the trace's cycle, which repeats for ever."""
-    round_minutes: Positive = 10.0
+    round_minutes: Annotated[Positive, OnlyWith("cohort_sampler", "availability")] = 10.0
     """How long a round lasts for the availability sampler: round r begins r times this after the cycle's beginning."""
-    cohort_weights: Path | None = None
+    cohort_weights: Annotated[Path | None, OnlyWith("cohort_sampler", "weighted")] = None
     """CSV file for the weighted sampler, with the header `client_id,weight`. Clients without a row weigh nothing. If
     not given, a client's weight is its number of examples to the power cohort-weight-exponent."""
-    cohort_weight_exponent: Finite = 1.0
+    cohort_weight_exponent: Annotated[
+        Finite, OnlyWith("cohort_sampler", "weighted"), OnlyWith("cohort_weights", None)
+    ] = 1.0
     """For the weighted sampler: a client's weight is its number of examples to this power."""
 
     def __post_init__(self) -> None:
@@ -55,22 +52,8 @@ class CohortSettings:
             raise ConfigurationError(
                 f"{setting('cohort_sampler')} is {chosen!r}, but must be one of {get_args(CohortSamplerName)}"
             )
-        defaults: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(CohortSettings)}
-        for sampler, names in _OF_SAMPLER.items():
-            for name in names:
-                value = getattr(self, name)
-                if value != defaults[name] and chosen != sampler:
-                    raise ConfigurationError(
-                        f"{setting(name)} is {value}, which does nothing with the {setting('cohort_sampler')} "
-                        f"{chosen}; give {setting('cohort_sampler')} {sampler}, or leave {name} out"
-                    )
         if chosen == "availability" and self.availability_trace is None:
             raise ConfigurationError(
                 f"{setting('cohort_sampler')} is availability, but there is no {setting('availability_trace')}; give "
                 "one"
-            )
-        if self.cohort_weights is not None and self.cohort_weight_exponent != 1.0:
-            raise ConfigurationError(
-                f"{setting('cohort_weight_exponent')} is {self.cohort_weight_exponent}, which does nothing with "
-                f"{setting('cohort_weights')}: it is a power of numbers of examples; leave one of the two out"
             )

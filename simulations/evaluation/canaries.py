@@ -10,12 +10,13 @@ epsilon has a lower bound (Steinke et al. 2023, "Privacy auditing with one (1) t
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count, CountOrZero
 from fedlm.fl_core.randomness import host_rng
 from fedlm.fl_core.rounds.scores import example_sums
@@ -45,7 +46,7 @@ class AuditSettings:
     audit_canaries: CountOrZero = 0
     """Audit the run with this many made-up clients, N, half of whom contribute. The summary states how well the model
     tells which, as a lower bound on epsilon at delta. The bound is 0 unless N times delta is far below 0.05."""
-    audit_repeats: Count = 20
+    audit_repeats: Annotated[Count, OnlyWith("audit_canaries")] = 20
     """Examples of a canary client, all the same random sequence."""
 
     def __post_init__(self) -> None:

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import NotNegative, Positive
 from fedlm.fl_core.privacy.origins.ancestry import TUNING_FIELD
 from fedlm.fl_core.runs.capabilities.interface import Capability
@@ -43,23 +44,14 @@ class SelectionSettings:
     truncated_negative_binomial costs least, and gives at least one run; poisson varies less, and may give none. A
     target-epsilon includes the choice. none: train every combination with every seed; choosing among them is not
     accounted."""
-    expected_trials: Positive = 10.0
+    expected_trials: Annotated[Positive, OnlyWith("private_selection", "poisson", "truncated_negative_binomial")] = 10.0
     """How many runs a private selection trains on average."""
-    selection_eta: NotNegative = 1.0
+    selection_eta: Annotated[NotNegative, OnlyWith("private_selection", "truncated_negative_binomial")] = 1.0
     """Shape of the truncated negative binomial distribution: 1 is the geometric one; smaller costs less and varies
     more, down to 0, the logarithmic one."""
 
     def __post_init__(self) -> None:
         check_value_types(self)
-        for name, unused in (
-            ("expected_trials", self.private_selection == "none"),
-            ("selection_eta", self.private_selection != "truncated_negative_binomial"),
-        ):
-            if unused and getattr(self, name) != getattr(type(self), name):
-                raise ConfigurationError(
-                    f"{setting(name)} is {getattr(self, name)}, which does nothing with {setting('private_selection')} "
-                    f"{self.private_selection}; leave it out"
-                )
         self.law()
 
     def law(self) -> "TrialsLaw | None":

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count, Probability, Range, Seed
 
 
@@ -19,22 +19,16 @@ class Sampling:
     temperature: Annotated[float, Range(least=0, cap=math.inf)] = 0.0
     """Draw tokens with probabilities whose logits are divided by this. 0, the default, takes the most likely token each
     time; 1 draws as the model says."""
-    top_k: Count | None = None
+    top_k: Annotated[Count | None, OnlyWith("temperature")] = None
     """Draw only among this many of the most likely tokens."""
-    top_p: Probability | None = None
+    top_p: Annotated[Probability | None, OnlyWith("temperature")] = None
     """Draw only among the fewest most likely tokens whose probabilities reach this sum (after --top-k, if both are
     given)."""
-    seed: Seed = 0
+    seed: Annotated[Seed, OnlyWith("temperature")] = 0
     """Seed of the draws. What a prompt gets depends on it and on the prompt's number, not on other prompts."""
 
     def __post_init__(self) -> None:
         check_value_types(self)
-        for name in ("top_k", "top_p"):
-            if self.temperature == 0 and getattr(self, name) is not None:
-                raise ConfigurationError(
-                    f"{setting(name)} does nothing at temperature 0, which takes the most likely token; give a "
-                    "temperature too, such as 1"
-                )
 
 
 def choose_tokens(logits: jax.Array, keys: jax.Array, sampling: Sampling) -> jax.Array:

@@ -8,13 +8,14 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count, CountOrZero
 from fedlm.fl_core.randomness import host_rng
 from fedlm.fl_core.runs.capabilities.interface import Capability, Opening
@@ -31,7 +32,7 @@ class CanarySettings:
     canaries: CountOrZero = 0
     """Plant this many random sequences in the training data, for each of canary-repeats. `fedlm memorization` then says
     how well the model knows them."""
-    canary_repeats: tuple[Count, ...] = (1, 4, 16)
+    canary_repeats: Annotated[tuple[Count, ...], OnlyWith("canaries")] = (1, 4, 16)
     """How many times each canary stands in the data, each time as a unit of its own."""
 
 

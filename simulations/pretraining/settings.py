@@ -1,9 +1,8 @@
 """The settings of central pretraining."""
 
-import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import optax
 
@@ -11,6 +10,7 @@ from fedlm.fl_core.clipping.clip_functions import ClipName
 from fedlm.fl_core.clipping.methods import Clipping, MethodName
 from fedlm.fl_core.composed_settings import check_parts, check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count, CountOrZero, Decay, NotNegative, Positive, Seed
 from fedlm.fl_core.privacy.accounting.delta import Delta
 from fedlm.fl_core.privacy.promise.plan import Adjacency
@@ -23,7 +23,6 @@ from fedlm.simulations.pretraining.optimizers import OptimizerName, ScheduleName
 from fedlm.simulations.pretraining.trainer import Sharding
 
 _TARGETS = ("epsilon", "noise_multiplier", "noise_batch_ratio")
-_OF_PRIVACY = (*_TARGETS, "delta", "truncated_batch_size", "bands")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +52,7 @@ class _Model:
     of its own, cut or padded. If not given: packed for texts, none for prompts with completions, which cannot be
     packed. An example that is too long loses the beginning of its prompt. A completion that is too long by itself loses
     its end."""
-    sequences_per_unit: Count = 1
+    sequences_per_unit: Annotated[Count, OnlyWith("unit", "user")] = 1
     """K, the most sequences of a user; only with the unit user."""
 
 
@@ -63,39 +62,42 @@ class _Privacy:
 
     privacy: Literal["dpsgd", "none"] = "dpsgd"
     """dpsgd: clip the gradient of every unit and add noise to their sum. none: neither; the run is NOT PRIVATE."""
-    mechanism: Literal["gaussian", "banded"] = "gaussian"
+    mechanism: Annotated[Literal["gaussian", "banded"], OnlyWith("privacy", "dpsgd")] = "gaussian"
     """gaussian: the noise of every step is independent, as in DP-SGD. banded: it cancels what earlier steps added, and
     units take turns in as many parts as there are bands (amplified banded matrix factorization)."""
-    bands: Count | None = None
+    bands: Annotated[Count | None, OnlyWith("mechanism", "banded")] = None
     """Diagonals of the banded mechanism. Each but one costs the memory of a model. If not given, the power of two up to
     32 with the least error of prefix sums at epsilon, which takes a while to find."""
-    epsilon: Positive | None = None
+    epsilon: Annotated[Positive | None, OnlyWith("privacy", "dpsgd")] = None
     """Choose the noise so that the whole run is (this, delta)-differentially private."""
-    noise_multiplier: Positive | None = None
+    noise_multiplier: Annotated[Positive | None, OnlyWith("privacy", "dpsgd")] = None
     """Instead of epsilon: standard deviation of the noise on a step's sum, in clip norms."""
-    noise_batch_ratio: Positive | None = None
+    noise_batch_ratio: Annotated[Positive | None, OnlyWith("privacy", "dpsgd")] = None
     """Instead of either: standard deviation of the noise on a step's mean, noise-multiplier / batch-size. Trainings of
     any batch size compare by it (McKenna et al. 2025, "Scaling laws for differentially private language models")."""
-    delta: Delta | None = None
+    delta: Annotated[Delta | None, OnlyWith("privacy", "dpsgd")] = None
     """Delta at which epsilon is stated. If not given, the number of units to the power -1.1."""
-    adjacency: Adjacency = "add_or_remove"
+    adjacency: Annotated[Adjacency, OnlyWith("privacy", "dpsgd")] = "add_or_remove"
     """Which data sets are neighbours: one unit more or less, or one unit whose gradient is zero."""
-    sampling: Literal["poisson", "truncated_poisson", "balls_in_bins", "min_separation", "examples"] = "poisson"
+    sampling: Annotated[
+        Literal["poisson", "truncated_poisson", "balls_in_bins", "min_separation", "examples"],
+        OnlyWith("privacy", "dpsgd"),
+    ] = "poisson"
     """How private batches are drawn. poisson: unit by unit. truncated_poisson: batches larger than truncated-batch-size
     lose units at random. balls_in_bins: each unit is in one of as many bins as an epoch has steps, and bins take turns.
     min_separation: a unit is not drawn again within as many steps as there are bands.
     examples: the sequences of users are drawn and clipped one by one, for the unit user."""
-    truncated_batch_size: Count | None = None
+    truncated_batch_size: Annotated[Count | None, OnlyWith("sampling", "truncated_poisson")] = None
     """Most units of a truncated batch. If not given, batch-size plus six standard deviations."""
-    clip_norm: Positive = 1.0
+    clip_norm: Annotated[Positive, OnlyWith("privacy", "dpsgd")] = 1.0
     """C, the greatest norm of a unit's clipped gradient. Gradients are divided by it, so the learning rate need not
     follow it."""
-    clipping: MethodName = "bookkeeping"
+    clipping: Annotated[MethodName, OnlyWith("privacy", "dpsgd")] = "bookkeeping"
     """How sums of clipped gradients are computed. All give the same; vmap is the slowest and takes any model."""
-    clip_function: ClipName = "constant"
+    clip_function: Annotated[ClipName, OnlyWith("privacy", "dpsgd")] = "constant"
     """constant: longer gradients are scaled down to the clip norm. automatic: all are scaled to about the clip norm.
     per_layer: each parameter array is clipped alone."""
-    noise_seed: Literal["entropy", "experiment"] = "entropy"
+    noise_seed: Annotated[Literal["entropy", "experiment"], OnlyWith("privacy", "dpsgd")] = "entropy"
     """Where noise and batches come from. entropy: nobody can draw them again; the ledger's folder keeps their secret.
     experiment: they follow from the seed, so the run is repeatable, is NOT PRIVATE, and says so."""
 
@@ -115,15 +117,15 @@ class _Optimization:
     """Learning rate at the end of the run; above 0 for exponential."""
     warmup_steps: CountOrZero = 0
     """Steps in which the learning rate grows to its highest."""
-    momentum: Decay = 0.0
+    momentum: Annotated[Decay, OnlyWith("optimizer", "sgd")] = 0.0
     """Of sgd."""
-    beta1: Decay = 0.9
+    beta1: Annotated[Decay, OnlyWith("optimizer", "adam", "adamw")] = 0.9
     """Decay of the first moment of adam and adamw."""
-    beta2: Decay = 0.999
+    beta2: Annotated[Decay, OnlyWith("optimizer", "adam", "adamw")] = 0.999
     """Decay of the second moment of adam and adamw."""
-    adam_epsilon: Positive = 1e-8
+    adam_epsilon: Annotated[Positive, OnlyWith("optimizer", "adam", "adamw")] = 1e-8
     """Added to the root of the second moment of adam and adamw."""
-    weight_decay: NotNegative = 0.01
+    weight_decay: Annotated[NotNegative, OnlyWith("optimizer", "adamw")] = 0.01
     """Of adamw."""
     dropout: Decay = 0.0
     """Share of activations to drop in training, for recommenders: sasrec, dpformer, gru4rec, lstm4rec."""
@@ -164,7 +166,6 @@ class Pretraining(CanarySettings, _Computation, _Optimization, OfPretraining, _P
         check_value_types(self)
         self.learning_rates()
         check_parts(self)
-        self._check_optimizer()
         self._check_sampling()
         self._check_privacy()
 
@@ -185,16 +186,6 @@ class Pretraining(CanarySettings, _Computation, _Optimization, OfPretraining, _P
             return self.noise_batch_ratio * self.batch_size
         return self.noise_multiplier
 
-    def _check_optimizer(self) -> None:
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        of_adam = ("beta1", "beta2", "adam_epsilon")
-        unused = {"sgd": (*of_adam, "weight_decay"), "adam": ("momentum", "weight_decay"), "adamw": ("momentum",)}
-        for name in unused[self.optimizer]:
-            if getattr(self, name) != defaults[name]:
-                raise ConfigurationError(
-                    f"{setting(name)} does nothing with the optimizer {self.optimizer}; leave it out"
-                )
-
     def _check_sampling(self) -> None:
         if self.sampling != "examples":
             return
@@ -206,31 +197,16 @@ class Pretraining(CanarySettings, _Computation, _Optimization, OfPretraining, _P
                 )
 
     def _check_privacy(self) -> None:
-        given = [name for name in _OF_PRIVACY if getattr(self, name) is not None]
         if self.privacy == "none":
-            if given:
-                raise ConfigurationError(
-                    f"{setting('privacy')} is none, but {', '.join(map(setting, given))} is set; leave it out"
-                )
-            if self.mechanism != "gaussian":
-                raise ConfigurationError(
-                    f"{setting('privacy')} is none, but {setting('mechanism')} is {self.mechanism}; leave it out"
-                )
             return
         Clipping(self.clipping, self.clip_norm, self.clip_function)
-        targets = [name for name in _TARGETS if name in given]
+        targets = [name for name in _TARGETS if getattr(self, name) is not None]
         if len(targets) != 1:
             raise ConfigurationError(
                 f"give exactly one of {setting('epsilon')}, {setting('noise_multiplier')} and "
                 f"{setting('noise_batch_ratio')}, not {' and '.join(map(setting, targets)) or 'none'}; or "
                 f"{setting('privacy', 'none')}, for a run that is NOT PRIVATE"
             )
-        if self.truncated_batch_size is not None and self.sampling != "truncated_poisson":
-            raise ConfigurationError(
-                f"{setting('truncated_batch_size')} does nothing with the sampling {self.sampling}; leave it out"
-            )
-        if self.bands is not None and self.mechanism == "gaussian":
-            raise ConfigurationError(f"{setting('bands')} does nothing with the mechanism gaussian; leave it out")
         if self.mechanism == "banded" and self.bands is None and targets != ["epsilon"]:
             raise ConfigurationError(
                 f"{setting('mechanism')} is banded, but {setting('bands')} is not given, and can only be chosen for an "

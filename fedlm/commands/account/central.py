@@ -1,10 +1,11 @@
 """`fedlm account dpsgd`: what central training promises."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fedlm.commands.account.noise import NoiseOptions, with_chosen_noise
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count, LargeCount
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 
@@ -29,13 +30,13 @@ class DpSgdCommand(NoiseOptions):
     """How batches are drawn. truncated-poisson: a batch that is too large for the device loses examples at random.
     balls-in-bins: each example is in one of examples / batch-size bins, drawn once, and bins take turns.
     min-separation: an example is not drawn again within as many steps as there are bands."""
-    truncated_batch_size: LargeCount | None = None
+    truncated_batch_size: Annotated[LargeCount | None, OnlyWith("sampling", "truncated-poisson")] = None
     """Most examples that the device takes, for truncated-poisson. If not given, the batch size plus six standard
     deviations."""
     mechanism: Literal["gaussian", "banded"] = "gaussian"
     """gaussian: the noise of every step is independent. banded: it is correlated, with cyclic sampling (amplified
     banded matrix factorization)."""
-    bands: Count | None = None
+    bands: Annotated[Count | None, OnlyWith("mechanism", "banded")] = None
     """Bands of the banded mechanism. If not given, the number with the least error at epsilon."""
     adjacency: Literal["add_or_remove", "zero_out"] = "add_or_remove"
     """Which data sets are neighbours: one example more or less, or one example whose gradient is zero."""
@@ -48,10 +49,6 @@ def state_central(command: DpSgdCommand) -> dict[str, Any]:
     from fedlm.fl_core.privacy.promise.guarantee import account
 
     truncated = command.truncated_batch_size
-    if command.sampling != "truncated-poisson" and truncated is not None:
-        raise ConfigurationError(
-            f"{setting('truncated_batch_size')} does nothing with {command.sampling} sampling; leave it out"
-        )
     if command.sampling == "truncated-poisson" and truncated is None:
         truncated = enough_for_most_batches(command.batch_size)
 
@@ -71,8 +68,6 @@ def state_central(command: DpSgdCommand) -> dict[str, Any]:
 
         return with_chosen_noise(command, with_noise)
 
-    if command.mechanism == "gaussian" and command.bands is not None:
-        raise ConfigurationError(f"{setting('bands')} does nothing with the mechanism gaussian; leave it out")
     if command.mechanism == "gaussian" or command.bands is not None:
         plan = planned(command.bands)
     elif command.epsilon is None or command.sampling == "min-separation":

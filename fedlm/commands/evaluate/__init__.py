@@ -4,7 +4,7 @@ recommends to users, or on tasks of lm-evaluation-harness."""
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -23,6 +23,7 @@ from fedlm.commands.evaluate.tables import (
 )
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, Positive
 from fedlm.simulations.evaluation.client_evaluation import write_evaluation
@@ -58,7 +59,7 @@ class EvaluateCommand:
     """Whose clients to score."""
     personalize: bool = False
     """Train on the first half of each client's examples before its second half is scored again."""
-    client_learning_rate: Positive | None = None
+    client_learning_rate: Annotated[Positive | None, OnlyWith("personalize")] = None
     """Learning rate of that training. If not given, that of the run."""
     max_clients: Count | None = None
     """Score at most this many clients, chosen at random but always the same ones. If not given, all. The files are then
@@ -77,10 +78,6 @@ class EvaluateCommand:
 
     def __post_init__(self) -> None:
         self._refuse_what_does_nothing()
-        if self.client_learning_rate is not None and not self.personalize:
-            raise ConfigurationError(
-                f"{setting('client_learning_rate')} does nothing without {setting('personalize')}; leave it out"
-            )
         if self.out is not None and self.out.is_dir():
             raise ConfigurationError(f"{setting('out')} is {self.out}, which is a folder; give a file")
         if self.out is not None and not self.out.parent.is_dir():

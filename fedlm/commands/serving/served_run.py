@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from fedlm.commands.serving.listening import Listening
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class ServedRun:
     statement repeats this. If not given, the record in the data set of --vocabulary counts."""
     heldout: Path | None = None
     """Folder of a data set with the same tokenizer. The model is scored on its held-out clients."""
-    heldout_examples: Count = 10_000
+    heldout_examples: Annotated[Count, OnlyWith("heldout")] = 10_000
     """Held-out examples to score on; always the same ones."""
 
 

@@ -11,6 +11,7 @@ from fedlm.fl_core.composed_settings import check_parts, check_value_types
 from fedlm.fl_core.deployment.server.reports.robust_sums import RobustName, RobustRule
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import AtLeastOne, Count, NotNegative, Positive, Range, Seed
 from fedlm.fl_core.privacy.participation import BoundedParticipation
 from fedlm.fl_core.privacy.settings import PrivacySettings
@@ -84,7 +85,7 @@ class _Selection:
     for each parameter. Neither works with privacy, because its noise is made for sums. secure: clients mask their
     updates, and the server learns the sum alone (docs/security.md says of which server that holds). It needs keys,
     update-clip-norm and upload-bits 32. Its privacy is none, skellam or discrete_gaussian."""
-    trimmed_part: Annotated[float, Range(above=0, below=0.5)] = 0.1
+    trimmed_part: Annotated[float, Range(above=0, below=0.5), OnlyWith("aggregation", "trimmed_mean")] = 0.1
     """Share of the updates that trimmed_mean leaves out at each end."""
 
 
@@ -143,10 +144,6 @@ class Deployment(_Travel, _Selection, _Model):
 
     def _check_aggregation(self) -> None:
         rule = self.robust_rule()
-        if rule.name != "trimmed_mean" and self.trimmed_part != RobustRule().trimmed_part:
-            raise ConfigurationError(
-                f"{setting('trimmed_part')} does nothing with the aggregation {rule.name}; leave it out"
-            )
         if rule.name == "mean":
             return
         if rule.name == "secure":

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from fedlm.fl_core.composed_settings import PartSettings, part_of
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count, Decay, Positive
 from fedlm.fl_core.runs.capabilities.warm_start_settings import WarmStartSettings
 from fedlm.models.layers.lora import LoraConfig
@@ -18,11 +19,11 @@ class LoraSettings(PartSettings):
     lora_rank: Count | None = None
     """Train adapters of this rank (LoRA) instead of the parameters of init-from. Those stay as they are: they have no
     gradient, noise or optimizer state, are neither sent nor in checkpoints, and only adapters are clipped."""
-    lora_alpha: Positive | None = None
+    lora_alpha: Annotated[Positive | None, OnlyWith("lora_rank")] = None
     """The output of adapters is multiplied by this over the rank. If not given, by 1."""
-    lora_dropout: Decay = 0.0
+    lora_dropout: Annotated[Decay, OnlyWith("lora_rank")] = 0.0
     """Share of the adapters' input to drop in training."""
-    lora_matrices: tuple[str, ...] = ()
+    lora_matrices: Annotated[tuple[str, ...], OnlyWith("lora_rank")] = ()
     """Dense layers that have adapters, by name: query, key, value, attention_output, mlp_input, mlp_output, in Gemma
     mlp_gate too; in recurrent models input, recurrent, projection. If not given, all."""
 
@@ -35,11 +36,6 @@ class LoraSettings(PartSettings):
 
     def check_run(self, run: Any) -> None:
         if self.lora_rank is None:
-            unused = [name for name in ("lora_alpha", "lora_dropout", "lora_matrices") if getattr(self, name)]
-            if unused:
-                raise ConfigurationError(
-                    f"{', '.join(unused)}: does nothing without {setting('lora_rank')}; give that too"
-                )
             return
         if part_of(run, WarmStartSettings).init_from is None:
             raise ConfigurationError(

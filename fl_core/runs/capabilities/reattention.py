@@ -5,11 +5,12 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.composed_settings import PartSettings
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
 from fedlm.fl_core.privacy.origins.relevance_origin import Relevance, read_relevance
 from fedlm.fl_core.privacy.origins.run_origins import Origins
@@ -38,15 +39,8 @@ class ReattentionSettings(PartSettings):
     re-attention need it for training with privacy, to correct attention. The run's statement includes what the file
     tells of the people whose text was counted. If that was counted without privacy, and is not public, the run is NOT
     PRIVATE."""
-    permute_relevance: bool = False
+    permute_relevance: Annotated[bool, OnlyWith("relevance")] = False
     """A control, which should not help: exchange the relevances among the tokens at random, by the seed."""
-
-    def check_run(self, run: Any) -> None:
-        if self.permute_relevance and self.relevance is None:
-            raise ConfigurationError(
-                f"{setting('permute_relevance')} does nothing without {setting('relevance')}; give that too, or leave "
-                "it out"
-            )
 
     def of_run(self, model: str, private: bool) -> "ReattentionSettings":
         # Relevances are of those alone that need them.

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.composed_settings import check_value_types
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count
 from fedlm.fl_core.rounds.client_examples import ClientExamples, padded_sequences
 from fedlm.simulations.data.store.token_store import TokenStore
@@ -28,7 +29,7 @@ class ExportSettings:
     """What an example has. text: the feature `tokens` with its text. ids: the features `x` and `y`, token ids that a
     model reads and predicts. The numbers are the store's: PAD 0, BOS 1, EOS 2, OOV 3 (with a vocabulary of Gemma BOS 2,
     EOS 1). A Parquet file always has text and all token ids."""
-    length: Count = 20
+    length: Annotated[Count, OnlyWith("content", "ids")] = 20
     """Number of token ids of `x` and of `y`. Longer examples are cut, shorter ones padded."""
 
     def __post_init__(self) -> None:

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count, Seed
 from fedlm.simulations.data.vocabulary.private_vocabulary import VocabularyPrivacySettings
 
@@ -34,7 +35,7 @@ class RecommendationSettings(VocabularyPrivacySettings):
     validation_item: bool = True
     """Hold out two items of each user: the last for test, the one before for heldout. Without it, hold out only the
     last: for heldout of a tenth of the users, for test of the others."""
-    seed: Seed = 0
+    seed: Annotated[Seed, OnlyWith("validation_item", False)] = 0
     """Seed that draws this tenth."""
 
     def __post_init__(self) -> None:

@@ -3,9 +3,10 @@
 import string
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count, Positive
 from fedlm.fl_core.privacy.accounting.delta import Delta
 from fedlm.fl_core.privacy.origins.private_words import noisy_words
@@ -28,7 +29,7 @@ class VocabularyPrivacySettings:
     import cannot be repeated."""
     vocabulary_delta: Delta | None = None
     """The delta of vocabulary_epsilon: far below one over the number of clients."""
-    vocabulary_words_per_client: Count = 500
+    vocabulary_words_per_client: Annotated[Count, OnlyWith("vocabulary_epsilon")] = 500
     """Count this many of a client's most frequent distinct words for a private vocabulary. With more, each counts for
     less."""
     vocabulary_origin: Literal["public"] | None = None

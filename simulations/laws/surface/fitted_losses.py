@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count, CountOrZero, NotNegative, Range, Seed
 from fedlm.simulations.laws.surface.loss_surface import Interpolation, LossSurface, Method
 from fedlm.simulations.laws.surface.measured_grid import MeasuredGrid
@@ -30,18 +30,18 @@ class SurfaceSettings:
     """How to interpolate between the grid's sizes and ratios, in the logarithms. monotone-cubic: by cubics that rise
     and fall with the points. linear: as published, for the paper's table and figures, with larger errors where points
     are far apart."""
-    rolling: NotNegative = 10 / 1280
+    rolling: Annotated[NotNegative, OnlyWith("method", "paper")] = 10 / 1280
     """With the method paper: each loss is averaged with those of this many blocks before it, or of this share of
     all."""
-    drop_before: NotNegative = 1000 / 128_000
+    drop_before: Annotated[NotNegative, OnlyWith("method", "code")] = 1000 / 128_000
     """With the method code: drop losses of earlier steps, those of the warm-up."""
-    extrapolate_from: NotNegative = 16_000 / 128_000
+    extrapolate_from: Annotated[NotNegative, OnlyWith("method", "paper", "code")] = 16_000 / 128_000
     """The loss beyond the longest training follows from losses from here on."""
     doublings: Annotated[int, Range(least=0, most=64)] = 6
     """How often extrapolation doubles the longest training, at most."""
-    kept_steps: Annotated[int, Range(least=8, most=1 << 20)] = 96
+    kept_steps: Annotated[Annotated[int, Range(least=8, most=1 << 20)], OnlyWith("method", "paper", "code")] = 96
     """Keep this many of the measured steps, evenly spaced in their logarithm, or all if there are fewer."""
-    dense_form: Literal["mckenna_l1", "mckenna_l2"] | None = None
+    dense_form: Annotated[Literal["mckenna_l1", "mckenna_l2"] | None, OnlyWith("method", "two-stage")] = None
     """With the method two-stage: parametric law that fills in the grid between sizes and ratios. None: fill it in along
     the steps alone."""
     draws: CountOrZero = 100
@@ -53,10 +53,6 @@ class SurfaceSettings:
 
     def __post_init__(self) -> None:
         check_value_types(self)
-        if self.dense_form is not None and self.method != "two-stage":
-            raise ConfigurationError(
-                f"{setting('dense_form')} is {self.dense_form}, but is of the method two-stage alone"
-            )
 
 
 def amount(setting: float, whole: float) -> float:

@@ -234,10 +234,10 @@ def test_a_run_without_a_ledger_is_said_not_to_be_private(tmp_path, capsys):
         (["tree", *BOUNDED, "--delta", "1e-6"], "exactly one of --noise-multiplier, --epsilon and --rho, not none"),
         (["tree", *BOUNDED, *NOISE, "--epsilon", "1"], "not --noise-multiplier and --epsilon"),
         ([*DPSGD, "--rho", "1"], "rho does not express"),
-        ([*DPSGD, "--noise-multiplier", "1", "--truncated-batch-size", "60"], "does nothing with poisson sampling"),
+        ([*DPSGD, "--noise-multiplier", "1", "--truncated-batch-size", "60"], "does nothing with --sampling poisson"),
         (
             [*DPSGD, "--noise-multiplier", "1", "--truncated-batch-size", "60", "--sampling", "balls-in-bins"],
-            "does nothing with balls-in-bins sampling",
+            "does nothing with --sampling balls-in-bins",
         ),
         ([*DPSGD[:-1], "0", "--epsilon", "2"], "delta is 0.0"),
         ([*DPSGD, "--epsilon", "0"], "--epsilon is 0.0, but must be positive"),

@@ -139,7 +139,6 @@ def test_a_batch_without_examples_changes_nothing():
         *(({name: 0}, f"{name} is 0") for name in ("batch_size", "epochs", "max_batches", "gradient_clip")),
         ({"max_examples": 0}, "max_examples is 0"),
         ({"max_examples": 3, "cap_order": "first"}, "cap_order is 'first'"),
-        ({"cap_order": "cap_then_shuffle"}, "does nothing without client_max_examples"),
     ],
 )
 def test_impossible_settings_are_refused(settings, message):

@@ -85,7 +85,7 @@ def test_by_command(store, tmp_path, fedlm_here):
         (("--epsilon", 2), "delta is not given"),
         (("--epsilon", 2, "--delta", 1e-6), "may hold data of several"),
         (("--epsilon", 2, "--delta", 1e-6, "--origin", "public"), "said to be public"),
-        (("--tokens-per-unit", 3), "--tokens-per-unit does nothing without --epsilon"),
+        (("--tokens-per-unit", 3), "--tokens-per-unit is 3, which does nothing without --epsilon"),
     ):
         refused = fedlm_here(*options[:4], tmp_path / "third.json", *wrong)
         assert refused.returncode == 2

@@ -71,7 +71,7 @@ def test_weights_may_come_from_a_file(small_store, train, tmp_path):
     ("changes", "message"),
     [
         ({"cohort_sampler": "availability"}, "there is no availability_trace; give one"),
-        ({"availability_trace": "x"}, "availability_trace is x, which does nothing with the cohort_sampler uniform"),
+        ({"availability_trace": "x"}, "availability_trace is x, which does nothing with cohort_sampler uniform"),
         ({"round_minutes": 5.0}, "round_minutes is 5.0, which does nothing"),
         ({"cohort_weights": "x"}, "cohort_weights is x, which does nothing.*give cohort_sampler weighted"),
         ({"cohort_sampler": "weighted", "availability_cycle_hours": 2.0}, "availability_cycle_hours is 2.0"),

@@ -119,7 +119,7 @@ def test_the_best_is_the_least_of_all_and_more_of_anything_never_hurts():
     ("laws", "settings", "message"),
     [
         (laws_of("tree"), {"cohort_sampler": "poisson"}, "no sound analysis"),
-        (laws_of("gaussian"), {"min_separation": 5}, "does nothing with the cohort_sampler poisson"),
+        (laws_of("gaussian"), {"min_separation": 5}, "does nothing with cohort_sampler poisson"),
         (laws_of("tree", update_clip_norm=None), {}, "needs update_clip_norm"),
         (laws_of("none"), {}, "runs without noise"),
         (laws_of("gaussian", command="pretrain"), {}, "not of federated runs"),

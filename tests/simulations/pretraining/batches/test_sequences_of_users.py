@@ -57,7 +57,7 @@ def test_other_units_and_settings_are_refused(small_store, tmp_path):
     for changes, words in (
         ({}, "sampling is examples, but unit is example"),
         ({"unit": "user", "mechanism": "banded"}, "but mechanism is banded"),
-        ({"unit": "user", "truncated_batch_size": 9}, "does nothing with the sampling examples"),
+        ({"unit": "user", "truncated_batch_size": 9}, "does nothing with sampling examples"),
     ):
         with pytest.raises(ConfigurationError, match=words):
             small_runs.train(tmp_path / "run", **by_examples | changes)
