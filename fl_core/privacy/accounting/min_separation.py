@@ -180,7 +180,7 @@ def drawn(
     for start in range(0, draws, rows):
         logs = log_ratios(event, tilt, power, min(rows, draws - start), rng)
         log_ratio = log_sum(event, logs)
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):
             excess = log_ratio + np.log(np.maximum(-np.expm1(epsilon - log_ratio), 0.0))
             lack = np.log(np.maximum(-np.expm1(epsilon + log_ratio), 0.0))
         weight = tilt.log_constant - log_sum(event, power * logs)
