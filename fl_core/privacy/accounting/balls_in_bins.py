@@ -24,6 +24,7 @@ from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above
 from fedlm.fl_core.privacy.accounting.monte_carlo import (
     FIRST_RUNG,
+    AliasTable,
     certifiable,
     certified_epsilon,
     log_trials,
@@ -258,7 +259,10 @@ def drawn(question: Question, part: Part, draws: int, rng: np.random.Generator) 
     values = question.atoms.values[: part.end]
     exponents = np.log(np.maximum(question.atoms.masses[: part.end], 1e-300)) + part.rate * values
     weights = np.exp(exponents - exponents.max())
-    others, of_largest = _Table.of(weights), _Table.of(np.exp(exponents[part.first :] - exponents[part.first :].max()))
+    others, of_largest = (
+        AliasTable.of(weights),
+        AliasTable.of(np.exp(exponents[part.first :] - exponents[part.first :].max())),
+    )
     columns = question.bins - 1 - bool(part.first)
     rows = max(1, _BLOCK // max(columns, 1))
     found = []
@@ -274,29 +278,3 @@ def drawn(question: Question, part: Part, draws: int, rng: np.random.Generator) 
         counts = question.counts(total, largest)
         found.append(np.where(inside, counts * np.exp(part.log_constant - part.rate * total), 0.0))
     return np.concatenate(found)
-
-
-class _Table(NamedTuple):
-    """Walker's alias table: place i stays i with probability `keep[i]`, and else becomes `alias[i]`."""
-
-    keep: np.ndarray
-    alias: np.ndarray
-
-    @staticmethod
-    def of(weights: np.ndarray) -> "_Table":
-        scaled = weights / weights.sum() * len(weights)
-        keep, alias = np.ones(len(scaled)), np.arange(len(scaled))
-        small, large = np.flatnonzero(scaled < 1).tolist(), np.flatnonzero(scaled >= 1).tolist()
-        while small and large:
-            less, more = small.pop(), large[-1]
-            keep[less], alias[less] = scaled[less], more
-            scaled[more] -= 1 - scaled[less]
-            if scaled[more] < 1:
-                small.append(large.pop())
-        return _Table(keep, alias)
-
-    def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Draw places, int64 of a shape."""
-        uniform = rng.random(shape) * len(self.keep)
-        place = uniform.astype(np.int64)
-        return np.where(uniform - place < self.keep[place], place, self.alias[place])

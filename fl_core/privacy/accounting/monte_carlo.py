@@ -3,7 +3,7 @@
 
 import hashlib
 import math
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -68,3 +68,29 @@ def rng_of(name: str) -> np.random.Generator:
     """Draw what follows from a name alone."""
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest(), "big")
     return np.random.Generator(np.random.Philox(seed))
+
+
+class AliasTable(NamedTuple):
+    """Walker's alias table: place i stays i with probability `keep[i]`, and else becomes `alias[i]`."""
+
+    keep: np.ndarray
+    alias: np.ndarray
+
+    @staticmethod
+    def of(weights: np.ndarray) -> "AliasTable":
+        scaled = weights / weights.sum() * len(weights)
+        keep, alias = np.ones(len(scaled)), np.arange(len(scaled))
+        small, large = np.flatnonzero(scaled < 1).tolist(), np.flatnonzero(scaled >= 1).tolist()
+        while small and large:
+            less, more = small.pop(), large[-1]
+            keep[less], alias[less] = scaled[less], more
+            scaled[more] -= 1 - scaled[less]
+            if scaled[more] < 1:
+                small.append(large.pop())
+        return AliasTable(keep, alias)
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """Draw places, int64 of a shape."""
+        uniform = rng.random(shape) * len(self.keep)
+        place = uniform.astype(np.int64)
+        return np.where(uniform - place < self.keep[place], place, self.alias[place])
