@@ -116,6 +116,7 @@ bench: $(VENV)/installed $(DATA)/store.json
 	$(BIN)/python -m benchmarks.deployment.rounds
 	$(BIN)/python -m benchmarks.deployment.rounds --tls
 	$(BIN)/python -m benchmarks.deployment.check_ins
+	$(BIN)/python -m benchmarks.deployment.secure_sums
 
 accelerator: $(ACCELERATOR_VENV)/installed
 	$(ACCELERATOR_VENV)/bin/python -m benchmarks.accelerator --minutes $(MINUTES)

@@ -1,5 +1,7 @@
 """Masks: streams of AES-256-CTR that are added to vectors of integers, and the bytes in which these travel."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
@@ -9,6 +11,7 @@ LEAST_BITS, MOST_BITS = 8, 32
 BLOCK = 1 << 16
 """Words that are added at once, so that they stay in a processor's cache."""
 _NO_TEXT = bytes(4 * BLOCK)
+_LANES, _WIDE = 8, 8
 
 Words = NDArray[np.uint16] | NDArray[np.uint32]
 
@@ -34,12 +37,14 @@ def add_mask(vector: Words, key: bytes, sign: int) -> None:
 
 def packed(vector: Words, bits: int) -> bytes:
     """Write the low bits of each word, one after another, the lowest first; the last byte is filled up with zeros."""
-    parts = []
+    if bits == 8 * vector.itemsize:
+        return vector.tobytes()
+    raw = bytearray(packed_size(len(vector), bits) + _WIDE)
     for start in range(0, len(vector), BLOCK):
-        words = np.ascontiguousarray(vector[start : start + BLOCK])
-        digits = np.unpackbits(words.view(np.uint8).reshape(len(words), -1), axis=1, bitorder="little")
-        parts.append(np.packbits(digits[:, :bits], bitorder="little").tobytes())
-    return b"".join(parts)
+        part = vector[start : start + BLOCK]
+        for lane, places, shift in _lanes(raw, start, len(part), bits):
+            np.bitwise_or(places, (part[lane::_LANES].astype("<u8") & _low(bits)) << shift, out=places)
+    return bytes(memoryview(raw)[:-_WIDE])
 
 
 def packed_size(length: int, bits: int) -> int:
@@ -48,22 +53,33 @@ def packed_size(length: int, bits: int) -> int:
 
 
 def unpacked(content: bytes, length: int, bits: int) -> Words:
-    """Read what `packed` wrote: words below 2^bits, [length].
+    """Read what `packed` wrote: words below 2^bits, [length]; they may not be writable.
 
     Raises:
       ValueError: the content has another size, or ends in something else than zeros.
     """
     if len(content) != packed_size(length, bits):
         raise ValueError(f"{len(content)} bytes, but {length} values of {bits} bits are {packed_size(length, bits)}")
-    vector = np.zeros(length, word(bits))
-    raw, width = np.frombuffer(content, np.uint8), vector.itemsize * 8
+    if bits == 8 * word(bits).itemsize:
+        return np.frombuffer(content, word(bits))
+    if (over := length * bits % 8) and content[-1] >> over:
+        raise ValueError("the last byte has bits behind the last value")
+    vector, raw = np.empty(length, word(bits)), content + bytes(_WIDE)
     for start in range(0, length, BLOCK):
-        count = min(BLOCK, length - start)
-        part = raw[start * bits // 8 : packed_size(start + count, bits)]
-        digits = np.unpackbits(part, bitorder="little")
-        if digits[count * bits :].any():
-            raise ValueError("the last byte has bits behind the last value")
-        wide = np.zeros((count, width), np.uint8)
-        wide[:, :bits] = digits[: count * bits].reshape(count, bits)
-        vector[start : start + count] = np.packbits(wide, bitorder="little").view(vector.dtype)
+        part = vector[start : start + BLOCK]
+        for lane, places, shift in _lanes(raw, start, len(part), bits):
+            part[lane::_LANES] = (places >> shift) & _low(bits)
     return vector
+
+
+def _lanes(raw: bytes | bytearray, start: int, count: int, bits: int) -> Iterator[tuple[int, NDArray, np.uint64]]:
+    """View the bytes of values from `start` on as words that lie over every eighth value, and say how far to shift."""
+    for lane in range(min(count, _LANES)):
+        place, shift = divmod((start + lane) * bits, 8)
+        # At 8 bits or more a value's word ends before that of the eighth after it begins.
+        shape, strides = (len(range(lane, count, _LANES)),), (bits,)
+        yield lane, np.ndarray(shape, "<u8", raw, offset=place, strides=strides), np.uint64(shift)
+
+
+def _low(bits: int) -> np.uint64:
+    return np.uint64((1 << bits) - 1)

@@ -1,6 +1,8 @@
 """Shares of 256-bit secrets, of which so many give the secret back and fewer say nothing of it (Shamir 1979)."""
 
 import functools
+import itertools
+import math
 import secrets
 from collections.abc import Iterable, Mapping
 
@@ -41,21 +43,27 @@ def value_at(shares: Mapping[int, bytes], place: int) -> int:
     values = {one: int.from_bytes(share, "big") for one, share in shares.items()}
     if any(len(share) != SHARE_BYTES for share in shares.values()) or max(values.values()) >= PRIME:
         raise ValueError("a share is no number of the field")
-    weights = _weights(tuple(sorted(values)), place)
-    return sum(weights[one] * value for one, value in values.items()) % PRIME
+    places = tuple(sorted(values))
+    below = [1, *itertools.accumulate((place - one for one in places[:-1]), _times)]
+    above = [1, *itertools.accumulate((place - one for one in places[:0:-1]), _times)][::-1]
+    scaled = (values[one] * inverse for one, inverse in zip(places, _inverses(places), strict=True))
+    return sum(one * (low * high % PRIME) for one, low, high in zip(scaled, below, above, strict=True)) % PRIME
 
 
 @functools.lru_cache(64)
-def _weights(places: tuple[int, ...], place: int) -> dict[int, int]:
-    """Compute what Lagrange's interpolation multiplies the values at some places by, for the value at another."""
-    weights = {}
-    for one in map(_checked, places):
-        above = below = 1
-        for other in places:
-            if other != one:
-                above, below = above * (place - other) % PRIME, below * (one - other) % PRIME
-        weights[one] = above * pow(below, -1, PRIME) % PRIME
-    return weights
+def _inverses(places: tuple[int, ...]) -> tuple[int, ...]:
+    """Compute what Lagrange's interpolation divides each value by, inverted: all by one inversion (Montgomery)."""
+    products = [math.prod(one - other for other in places if other != one) % PRIME for one in map(_checked, places)]
+    running = list(itertools.accumulate(products, _times))
+    inverse, found = pow(running[-1], -1, PRIME), []
+    for product, before in zip(products[::-1], [*running[-2::-1], 1], strict=True):
+        found.append(inverse * before % PRIME)
+        inverse = inverse * product % PRIME
+    return tuple(found[::-1])
+
+
+def _times(one: int, other: int) -> int:
+    return one * other % PRIME
 
 
 def _value(coefficients: list[int], place: int) -> int:

@@ -11,14 +11,14 @@ from fedlm.fedlm_client.secure_aggregation import shamir
 
 def test_any_three_values_of_the_golden_polynomial_give_its_secret(monkeypatch):
     monkeypatch.setattr(shamir, "PRIME", 257)
-    shamir._weights.cache_clear()
+    shamir._inverses.cache_clear()
     values = {place: 42 + 7 * place + 3 * place**2 for place in range(1, 6)}
     assert [value % 257 for value in values.values()] == [52, 68, 90, 118, 152]
     assert [shamir._value([42, 7, 3], place) for place in values] == [52, 68, 90, 118, 152]
     for places in itertools.combinations(values, 3):
         shares = {place: (values[place] % 257).to_bytes(33, "big") for place in places}
         assert shamir.value_at(shares, 0) == 42
-    shamir._weights.cache_clear()
+    shamir._inverses.cache_clear()
 
 
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 6), st.sets(st.integers(1, 9000), min_size=6, max_size=9))
