@@ -81,7 +81,7 @@ def numbers() -> list[int]:
 
 def _near_total_variation(rng: np.random.Generator, event: GaussianEvent | ExamplesEvent) -> float:
     most = float(max(release_of(event, direction).delta(arb(0)) for direction in DIRECTIONS))
-    return min(max(most * (1 + rng.choice([-1, 1]) * _power(rng, -9, -1)), 1e-15), 0.5)
+    return float(min(max(most * (1 + rng.choice([-1, 1]) * _power(rng, -9, -1)), 1e-15), 0.5))
 
 
 def _of_examples(rng: np.random.Generator, delta: float) -> tuple[list[Event], float]:
