@@ -231,7 +231,7 @@ def test_a_full_disk_is_one_message(name, small_store, tmp_path, capsys, largest
 def test_wrong_settings_are_refused(small, tmp_path):
     with pytest.raises(ConfigurationError, match="expected one of: tff, fedjax, parquet"):
         export_store(small, "excel", tmp_path / "export")
-    for settings in (ExportSettings(content="ids"), ExportSettings(length=30)):
+    for settings in (ExportSettings(content="ids"), ExportSettings(content="ids", length=30)):
         with pytest.raises(ConfigurationError, match="leave out content and length"):
             export_store(small, "parquet", tmp_path / "export", settings)
     assert not list(tmp_path.iterdir())
