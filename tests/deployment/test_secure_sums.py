@@ -38,11 +38,11 @@ def credentials(tmp_path_factory):
     return make_credentials(tmp_path_factory.mktemp("secure") / "keys")
 
 
-def make_credentials(folder):
+def make_credentials(folder, count=COUNT):
     """Make keys of a server, and of clients: the folder, and theirs."""
     made = Authority.create(folder)
     made.make_server(["127.0.0.1"])
-    return folder, [made.make_client(f"client{one}") for one in range(COUNT)]
+    return folder, [made.make_client(f"client{one}") for one in range(count)]
 
 
 async def deploy(settings, credentials, out, floors=FLOORS, count=COUNT):
