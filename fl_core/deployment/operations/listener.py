@@ -12,7 +12,7 @@ from prometheus_client.exposition import choose_encoder
 
 from fedlm.fedlm_client.errors import RefusedError
 from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
-from fedlm.fl_core.deployment.operations.overview import OperatorCalls, Shown
+from fedlm.fl_core.deployment.operations.overview import Shown
 from fedlm.fl_core.deployment.security.operator_access import CHALLENGE, OperatorAccess
 from fedlm.fl_core.deployment.state.state import StateError
 from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
@@ -62,7 +62,7 @@ class OperatorApplication:
 
     def answer(self, method: str, path: str, fields: dict[str, str], body: bytes = b"") -> Answer:
         """Answer an operator's request that is no probe, in any thread; `fields` are those of its head."""
-        if self._shown.calls is not None and (found := self._called(self._shown.calls, method, path, fields, body)):
+        if found := self._called(method, path, fields, body):
             return found
         if method != "GET":
             return HTTPStatus.METHOD_NOT_ALLOWED, PLAIN, b"only GET\n"
@@ -81,14 +81,14 @@ class OperatorApplication:
             return HTTPStatus.OK, _JSON, json_text(status).encode()
         return self._status_page(status)
 
-    def _called(
-        self, calls: OperatorCalls, method: str, path: str, fields: dict[str, str], body: bytes
-    ) -> Answer | None:
+    def _called(self, method: str, path: str, fields: dict[str, str], body: bytes) -> Answer | None:
+        if self._shown.calls is None:
+            return None
         # A browser sends JSON for another site's page only where this one has agreed, which it does not.
         if method == "POST" and fields.get("content-type") != _JSON["Content-Type"]:
             return HTTPStatus.UNSUPPORTED_MEDIA_TYPE, PLAIN, b"a call's body is application/json\n"
         try:
-            found = calls.answer(method, path, body)
+            found = self._shown.calls.answer(method, path, body)
         except StateError as error:
             return HTTPStatus.SERVICE_UNAVAILABLE, PLAIN, f"{error}\n".encode()
         except UserError as error:

@@ -166,19 +166,19 @@ class SeparatedTest:
         event = self.event
         numbers = [event.noise_multiplier, event.sampling_probability, self.delta, *event.coefficients]
         name = " ".join([*map(float.hex, numbers), f"{event.steps} {event.separation} {rung} {remove} {pilot}"])
-        counts = drawn(event, tilt, epsilon, remove, pilot or self.draws, rng_of(name))
+        counts = drawn(event, tilt, epsilon, rng_of(name), remove=remove, draws=pilot or self.draws)
         return upper_mean(np.minimum(counts, most), most, self.draws, trials) * (1 + _ROUNDING)
 
 
 def drawn(
-    event: SeparatedEvent, tilt: Tilt, epsilon: float, remove: bool, draws: int, rng: np.random.Generator
+    event: SeparatedEvent, tilt: Tilt, epsilon: float, rng: np.random.Generator, *, remove: bool, draws: int
 ) -> np.ndarray:
     """Draw tilted patterns and outputs, and say what each draw counts: float64 [draws]."""
     power = tilt.power if remove else 1 - tilt.power
     rows = max(1, _BLOCK // event.steps)
     found = []
     for start in range(0, draws, rows):
-        logs = log_ratios(event, tilt, power, min(rows, draws - start), rng)
+        logs = log_ratios(event, tilt, rng, power=power, rows=min(rows, draws - start))
         log_ratio = log_sum(event, logs)
         with np.errstate(divide="ignore", over="ignore"):
             excess = log_ratio + np.log(np.maximum(-np.expm1(epsilon - log_ratio), 0.0))
@@ -188,7 +188,7 @@ def drawn(
     return np.concatenate(found)
 
 
-def log_ratios(event: SeparatedEvent, tilt: Tilt, power: float, rows: int, rng: np.random.Generator) -> np.ndarray:
+def log_ratios(event: SeparatedEvent, tilt: Tilt, rng: np.random.Generator, *, power: float, rows: int) -> np.ndarray:
     """Draw the logarithm of what each step would multiply the likelihood ratio by: float64 [T, rows]."""
     shift = np.abs(np.asarray(event.coefficients))[:, None]
     shift = shift / np.linalg.norm(shift) / event.noise_multiplier

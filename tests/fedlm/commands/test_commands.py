@@ -65,7 +65,7 @@ def test_help_names_every_command(capsys):
     assert all(command in text for command in COMMANDS)
 
 
-GROUPS = ("data", "keys", "account", "runs", "model", "plan", "laws")
+GROUPS = ("data", "keys", "account", "runs", "run", "model", "plan", "laws")
 HELPS = [["simulate"], ["data", "import", "jsonl"], ["account", "tree"], ["keys", "enrol"], ["laws", "fit"]]
 """The words of commands that explain options, of each kind one."""
 OTHER_HELPS = [
@@ -74,6 +74,7 @@ OTHER_HELPS = [
     *(["account", kind] for kind in ACCOUNT.choices if kind != "tree"),
     *(words.split() for words in ("keys ca", "keys token", "model import", "model export", "plan export")),
     *(words.split() for words in ("plan inspect", "runs list", "runs compare", "runs clean")),
+    *(["run", action] for action in ("submit", "list", "show", "pause", "resume", "stop", "logs")),
     *(["laws", action] for action in ("run", "import", "figures", "table2", "report")),
 ]
 

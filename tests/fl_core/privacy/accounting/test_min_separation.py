@@ -65,7 +65,7 @@ def test_one_pass_sums_over_all_patterns():
 def test_draws_estimate_delta_and_none_counts_more_than_most(remove):
     """An estimate is farther than six of its standard errors from what it estimates once in 1e8 tests or less."""
     tilt = min_separation.tilt_of(TWO, 1.0)
-    counts = min_separation.drawn(TWO, tilt, 1.0, remove, 100_000, np.random.default_rng(3))
+    counts = min_separation.drawn(TWO, tilt, 1.0, np.random.default_rng(3), remove=remove, draws=100_000)
     assert counts.max() <= math.exp(tilt.log_most) * (1 + 1e-9)
     error = counts.std() / math.sqrt(len(counts))
     assert abs(counts.mean() - exact_delta(TWO, 1.0, remove)) < 6 * error + 1e-5
