@@ -6,7 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedlm.fl_core.composed_settings import PartSettings, check_parts, check_value_types, compose, path_settings
+from fedlm.fl_core.composed_settings import (
+    PartSettings,
+    check_parts,
+    check_value_types,
+    compose_written,
+    path_settings,
+)
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, CountOrZero, Positive, PositiveOrInfinite, Seed
 from fedlm.fl_core.privacy.settings import PrivacyName
@@ -232,4 +238,4 @@ def experiment_of(record: dict[str, Any]) -> Experiment:
       ConfigurationError: a setting is out of range.
     """
     paths = {name: Path(record[name]) for name in MAY_MOVE if record.get(name) is not None}
-    return compose(Experiment, **record | paths)
+    return compose_written(Experiment, record | paths)

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from fedlm.clients.device.dialling import dialling
-from fedlm.commands.status import StatusCommand, _fetch
+from fedlm.commands.serving.operator_calls import OperatorCaller, OperatorOptions
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import ClientError, RefusedError, TransportError, WrongServerError
 from fedlm.fedlm_client.link import host_and_port
@@ -173,7 +173,7 @@ async def test_no_variable_of_the_environment_names_a_proxy(monkeypatch, proxy):
     async with listening() as server:
         assert (await check_in(server)).come_back.reason == "ann"
     with said_by(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}") as address:
-        assert _fetch(StatusCommand(server=address))() == {}
+        assert OperatorCaller(OperatorOptions(server=address)).get("/status.json") == {}
     assert proxy.heads == []
 
 
