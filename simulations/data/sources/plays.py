@@ -20,9 +20,13 @@ from fedlm.simulations.data.sources.base import Part, Progress, Reading
 from fedlm.simulations.data.sources.tables.byte_parts import unreadable
 from fedlm.simulations.data.sources.tables.user_rows import NOT_UTF8, existing_files
 
-_SPEAKER = re.compile(r"\*\*(?P<bold>[^*]+)\*\*|(?!ACT |SCENE )(?P<capitals>\w[^a-z]*[A-Z][^a-z]*)[.:]")
-_HEADING = re.compile(r"#|\*|ACT |SCENE |[^a-z]*[A-Z]{2}[^a-z]*$")
+_NOBODY = r"ACT |SCENE |DRAMATIS PERSON|PERSONS |CHARACTERS\b|THE END\b|FINIS\b"
+_SPEAKER = re.compile(
+    rf"\*\*(?!(?i:{_NOBODY}))(?P<bold>[^*]+)\*\*|(?!{_NOBODY})(?P<capitals>\w[^a-z]*[A-Z][^a-z]*)[.:]"
+)
+_HEADING = re.compile(rf"#|\*|{_NOBODY}|[^a-z]*[A-Z]{{2}}[^a-z]*$")
 _DIRECTION = re.compile(r"\[[^\]]*\]|(?m:^)_[^_]*_(?m:\s*$)")
+_MOVES = re.compile(r"(Re-?)?[Ee]nter\b|Exit\b|Exeunt\b")  # a paragraph that begins so is a direction by itself
 _END = re.compile(r"\*\*\* ?END OF TH")
 
 
@@ -31,8 +35,9 @@ class Plays:
     """Plays in files of their own, one speaking role a client.
 
     Text is UTF-8, as Project Gutenberg has plays (`HAMLET.` on a line before what he says), or Markdown (`**HAMLET**`).
-    Stage directions, in brackets or between underscores, are left out. The last fifth of a role's examples are the
-    split test.
+    Stage directions are left out: in brackets, between underscores, or paragraphs such as `Enter Ghost.` A client is
+    named by its play's path below the given folder, and its role. The last fifth of a role's examples are the split
+    test.
     """
 
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
@@ -47,14 +52,14 @@ class Plays:
         return existing_files([file for path in self.paths for file in _files_of(path)])
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
-        files = self.files()
-        parts = [Part((path, self.characters), path.stat().st_size) for path in files]
+        files, names = self.files(), _names_of(self.paths)
+        parts = [Part((path, names[path], self.characters), path.stat().st_size) for path in files]
         return Reading.of_files(files, parts, read_play)
 
 
-def read_play(play: tuple[Path, int], skipped: SkippedCounts) -> Iterator[ClientText]:
-    """Yield the text of the roles of a play: its file, and the most characters of an example."""
-    path, characters = play
+def read_play(play: tuple[Path, str, int], skipped: SkippedCounts) -> Iterator[ClientText]:
+    """Yield the text of the roles of a play: its file, its name, and the most characters of an example."""
+    path, name, characters = play
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -72,7 +77,7 @@ def read_play(play: tuple[Path, int], skipped: SkippedCounts) -> Iterator[Client
         train = len(examples) - tested
         for split, some in (("train", examples[:train]), ("test", examples[train:])):
             if some:
-                yield ClientText(f"{path.stem}/{role}", some, split, place=str(path))
+                yield ClientText(f"{name}/{role}", some, split, place=str(path))
 
 
 def speeches(text: str) -> Iterator[tuple[str, str]]:
@@ -85,7 +90,7 @@ def speeches(text: str) -> Iterator[tuple[str, str]]:
         elif _HEADING.match(first):
             role = None
         said = _DIRECTION.sub(" ", paragraph).replace("_", "").strip()
-        if role and said:
+        if role and said and (speaker or not _MOVES.match(said)):
             yield role, said
 
 
@@ -106,3 +111,19 @@ def _files_of(path: Path) -> list[Path]:
     if not files:
         raise DataError(f"{path}: found a folder without a file *.txt or *.md, expected plays. Or name the files.")
     return files
+
+
+def _names_of(paths: Iterable[Path]) -> dict[Path, str]:
+    """Name plays by where they lie below the folder that was given. Raises DataError where two have one name."""
+    names: dict[Path, str] = {}
+    for path in paths:
+        folder = path if path.is_dir() else path.parent
+        for file in _files_of(path):
+            name = file.relative_to(folder).with_suffix("").as_posix()
+            if name in names.values():
+                raise DataError(
+                    f"{file}: found a second play of the name {name}, expected a name each, for roles are named by it. "
+                    "Rename the file, or give the folder above both."
+                )
+            names[file] = name
+    return names

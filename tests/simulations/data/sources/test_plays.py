@@ -1,3 +1,6 @@
+import pytest
+
+from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.sources.plays import Plays, speeches
 from tests.simulations.data.sources.source_reading import read
 
@@ -25,9 +28,16 @@ and well.
 
 Now eat.
 
+Enter Cleo.
+
+Exeunt.
+
 SCENE II. A bakery.
 
 Flour everywhere.
+
+DRAMATIS PERSONAE.
+CLEO, a cat.
 
 *** END OF THE PROJECT GUTENBERG EBOOK A PLAY ***
 
@@ -54,6 +64,16 @@ def test_speeches_have_their_speakers_and_no_directions():
     hill = "BEN OF THE HILL"
     assert found == [("ANN", "Who bakes? He never does."), (hill, "I do, and well."), (hill, "Now eat.")]
     assert list(speeches(MARKDOWN)) == [("FIRST BAKER", "Who bakes?")]
+
+
+def test_plays_of_one_name_in_two_folders_have_roles_of_their_own(tmp_path):
+    for folder in ("early", "late"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "hill.txt").write_text("ANN.\nYes.\n", encoding="utf-8")
+    texts, _ = read(Plays((tmp_path,)))
+    assert [text.client_id for text in texts] == ["early/hill/ANN", "late/hill/ANN"]
+    with pytest.raises(DataError, match=r"late/hill\.txt: found a second play of the name hill, .*folder above both"):
+        read(Plays((tmp_path / "early", tmp_path / "late")))
 
 
 def test_a_role_is_a_client_whose_last_fifth_is_for_tests(tmp_path):
