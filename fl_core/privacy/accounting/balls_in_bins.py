@@ -24,10 +24,11 @@ from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above
 from fedlm.fl_core.privacy.accounting.monte_carlo import (
     FIRST_RUNG,
+    ROUNDING,
     AliasTable,
-    certifiable,
     certified_epsilon,
     log_trials,
+    number_of_draws,
     rng_of,
     rung_epsilon,
     upper_mean,
@@ -37,9 +38,8 @@ MOST_BINS = 100_000
 _LEFT_OUT = 1e-3  # of delta, for large values of two of the variables
 _ATOMS, _LOWEST, _BEYOND = 2048, -9.0, 10.0  # of a discrete variable, and where its grid begins and ends
 _LEAST_SHIFT, _MOST_SHIFT = 0.01, 8.0
-_LEAST_DRAWS, _MOST_DRAWS, _MOST_NUMBERS, _PILOT = 4000, 100_000, 20_000_000, 0.05
+_MOST_DRAWS = 100_000
 _BLOCK = 2_000_000  # numbers that are drawn at once
-_ROUNDING = 1e-6  # relative, of sums and tables in float64
 _PARTS, _OFTEN = 8, 3.0  # of the mean; and how many of b are as large as where the second begins
 _TILTS, _STEEPEST, _SUMS = 31, 100.0, 1024  # tilts among which the best is sought, and totals where each is tried
 
@@ -94,8 +94,7 @@ def _epsilon_above(shift: float, bins: int, delta: float) -> float:
     sure = gaussian_epsilon_above(1 / shift, delta)
     if bins == 1 or not _LEAST_SHIFT <= shift <= _MOST_SHIFT or sure <= FIRST_RUNG:
         return sure
-    draws = min(max(_MOST_NUMBERS // bins, _LEAST_DRAWS), _MOST_DRAWS)
-    return certified_epsilon(BinsTest(shift, bins, delta, draws), sure)
+    return certified_epsilon(BinsTest(shift, bins, delta, number_of_draws(bins, _MOST_DRAWS)), sure)
 
 
 class Atoms(NamedTuple):
@@ -228,15 +227,6 @@ class BinsTest:
     delta: float
     draws: int  # for each part of the mean
 
-    def passes(self, rung: int) -> bool:
-        """Say whether delta is certified at a rung, in both directions."""
-        return all(self.bound(rung, remove) <= certifiable(self.delta) for remove in (True, False))
-
-    def foresees(self, rung: int) -> bool:
-        """Guess whether it would be, from few draws of others."""
-        few = math.ceil(_PILOT * self.draws)
-        return all(self.bound(rung, remove, few) <= certifiable(self.delta) for remove in (True, False))
-
     def bound(self, rung: int, remove: bool, pilot: int | None = None) -> float:
         """Bound delta at a rung in one direction; from fewer draws, of others, a guess of that bound."""
         question = Question(atoms_of(self.shift), self.bins, remove, math.exp(rung_epsilon(rung)))
@@ -251,7 +241,7 @@ class BinsTest:
             bound += upper_mean(counts, most, self.draws, log_trials(self.delta, _PARTS))
             if bound > self.delta:
                 break
-        return bound * (1 + _ROUNDING)
+        return bound * (1 + ROUNDING)
 
 
 def drawn(question: Question, part: Part, draws: int, rng: np.random.Generator) -> np.ndarray:

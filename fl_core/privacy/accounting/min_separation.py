@@ -21,19 +21,20 @@ from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above
 from fedlm.fl_core.privacy.accounting.monte_carlo import (
     FIRST_RUNG,
-    certifiable,
+    ROUNDING,
     certified_epsilon,
     log_trials,
+    number_of_draws,
     rng_of,
     rung_epsilon,
     upper_mean,
 )
 
-MOST_STEPS = 100_000
-_LEAST_DRAWS, _MOST_DRAWS, _MOST_NUMBERS, _PILOT = 4000, 200_000, 20_000_000, 0.05
+MOST_STEPS = 10_000
+"""For which Monte Carlo takes minutes, as long as each step is a pass over all draws."""
+_MOST_DRAWS = 200_000
 _BLOCK = 1_000_000  # numbers that are drawn at once
 _TILTS = 1 + np.geomspace(0.02, 200, 200)  # among which the best is sought
-_ROUNDING = 1e-6  # relative, of sums in float64
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,11 @@ class SeparatedEvent:
           ConfigurationError: one does not.
         """
         if not 0 <= self.steps <= MOST_STEPS:
-            raise ConfigurationError(f"there are {self.steps} steps, but must be {MOST_STEPS:,} at most")
+            raise ConfigurationError(
+                f"{setting('steps')} is {self.steps}, but must be {MOST_STEPS:,} at most with a min-separation in "
+                "sampling, of which more take hours to account; take larger batches, or "
+                f"{setting('sampling', 'poisson')}"
+            )
         if not 0 < self.noise_multiplier < math.inf:
             raise ConfigurationError(f"{setting('noise_multiplier')} is {self.noise_multiplier}, but must be positive")
         if not 0 < self.sampling_probability <= 1:
@@ -144,16 +149,7 @@ class SeparatedTest:
     @property
     def draws(self) -> int:
         """How many there are, for each direction."""
-        return min(max(_MOST_NUMBERS // self.event.steps, _LEAST_DRAWS), _MOST_DRAWS)
-
-    def passes(self, rung: int) -> bool:
-        """Say whether delta is certified at a rung, in both directions."""
-        return all(self.bound(rung, remove) <= certifiable(self.delta) for remove in (True, False))
-
-    def foresees(self, rung: int) -> bool:
-        """Guess whether it would be, from few draws of others."""
-        few = math.ceil(_PILOT * self.draws)
-        return all(self.bound(rung, remove, few) <= certifiable(self.delta) for remove in (True, False))
+        return number_of_draws(self.event.steps, _MOST_DRAWS)
 
     def bound(self, rung: int, remove: bool, pilot: int | None = None) -> float:
         """Bound delta at a rung in one direction; from fewer draws, of others, a guess of that bound."""
@@ -167,7 +163,7 @@ class SeparatedTest:
         numbers = [event.noise_multiplier, event.sampling_probability, self.delta, *event.coefficients]
         name = " ".join([*map(float.hex, numbers), f"{event.steps} {event.separation} {rung} {remove} {pilot}"])
         counts = drawn(event, tilt, epsilon, rng_of(name), remove=remove, draws=pilot or self.draws)
-        return upper_mean(np.minimum(counts, most), most, self.draws, trials) * (1 + _ROUNDING)
+        return upper_mean(np.minimum(counts, most), most, self.draws, trials) * (1 + ROUNDING)
 
 
 def drawn(

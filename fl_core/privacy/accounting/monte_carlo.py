@@ -11,6 +11,8 @@ BETA_OF_DELTA = 1e-3
 """Which part of delta is the probability, over seeds, that a bound does not hold for one of `PLANS` plans."""
 PLANS = 2**20
 FIRST_RUNG, _RATIO, RUNGS = 1e-4, 1.0005, 32_768  # of the ladder
+_LEAST_DRAWS, _MOST_NUMBERS, _PILOT = 4000, 20_000_000, 0.05
+ROUNDING = 1e-6  # relative, of sums and tables in float64
 RELIES_ON = (
     "epsilon is computed by Monte Carlo, whose seed is a hash of the plan's numbers; were it drawn by chance, the "
     f"probability that epsilon is too low for any of 2^{PLANS.bit_length() - 1} plans would be at most a thousandth of "
@@ -21,11 +23,16 @@ RELIES_ON = (
 class Test(Protocol):
     """Whether the epsilon of a rung holds at a delta."""
 
-    def passes(self, rung: int) -> bool:
-        """Say whether delta is certified at a rung, in both directions."""
+    @property
+    def delta(self) -> float:
+        """That is to hold."""
 
-    def foresees(self, rung: int) -> bool:
-        """Guess whether it would be, from few draws of others."""
+    @property
+    def draws(self) -> int:
+        """How many there are, for each part of the mean."""
+
+    def bound(self, rung: int, remove: bool, pilot: int | None = None) -> float:
+        """Bound delta at a rung in one direction; from fewer draws, of others, a guess of that bound."""
 
 
 def rung_epsilon(rung: int) -> float:
@@ -35,21 +42,28 @@ def rung_epsilon(rung: int) -> float:
 
 def certified_epsilon(test: Test, sure: float) -> float:
     """Find the least rung that is certified, from a first guess upwards; `sure` where none below it is."""
+    few = math.ceil(_PILOT * test.draws)
     low, high = -1, min(math.ceil(math.log(sure / FIRST_RUNG) / math.log(_RATIO)), RUNGS)
     top, step = high, 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if test.foresees(middle) else (middle, high)
+        low, high = (low, middle) if _holds(test, middle, few) else (middle, high)
     while high < top:
-        if test.passes(high):
+        if _holds(test, high):
             return min(sure, rung_epsilon(high))
         high, step = high + step, 2 * step
     return sure
 
 
-def certifiable(delta: float) -> float:
-    """What may be certified, so that it and the probability to fail are delta together."""
-    return delta * (1 - BETA_OF_DELTA)
+def _holds(test: Test, rung: int, pilot: int | None = None) -> bool:
+    """Say whether delta, without the probability to fail, is certified at a rung in both directions; or guess it."""
+    certifiable = test.delta * (1 - BETA_OF_DELTA)
+    return all(test.bound(rung, remove, pilot) <= certifiable for remove in (True, False))
+
+
+def number_of_draws(numbers: int, most: int) -> int:
+    """Choose how many draws there are, of so many numbers each."""
+    return min(max(_MOST_NUMBERS // numbers, _LEAST_DRAWS), most)
 
 
 def log_trials(delta: float, parts: int) -> float:

@@ -92,7 +92,9 @@ def central_plan(
         participation = BallsInBinsParticipation(units // batch_size // cycle * cycle)
     if min_separation:
         if bands is None:
-            raise ConfigurationError("a min-separation in sampling is that of bands; take the mechanism banded")
+            raise ConfigurationError(
+                f"a min-separation in sampling is that of bands; give {setting('mechanism', 'banded')}"
+            )
         participation = MinSeparationParticipation(batch_size / (units - (bands - 1) * batch_size), bands)
     if truncated_batch_size is not None:
         if truncated_batch_size < batch_size:

@@ -265,7 +265,7 @@ def test_a_min_separation_in_sampling_is_accounted_step_by_step():
     assert again == dataclasses.replace(event, noise_multiplier=pytest.approx(1.5 / math.sqrt(2)))
     with pytest.raises(ConfigurationError, match="no sound analysis"):
         dataclasses.replace(plan, coefficients=(0.8, 0.48, 0.36, 0.1))
-    with pytest.raises(ConfigurationError, match="take the mechanism banded"):
+    with pytest.raises(ConfigurationError, match="give mechanism='banded'"):
         central_plan(1000, 50, 70, 1.5, min_separation=True)
 
 
