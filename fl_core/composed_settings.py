@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import numpy as np
 
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.idle_settings import refuse_idle_settings
+from fedlm.fl_core.idle_settings import IdleSettingsError, names_that_do_nothing, refuse_idle_settings
 from fedlm.fl_core.number_ranges import range_of, refusal
 from fedlm.models.arguments import checked_arguments
 
@@ -70,14 +70,36 @@ def compose(kind: type[_Settings], **values: Any) -> _Settings:
     return _composed(kind, values)
 
 
-def compose_written(kind: type[_Settings], written: Mapping[str, Any]) -> _Settings:
-    """Make a record of what `settings_as_json` made of it; raises what `compose` does."""
+def compose_written(kind: type[_Settings], written: Mapping[str, Any], *, begun: bool = False) -> _Settings:
+    """Make a record of what `settings_as_json` made of it; raises what `compose` does.
+
+    Of a run that was begun with them, values that do nothing beside the others become the defaults: it may have been
+    begun before these were refused.
+    """
     hints, values = value_types(kind), dict(written)
     for name in values.keys() & hints.keys():
         # What does not fit, `compose` refuses in its words.
         with contextlib.suppress(TypeError):
             values[name] = fitting_value(values[name], hints[name])
-    return compose(kind, **values)
+    return compose_without_idle(kind, values, values if begun else ())
+
+
+def compose_without_idle(kind: type[_Settings], values: Mapping[str, Any], names: Iterable[str]) -> _Settings:
+    """Make a record of flat values, as `compose` does. Those with some names have their defaults where they do nothing
+    beside the others."""
+    kept, left = dict(values), {*names}
+    while True:
+        try:
+            return compose(kind, **kept)
+        except IdleSettingsError as error:
+            if not (idle := left & error.names & kept.keys()):
+                raise
+        kept = {name: value for name, value in kept.items() if name not in idle}
+
+
+def idle_names(settings: Any) -> tuple[str, ...]:
+    """List the flat values of a record that do nothing beside the others, whatever they are, by name."""
+    return tuple(sorted(names_that_do_nothing(flat_settings(settings), value_hints(type(settings)))))
 
 
 def _other_problems(kind: type, values: dict[str, Any], refused: Collection[str]) -> list[str]:

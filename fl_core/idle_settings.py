@@ -5,10 +5,20 @@ all commands, refuse another value than the default where the other setting make
 """
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, get_origin
 
 from fedlm.fl_core.errors import ConfigurationError, setting
+
+
+class IdleSettingsError(ConfigurationError):
+    """Settings do nothing beside others."""
+
+    def __init__(self, message: str, names: Iterable[str] = ()):
+        """Name the settings, too."""
+        super().__init__(message)
+        self.names = frozenset(names)
 
 
 @dataclass(frozen=True, init=False)
@@ -27,10 +37,14 @@ class OnlyWith:
         object.__setattr__(self, "other", other)
         object.__setattr__(self, "values", values)
 
+    def is_idle(self, found: Any) -> bool:
+        """Say whether the setting does nothing, given what the other one is."""
+        return not (found in self.values if self.values else found)
+
     def refusal(self, settings: Any, name: str) -> str | None:
         """Say why a setting does nothing; None where it does something."""
         found = getattr(settings, self.other)
-        if found in self.values if self.values else found:
+        if not self.is_idle(found):
             return None
         said = f"{setting(name)} is {getattr(settings, name)}, which does nothing"
         if not self.values:
@@ -41,14 +55,30 @@ class OnlyWith:
 
 
 def refuse_idle_settings(settings: Any, hints: dict[str, Any]) -> None:
-    """Refuse, by a ConfigurationError, values of a record that are not the defaults and do nothing, by the types of its
+    """Refuse, by an IdleSettingsError, values of a record that are not the defaults and do nothing, by the types of its
     fields."""
-    problems: list[str] = []
+    problems: dict[str, str] = {}
     for field in dataclasses.fields(settings):
-        hint = hints[field.name]
-        if get_origin(hint) is not Annotated or getattr(settings, field.name) == field.default:
+        value = getattr(settings, field.name)
+        # Files and records have lists in the place of tuples.
+        if (tuple(value) if isinstance(value, list) else value) == field.default:
             continue
-        rules = [rule for rule in hint.__metadata__ if isinstance(rule, OnlyWith)]
-        problems += [why for rule in rules if (why := rule.refusal(settings, field.name)) is not None][:1]
+        found = (rule.refusal(settings, field.name) for rule in _rules(hints[field.name]))
+        if (why := next(filter(None, found), None)) is not None:
+            problems[field.name] = why
     if problems:
-        raise ConfigurationError("\n".join(problems))
+        raise IdleSettingsError("\n".join(problems.values()), problems)
+
+
+def names_that_do_nothing(values: Mapping[str, Any], hints: Mapping[str, Any]) -> set[str]:
+    """Find the settings, among flat ones, that do nothing beside the others, whatever they are, by their types."""
+    return {
+        name
+        for name, hint in hints.items()
+        if any(rule.other in values and rule.is_idle(values[rule.other]) for rule in _rules(hint))
+    }
+
+
+def _rules(hint: Any) -> list[OnlyWith]:
+    metadata = hint.__metadata__ if get_origin(hint) is Annotated else ()
+    return [rule for rule in metadata if isinstance(rule, OnlyWith)]

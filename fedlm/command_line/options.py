@@ -37,9 +37,10 @@ def read_options(
 ) -> _Command:
     """Read a command's options from the line, the TOML file that `--config` names and the preset that `--preset` names.
 
-    The line wins over the file, and the file over the preset; help shows what file and preset set as defaults. The
-    fields of a dataclass within the command are options like the command's own, and lie beside these in a file.
-    `--help` explains what is essential and names the others, `--help-all` explains all.
+    The line wins over the file, and the file over the preset; help shows what file and preset set as defaults. What
+    does nothing any more beside a choice that won over it goes back to its default. The fields of a dataclass within
+    the command are options like the command's own, and lie beside these in a file. `--help` explains what is essential
+    and names the others, `--help-all` explains all.
 
     Args:
       command: the dataclass of the options.
@@ -55,7 +56,7 @@ def read_options(
     """
     file, argv = _take_option(argv, "--config")
     settings = {} if file is None else _read_file(Path(file))
-    defaults: dict[str, Any] = {}
+    of_preset: dict[str, Any] = {}
     if presets is not None:
         in_file = settings.pop("preset", default_preset)
         on_line, argv = _take_option(argv, "--preset")
@@ -63,9 +64,9 @@ def read_options(
         if preset not in [None, *presets]:
             raise ConfigurationError(f"unknown preset {preset!r}; choose from {', '.join(presets)}")
         if preset is not None:
-            defaults = _fitting(presets[preset], command, f"preset {preset}")
-    defaults |= _fitting(settings, command, str(file))
-    with_defaults = unread(command, defaults)
+            of_preset = _fitting(presets[preset], command, f"preset {preset}")
+    of_file = _fitting(settings, command, str(file))
+    with_defaults = unread(command, of_preset | of_file)
     if {*HELP, HELP_ALL} & {*argv}:
         groups = option_groups(command, with_defaults)
         groups[1].options.extend(_of_every_command(presets, default_preset, bool(essentials)))
@@ -73,7 +74,8 @@ def read_options(
         print_help(prog, documentation(command), groups, [*essentials, *_EVERYWHERE] if briefly else None)
         raise SystemExit(0)
     _refuse_unknown(argv, command)
-    return checked(command, _filled_in(with_defaults, argv, prog, option_groups(command, with_defaults)))
+    words = _filled_in(with_defaults, argv, prog, option_groups(command, with_defaults))
+    return checked(command, words, argv, of_file, of_preset)
 
 
 def _filled_in(record: Any, argv: list[str], prog: str, groups: Sequence[OptionGroup]) -> Any:

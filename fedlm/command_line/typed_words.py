@@ -6,12 +6,20 @@ Whoever types sees then every number that does not fit in one message, in the wo
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import tyro
 
-from fedlm.fl_core.composed_settings import compose, flat_settings, value_types
+from fedlm.fl_core.composed_settings import (
+    compose,
+    compose_without_idle,
+    default_settings,
+    flat_settings,
+    value_types,
+)
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.idle_settings import IdleSettingsError
 
 _Command = TypeVar("_Command")
 _NUMBERS = (int, float)
@@ -48,14 +56,47 @@ def unread(command: type, defaults: Mapping[str, Any], record: Any = None) -> An
     return dataclasses.make_dataclass(command.__name__, kinds, kw_only=True)(**values)
 
 
-def checked(command: type[_Command], words: Any) -> _Command:
+def checked(
+    command: type[_Command],
+    words: Any,
+    line: Sequence[str] = (),
+    of_file: Mapping[str, Any] | None = None,
+    of_preset: Mapping[str, Any] | None = None,
+) -> _Command:
     """Read the numbers in what tyro has filled in, and make the command's options of it.
+
+    What a preset set, and does nothing beside the line or the file, goes back to its default. So does what the file
+    set, if it is the line that made it idle.
+
+    Args:
+      command: the dataclass of the options.
+      words: an instance of what `unread` made of it.
+      line: the words of the line.
+      of_file: what the file set, by name.
+      of_preset: what the preset set.
 
     Raises:
       ConfigurationError: values do not fit, of which it names all that it can.
     """
     kinds = value_types(command)
-    return compose(command, **{name: _read(value, kinds[name]) for name, value in flat_settings(words).items()})
+    read = {name: _read(value, kinds[name]) for name, value in flat_settings(words).items()}
+    try:
+        return compose(command, **read)
+    except IdleSettingsError:
+        file, preset = of_file or {}, of_preset or {}
+        without_line = {**read, **default_settings(command), **preset, **file}
+        named = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in line if word.startswith("--")}
+        yielding = {*preset, *file} - named - _idle_in(command, without_line, file, preset.keys() - file.keys())
+        return compose_without_idle(command, read, yielding)
+
+
+def _idle_in(command: type, values: Mapping[str, Any], file: Mapping[str, Any], yielding: Iterable[str]) -> set[str]:
+    """Find what the file set and does nothing already without the line; all where that cannot be told."""
+    try:
+        flat = flat_settings(compose_without_idle(command, values, {*file, *yielding}))
+    except ConfigurationError:
+        return {*file}
+    return {name for name in file if flat[name] != values[name]}
 
 
 def _of_words(hint: Any) -> Any:

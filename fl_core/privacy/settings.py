@@ -10,7 +10,7 @@ from typing_extensions import Doc
 
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.idle_settings import OnlyWith
+from fedlm.fl_core.idle_settings import IdleSettingsError, OnlyWith
 from fedlm.fl_core.number_ranges import Count, Inside, Positive
 from fedlm.fl_core.privacy.accounting.delta import Delta
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
@@ -184,9 +184,10 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
                     f"{private}{hint * (mechanism == 'none')}"
                 )
         if mechanisms and self.privacy != "none":
-            raise ConfigurationError(
+            raise IdleSettingsError(
                 f"{setting('privacy')} is {self.privacy}, which does nothing beside mechanisms {mechanisms}; leave one "
-                "of them out"
+                "of them out",
+                ["privacy"],
             )
         if not mechanisms and self.privacy == "none":
             raise ConfigurationError(
@@ -214,6 +215,6 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
         defaults: dict[str, Any] = {field.name: field.default for field in fields(self)}
         for name in names:
             if getattr(self, name) != defaults[name]:
-                raise ConfigurationError(
-                    f"{setting(name)} is {getattr(self, name)}, which does nothing {why}; leave it out"
+                raise IdleSettingsError(
+                    f"{setting(name)} is {getattr(self, name)}, which does nothing {why}; leave it out", [name]
                 )

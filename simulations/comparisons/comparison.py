@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
-from fedlm.fl_core.composed_settings import changes_in_words, settings_as_json, with_changes
+from fedlm.fl_core.composed_settings import changes_in_words, idle_names, settings_as_json, with_changes
 from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.runs.endings import FINISHED
@@ -267,7 +267,7 @@ def claim_folder(comparison: Comparison, out: Path) -> None:
     if path.exists():
         before = path.read_text(encoding="utf-8")
         try:
-            what = changed_settings(json.loads(before), settings, may_grow)
+            what = changed_settings(json.loads(before), settings, {*may_grow, *idle_names(comparison)})
         except (json.JSONDecodeError, TypeError) as error:
             raise CheckpointError(
                 f"{path}: not the settings of a comparison ({error}); give another {setting('out')}"

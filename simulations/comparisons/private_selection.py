@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedlm.fl_core.atomic_files import make_folder, write_atomically
-from fedlm.fl_core.composed_settings import settings_as_json, with_changes
+from fedlm.fl_core.composed_settings import idle_names, settings_as_json, with_changes
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE, TUNING_FIELD
@@ -87,8 +87,8 @@ def run_selection(
     keep_private(out)
     with run_lock(out):
         record = SelectionRecord(out)
-        drawn = record.drawn
-        if drawn is not None and (changed := changed_settings(drawn.get("settings", settings), settings)):
+        drawn, idle = record.drawn, idle_names(comparison)
+        if drawn is not None and (changed := changed_settings(drawn.get("settings", settings), settings, idle)):
             raise CheckpointError(
                 f"{out}: the private selection began with other settings: {changed}. It cannot change what it draws "
                 f"runs from; give the settings that it began with, or another {setting('out')}"

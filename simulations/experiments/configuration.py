@@ -238,4 +238,4 @@ def experiment_of(record: dict[str, Any]) -> Experiment:
       ConfigurationError: a setting is out of range.
     """
     paths = {name: Path(record[name]) for name in MAY_MOVE if record.get(name) is not None}
-    return compose_written(Experiment, record | paths)
+    return compose_written(Experiment, record | paths, begun=True)

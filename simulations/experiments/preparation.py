@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from fedlm.fl_core.client_algorithms.interface import check_private, check_usable, sent_by_client
-from fedlm.fl_core.composed_settings import settings_as_json
+from fedlm.fl_core.composed_settings import idle_names, settings_as_json
 from fedlm.fl_core.exact_sums import number_of_coordinates
 from fedlm.fl_core.privacy.accounting.delta import default_delta
 from fedlm.fl_core.privacy.origins.ancestry import on_other_data
@@ -302,7 +302,7 @@ def _identity(experiment: Experiment, opened: _Opened, cohorts: Cohorts) -> RunI
             **capabilities.named_facts(),
         },
         paths=MAY_MOVE,
-        may_change=("rounds",),
+        may_change=("rounds", *idle_names(experiment)),
         origins=capabilities.origins(Origins(vocabulary=store.vocabulary_origin)),
         unchecked=capabilities.about(),
     )

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from fedlm.fl_core.clipping.methods import Clipping, method_for
-from fedlm.fl_core.composed_settings import path_settings, settings_as_json
+from fedlm.fl_core.composed_settings import idle_names, path_settings, settings_as_json
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.delta import check_delta, default_delta, large_delta
 from fedlm.fl_core.privacy.origins.run_origins import Origins
@@ -87,7 +87,7 @@ class PreparedPretraining(NamedTuple):
                 **self.capabilities.named_facts(),
             },
             paths=path_settings(Pretraining),
-            may_change=("microbatch_size", "sharding", "clipping"),
+            may_change=("microbatch_size", "sharding", "clipping", *idle_names(self.settings)),
             origins=self.origins,
             unchecked=self.capabilities.about(),
         )

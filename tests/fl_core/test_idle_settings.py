@@ -1,8 +1,11 @@
+from pathlib import Path
+
 import pytest
 
-from fedlm.fl_core.composed_settings import compose
+from fedlm.fl_core.composed_settings import compose, compose_written
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.rounds.settings import TrainingSettings
+from fedlm.simulations.experiments.configuration import Experiment
 
 
 @pytest.mark.parametrize(
@@ -19,3 +22,17 @@ def test_a_setting_that_does_nothing_beside_another_is_refused(idle, useful):
     with pytest.raises(ConfigurationError, match=f"{name} is .*, which does nothing .*leave {name} out"):
         compose(TrainingSettings, **idle)
     assert getattr(compose(TrainingSettings, **idle | useful), name) == idle[name]
+
+
+def test_defaults_of_a_record_in_json_are_no_idle_values():
+    given = {"data": Path("x"), "model": "cifg_tiny"}
+    assert compose(Experiment, **given, lora_matrices=[]) == compose(Experiment, **given)
+
+
+def test_idle_values_of_a_run_that_was_begun_with_them_become_the_defaults():
+    written = {"server_optimizer": "fedavg", "server_momentum": 0.5}
+    with pytest.raises(ConfigurationError, match=r"server_momentum is 0\.5, which does nothing"):
+        compose_written(TrainingSettings, written)
+    assert compose_written(TrainingSettings, written, begun=True) == compose(
+        TrainingSettings, server_optimizer="fedavg"
+    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from fedlm.fl_core.atomic_files import write_atomically
-from fedlm.fl_core.composed_settings import path_settings, settings_as_json
+from fedlm.fl_core.composed_settings import idle_names, path_settings, settings_as_json
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.secure_aggregation.attempts_sql import SecureAttempts
 from fedlm.fl_core.deployment.server.capabilities import CAPABILITIES
@@ -193,7 +193,7 @@ def _identity(task: Task, name: str, capabilities: Capabilities) -> RunIdentity:
         settings=settings_as_json(task.deployment),
         facts={"vocabulary": Fact(task.fingerprint, "vocabulary"), **capabilities.named_facts()},
         paths=path_settings(Deployment),
-        may_change=MAY_CHANGE,
+        may_change=(*MAY_CHANGE, *idle_names(task.deployment)),
         unchecked={"run": name},
         origins=capabilities.origins(Origins(vocabulary=task.vocabulary_origin)),
     )

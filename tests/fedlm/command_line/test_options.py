@@ -11,6 +11,7 @@ from fedlm.command_line.described_options import Option
 from fedlm.command_line.options import read_options
 from fedlm.command_line.suggestions import closest
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.idle_settings import OnlyWith
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +80,9 @@ PRESETS = {
 }
 
 
+WITH_ADAM = {"optimizer": "adam", "floor": 2.0}
+
+
 def read(*words, default=None):
     return read_options(Train, list(words), "train", presets=PRESETS, default_preset=default)
 
@@ -103,6 +107,30 @@ def test_line_over_file_over_preset(file):
     assert read("--preset=large", f"--config={path}", "--no-rotate", "--seeds", "9").seeds == (9,)
     assert not read("--preset=large", f"--config={path}", "--no-rotate").rotate
     assert read("--preset=large", f"--config={path}").rotate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimize:
+    """Optimize something, with a setting of one optimizer."""
+
+    optimizer: Literal["plain", "adam"] = "plain"
+    """Which."""
+    floor: Annotated[float, OnlyWith("optimizer", "adam")] = 1.0
+    """Added to a root."""
+
+
+def test_what_a_choice_that_wins_makes_idle_goes_back_to_its_default(file):
+    def optimize(*words, preset=None):
+        return read_options(Optimize, [*words], "optimize", presets={"adam": WITH_ADAM}, default_preset=preset)
+
+    path = file('optimizer = "adam"\nfloor = 2.0\n')
+    assert optimize("--config", path).floor == optimize(preset="adam").floor == 2.0
+    plain = [optimize("--config", path, "--optimizer", "plain"), optimize("--optimizer", "plain", preset="adam")]
+    assert [*plain, optimize("--config", file('optimizer = "plain"'), preset="adam")] == [Optimize()] * 3
+    with pytest.raises(ConfigurationError, match=r"floor is 3\.0, which does nothing"):
+        optimize("--optimizer", "plain", "--floor", "3", preset="adam")
+    with pytest.raises(ConfigurationError, match=r"floor is 2\.0, which does nothing"):
+        optimize("--config", file("floor = 2.0"))
 
 
 def test_a_record_within_keeps_its_own_defaults_and_what_it_derives_is_none():

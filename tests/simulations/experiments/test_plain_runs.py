@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedlm.fl_core import composed_settings
 from fedlm.fl_core.composed_settings import compose
 from fedlm.simulations.experiments import simulated_run
 from fedlm.simulations.experiments.configuration import Experiment
@@ -22,3 +23,17 @@ def test_a_round_of_the_plain_runner_is_one_of_the_engine(settings, small_store,
         rows[-1] |= summary
     for said in ALIKE:
         assert rows[0][said] == pytest.approx(rows[1][said], rel=1e-5), said
+
+
+def test_a_run_that_was_begun_with_a_setting_that_did_nothing_goes_on_without_it(small_store, tmp_path, monkeypatch):
+    monkeypatch.setattr(simulated_run, "_engine", PlainCohorts)
+    settings = PUBLIC | {"data": small_store, "server_optimizer": "fedavg"}
+    with monkeypatch.context() as before:
+        before.setattr(composed_settings, "refuse_idle_settings", lambda *_: None)
+        begun = run_experiment(compose(Experiment, **settings, server_momentum=0.5), tmp_path / "run")
+    on = settings | {"rounds": 2}
+    found = run_experiment(compose(Experiment, **on), tmp_path / "run")
+    assert begun["experiment"]["server_momentum"] == 0.5
+    assert (
+        found["parameters_sha256"] == run_experiment(compose(Experiment, **on), tmp_path / "new")["parameters_sha256"]
+    )
