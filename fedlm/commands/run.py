@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tyro
@@ -10,9 +11,11 @@ from rich.console import Console
 
 from fedlm.command_line.command import Command, Group
 from fedlm.command_line.options import read_options
-from fedlm.commands.serving.operator_calls import OperatorCaller, OperatorOptions
+from fedlm.commands.serving.operator_calls import ONE_RUN, OperatorCaller, OperatorOptions
 from fedlm.commands.serving.served_run import ServedRun
 from fedlm.commands.status import describe, runs_table
+from fedlm.fl_core.deployment.addresses import check_run_name
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
 
 _FOLLOW_SECONDS = 0.5
@@ -23,8 +26,9 @@ _OVER = ("stopped", "finished", "failed")
 class SubmitCommand:
     """Submit a run to a server (`fedlm server`), which trains it after those that it was given before.
 
-    The settings are those of `fedlm serve`. Paths are paths on the server's machine. The same name with the same
-    settings is the same run, so a submission whose answer was lost may be repeated.
+    The settings are those of `fedlm serve`. Paths are paths on the server's machine; relative ones are those of the
+    folder in which this command runs. The same name with the same settings is the same run, so a submission whose
+    answer was lost may be repeated.
     """
 
     name: tyro.conf.Positional[str]
@@ -49,27 +53,31 @@ class _OfRun:
     name: tyro.conf.Positional[str]
     """Name of the run."""
     to: OperatorOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfRunAsJson(_OfRun):
     json: bool = False
     """Print one JSON object instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowCommand(_OfRun):
+class ShowCommand(_OfRunAsJson):
     """Show a run of a server: its settings, how it stands, and how it ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PauseCommand(_OfRun):
+class PauseCommand(_OfRunAsJson):
     """Pause a run of a server: the round under way ends and is saved, and the next run begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumeCommand(_OfRun):
+class ResumeCommand(_OfRunAsJson):
     """Put a run of a server that was paused, or failed, back into its place in the queue."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class StopCommand(_OfRun):
+class StopCommand(_OfRunAsJson):
     """Stop a run of a server for good: the round under way ends and is saved, and its folder stays."""
 
 
@@ -83,20 +91,27 @@ class LogsCommand(_OfRun):
 
 def _submit(argv: list[str]) -> int:
     command = read_options(SubmitCommand, argv, "fedlm run submit", essentials=_ESSENTIALS)
-    from fedlm.fl_core.composed_settings import settings_as_json
+    from fedlm.fl_core.composed_settings import path_settings, settings_as_json
 
-    answer = OperatorCaller(command.to).post(f"/runs/{command.name}", settings_as_json(command.run))
+    settings = settings_as_json(command.run)
+    for name in path_settings(ServedRun):
+        if settings[name] is not None:
+            settings[name] = str(Path(settings[name]).absolute())
+    answer = OperatorCaller(command.to).post(_path(command.name), settings)
     return _print_runs([answer], command.json)
 
 
 def _list(argv: list[str]) -> int:
     command = read_options(ListCommand, argv, "fedlm run list")
-    return _print_runs(OperatorCaller(command.to).get("/status.json")["runs"], command.json)
+    status = OperatorCaller(command.to).get("/status.json")
+    if "runs" not in status:
+        raise ConfigurationError(f"{setting('server')} is {command.to.server}: {ONE_RUN}")
+    return _print_runs(status["runs"], command.json)
 
 
 def _show(argv: list[str]) -> int:
     command = read_options(ShowCommand, argv, "fedlm run show")
-    run = OperatorCaller(command.to).get(f"/runs/{command.name}")
+    run = OperatorCaller(command.to).get(_path(command.name))
     if command.json:
         print(json_text(run))
         return 0
@@ -110,10 +125,10 @@ def _show(argv: list[str]) -> int:
     return 0
 
 
-def _acting(action: str, options: type[_OfRun]) -> Callable[[list[str]], int]:
+def _acting(action: str, options: type[_OfRunAsJson]) -> Callable[[list[str]], int]:
     def act(argv: list[str]) -> int:
         command = read_options(options, argv, f"fedlm run {action}")
-        return _print_runs([OperatorCaller(command.to).post(f"/runs/{command.name}/{action}")], command.json)
+        return _print_runs([OperatorCaller(command.to).post(f"{_path(command.name)}/{action}")], command.json)
 
     return act
 
@@ -126,11 +141,11 @@ def _logs(argv: list[str]) -> int:
 
 
 def _lines(caller: OperatorCaller, name: str, follow: bool) -> Iterator[dict[str, Any]]:
-    offset = 0
+    offset, path = 0, _path(name)
     while True:
         # Asked before the log is, so that nothing is missed of a run that ends meanwhile.
-        over = not follow or caller.get(f"/runs/{name}")["state"] in _OVER
-        while (found := caller.get(f"/runs/{name}/log/{offset}"))["lines"]:
+        over = not follow or caller.get(path)["state"] in _OVER
+        while (found := caller.get(f"{path}/log/{offset}"))["offset"] != offset:
             yield from found["lines"]
             offset = found["offset"]
         if over:
@@ -138,12 +153,17 @@ def _lines(caller: OperatorCaller, name: str, follow: bool) -> Iterator[dict[str
         time.sleep(_FOLLOW_SECONDS)
 
 
+def _path(name: str) -> str:
+    check_run_name(name)
+    return f"/runs/{name}"
+
+
 def _print_runs(runs: list[dict[str, Any]], as_json: bool) -> int:
     if as_json:
         for run in runs:
             print(json_text(run))
         return 0
-    Console(highlight=False).print(runs_table(runs) if runs else "the server has no runs")
+    Console(highlight=False).print(runs_table(runs))
     return 0
 
 

@@ -10,7 +10,7 @@ from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
 from fedlm.command_line.run_endings import exit_status_in
 from fedlm.commands.serving.listening import Listening, listen_to_clients, listen_to_operators
-from fedlm.commands.serving.served_run import ServedRun, make_task, open_facts
+from fedlm.commands.serving.served_run import ServedRun, log_release, make_task
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import NotNegative
 
@@ -71,18 +71,14 @@ def main(argv: list[str]) -> int:
 
 
 def _process(command: ServeCommand, endpoints: "Endpoints") -> Coroutine[Any, Any, Any]:
-    from fedlm.fl_core.deployment.event_log import event
     from fedlm.fl_core.deployment.roles import aggregate, coordinate, serve
-
-    def observe(row: dict[str, Any]) -> None:
-        event("round_released", **open_facts(row))
 
     task = make_task(command.run, command.listening)
     if command.role == "all":
-        return serve(task, command.out, endpoints, observe, database=command.database)
+        return serve(task, command.out, endpoints, log_release, database=command.database)
     assert command.database is not None
     if command.role == "coordinator":
-        return coordinate(task, command.out, endpoints, observe, database=command.database)
+        return coordinate(task, command.out, endpoints, log_release, database=command.database)
     return aggregate(task, command.out, endpoints, command.database)
 
 

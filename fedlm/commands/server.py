@@ -10,7 +10,7 @@ import tyro
 from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
 from fedlm.commands.serving.listening import Listening, listen_to_clients, listen_to_operators
-from fedlm.commands.serving.served_run import ServedRun, make_task, open_facts
+from fedlm.commands.serving.served_run import ServedRun, log_release, make_task
 from fedlm.fl_core.errors import ConfigurationError, setting
 
 
@@ -35,8 +35,9 @@ def main(argv: list[str]) -> int:
     """Run `fedlm server`."""
     command = read_options(ServerCommand, argv, "fedlm server", essentials=_ESSENTIALS)
     from fedlm.fl_core.composed_settings import compose_written
-    from fedlm.fl_core.deployment.event_log import event, json_log
+    from fedlm.fl_core.deployment.event_log import json_log
     from fedlm.fl_core.deployment.roles import Endpoints, serve_runs
+    from fedlm.fl_core.deployment.runs.run_server import RunMaker
 
     listening = command.listening
     if listening.operator_address is None:
@@ -46,12 +47,20 @@ def main(argv: list[str]) -> int:
     def task(settings: dict[str, Any]) -> Any:
         return make_task(compose_written(ServedRun, settings), listening)
 
-    def observe(row: dict[str, Any]) -> None:
-        event("round_released", **open_facts(row))
-
+    maker = RunMaker(_complete, task)
     with json_log(listening.log):
-        asyncio.run(serve_runs(task, command.directory, endpoints, observe))
+        asyncio.run(serve_runs(maker, command.directory, endpoints, log_release))
     return 0
+
+
+def _complete(settings: dict[str, Any]) -> dict[str, Any]:
+    from fedlm.fl_core.composed_settings import compose_written, path_settings, settings_as_json
+
+    whole = settings_as_json(compose_written(ServedRun, settings))
+    for name in path_settings(ServedRun):
+        if whole[name] is not None and not Path(whole[name]).is_absolute():
+            raise ConfigurationError(f"{setting(name)} is {whole[name]}, but must be an absolute path")
+    return whole
 
 
 COMMAND = Command(ServerCommand, main)

@@ -85,8 +85,10 @@ def describe(status: dict[str, Any]) -> Group:
     return Group(*lines, Text(_privacy_line(status["privacy"])))
 
 
-def runs_table(runs: list[dict[str, Any]]) -> Table:
-    """Put runs, as a server of several tells them, into a table."""
+def runs_table(runs: list[dict[str, Any]]) -> Table | Text:
+    """Put runs, as a server of several tells them, into a table; where there are none, say so."""
+    if not runs:
+        return Text("the server has no runs")
     table = Table("run", "model", "state", "rounds", "submitted", box=None, pad_edge=False)
     for run in runs:
         state = run["doing"] or (f"{run['state']}: {run['reason']}" if run["reason"] else run["state"])

@@ -1,9 +1,12 @@
-"""Refusals of addresses and keys, for those who typed them."""
+"""Refusals of addresses, names of runs and keys, for those who typed them."""
 
+import re
 from pathlib import Path
 
 from fedlm.fedlm_client.link.host_and_port import AddressError, is_loopback, read_address
 from fedlm.fl_core.errors import ConfigurationError, setting
+
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 def check_address(address: str) -> None:
@@ -12,6 +15,15 @@ def check_address(address: str) -> None:
         read_address(address)
     except AddressError as error:
         raise ConfigurationError(str(error)) from error
+
+
+def check_run_name(name: str) -> None:
+    """Refuse what is no name of a run, which is a part of addresses; raises ConfigurationError."""
+    if not _RUN_NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{setting('name')} is {name!r}, but must have 1 to 64 letters, digits, - and _, and begin with a letter "
+            "or digit"
+        )
 
 
 def loopback_only(address: str) -> None:

@@ -12,7 +12,6 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
@@ -29,7 +28,7 @@ from fedlm.fl_core.deployment.operations.overview import Overview, ProcessShown,
 from fedlm.fl_core.deployment.protocol.interface import Handlers
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.runs.held_run import HeldRun
-from fedlm.fl_core.deployment.runs.run_server import RunServer
+from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer
 from fedlm.fl_core.deployment.runs.shown_runs import RunLogs, ShownRuns
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.server.client_service import ClientService
@@ -45,9 +44,9 @@ from fedlm.fl_core.process_memory import frozen_start, return_freed_memory
 from fedlm.fl_core.runs.driver import Observer
 from fedlm.fl_core.runs.files.private_files import keep_private
 from fedlm.fl_core.runs.files.run_lock import run_lock
-from fedlm.fl_core.runs.run_folder import AGGREGATOR, RunFolder, refuse_other_contents
+from fedlm.fl_core.runs.run_folder import AGGREGATOR, QUEUE_FILE, SERVER, RunFolder, refuse_other_contents
 
-QUEUE_FILE, LOGS_FOLDER = "server.db", "logs"
+LOGS_FOLDER = "logs"
 _GRACE_SECONDS, _LOOK_SECONDS = 2.0, 0.1
 
 
@@ -135,26 +134,26 @@ async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, 
         return over
 
 
-async def serve_runs(
-    make_task: Callable[[dict[str, Any]], Task], directory: Path, endpoints: Endpoints, observe: Observer
-) -> None:
+async def serve_runs(maker: RunMaker, directory: Path, endpoints: Endpoints, observe: Observer) -> None:
     """Train the runs that operators submit, one after another, until asked to stop.
 
     Args:
-      make_task: makes of the settings of a run what is trained; raises UserError where that cannot be.
+      maker: makes runs of settings.
       directory: of the queue's database, the runs' folders and their logs.
       endpoints: where clients and operators reach the server.
       observe: hears of each round, in another thread.
 
     Raises:
-      UserError: another process serves this directory, or an address is taken.
+      UserError: another process serves this directory, something else is in it, or an address is taken; or the disk
+        is full, or a database cannot be used.
     """
     return_freed_memory()
     make_folder(directory)
+    refuse_other_contents(directory, SERVER)
     async with contextlib.AsyncExitStack() as opened:
-        opened.enter_context(run_lock(directory))
+        opened.enter_context(run_lock(directory, instead="folder"))
         database = await opened.enter_async_context(endpoints.reached(sqlite_url(directory / QUEUE_FILE)))
-        server, logs = RunServer(directory, database, make_task, observe), RunLogs(directory / LOGS_FOLDER)
+        server, logs = RunServer(directory, database, maker, observe), RunLogs(directory / LOGS_FOLDER)
         opened.enter_context(handled_by(logs))
         shown = ShownRuns(server, database, logs)
         await opened.enter_async_context(endpoints.listening(server.clients, shown))

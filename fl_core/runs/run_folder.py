@@ -24,7 +24,8 @@ _Closes = TypeVar("_Closes", bound=_Closing)
 COMPARISON_FILE, GRID_FILE = "comparison.json", "grid.json"
 RUN, COMPARISON, GRID, DATA_SET, REPORT = "a run", "a comparison", "a grid of trainings", "a data set", "a report"
 AGGREGATOR, TRANSFERS_FOLDER = "an aggregator", "transfers"
-_CONTENTS = {COMPARISON_FILE: COMPARISON, GRID_FILE: GRID, "store.json": DATA_SET} | dict.fromkeys(
+SERVER, QUEUE_FILE = "a server of several runs", "server.db"
+_CONTENTS = {COMPARISON_FILE: COMPARISON, GRID_FILE: GRID, "store.json": DATA_SET, QUEUE_FILE: SERVER} | dict.fromkeys(
     (METRICS_FILE, SUMMARY_FILE, "checkpoints"), RUN
 )
 
@@ -32,6 +33,7 @@ _BEGUN_WITH = {
     RUN: (LOCK_FILE, "checkpoints"),
     COMPARISON: (COMPARISON_FILE, "cells", "trials"),
     GRID: (GRID_FILE, "cells"),
+    SERVER: (LOCK_FILE, QUEUE_FILE),
 }
 """Each folder has one of these before it has anything else."""
 _OWN = {RUN: {"error.txt"}, AGGREGATOR: {TRANSFERS_FOLDER}, REPORT: {"report.html", "runs.csv", "plots"}}
@@ -39,17 +41,18 @@ _OWN = {RUN: {"error.txt"}, AGGREGATOR: {TRANSFERS_FOLDER}, REPORT: {"report.htm
 
 
 def refuse_other_contents(directory: Path, kind: str) -> None:
-    """Refuse to write into a folder in which there is something else than `kind`, one of RUN to AGGREGATOR.
+    """Refuse to write into a folder in which there is something else than `kind`, one of RUN to SERVER.
 
     What a file system or a desktop puts there counts for nothing: hidden files, and lost+found.
 
     Raises:
       CheckpointError: there is.
     """
+    another = "folder" if kind == SERVER else setting("out")
     for name, what in _CONTENTS.items():
         if what != kind and (directory / name).exists():
             raise CheckpointError(
-                f"{directory}: holds {what}, but {kind} would be written there; give another {setting('out')}"
+                f"{directory}: holds {what}, but {kind} would be written there; give another {another}"
             )
     if not directory.is_dir() or any((directory / name).exists() for name in _BEGUN_WITH.get(kind, ())):
         return
@@ -58,7 +61,7 @@ def refuse_other_contents(directory: Path, kind: str) -> None:
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         raise CheckpointError(
             f"{directory}: holds {', '.join(map(repr, others[:3]))}{more}, which {kind} of fedlm did not write; give "
-            f"another {setting('out')}, a folder that is not there or is empty"
+            f"another {another}, a folder that is not there or is empty"
         )
 
 

@@ -1,6 +1,7 @@
 """A server of several runs: its queue, what clients are told between runs, and what operators may ask."""
 
 import asyncio
+import contextlib
 import functools
 import json
 import urllib.error
@@ -8,18 +9,23 @@ import urllib.request
 
 import pytest
 
+from fedlm.commands.cli import main
+from fedlm.commands.serving.operator_calls import OperatorCaller
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.composed_settings import compose_written, settings_as_json
+from fedlm.fl_core.deployment.event_log import event
 from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
 from fedlm.fl_core.deployment.roles import serve_runs
+from fedlm.fl_core.deployment.runs import current_run
 from fedlm.fl_core.deployment.runs.current_run import CurrentRun
 from fedlm.fl_core.deployment.runs.run_queue import FAILED, FINISHED, PAUSED, QUEUED, STOPPED, RunQueue
-from fedlm.fl_core.deployment.runs.run_server import RunServer
+from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer
+from fedlm.fl_core.deployment.runs.shown_runs import RunLogs, ShownRuns
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import sqlite_url
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, DiskError
 from tests.deployment import small_deployment as small
 
 
@@ -53,7 +59,7 @@ async def test_a_run_that_cannot_be_trained_holds_no_other_back_though_it_is_sto
     for name in ("one", "two"):
         queue.submit(name, {"stopped": name == "one"})
     database = Database(sqlite_url(tmp_path / "queue.db"))
-    server = RunServer(tmp_path, database, refuse, lambda row: None)
+    server = RunServer(tmp_path, database, RunMaker(dict, refuse), lambda row: None)
     training = asyncio.create_task(server.train())
     while queue.first_queued() is not None and not training.done():
         await asyncio.sleep(0.01)
@@ -63,6 +69,84 @@ async def test_a_run_that_cannot_be_trained_holds_no_other_back_though_it_is_sto
     assert [(run.state, run.reason) for run in queue.all()] == [(STOPPED, ""), (FAILED, "the tokenizer is gone")]
 
 
+@contextlib.contextmanager
+def opened_server(directory, make_task=dict):
+    database = Database(sqlite_url(directory / "queue.db"))
+    defaults = {"model": "tiny", "rounds": 5, "privacy": "none"}
+    maker = RunMaker(lambda settings: defaults | settings, make_task)
+    with contextlib.closing(database):
+        yield RunServer(directory, database, maker, lambda row: None)
+
+
+async def test_a_run_whose_settings_leave_defaults_out_is_the_same_as_one_that_says_them(tmp_path):
+    with opened_server(tmp_path) as server:
+        server.submit("one", {})
+        server.submit("one", {"rounds": 5})
+        (run,) = ShownRuns(server, None, RunLogs(tmp_path / "logs")).read()["runs"]
+    assert run["rounds"] == 5
+
+
+async def test_a_full_disk_ends_the_server_and_leaves_its_runs_queued(tmp_path, queue):
+    def full(settings):
+        raise DiskError("no room")
+
+    queue.submit("one", {})
+    with opened_server(tmp_path, full) as server, pytest.raises(DiskError):
+        await asyncio.wait_for(server.train(), 60)
+    assert queue.find("one").state == QUEUED
+
+
+async def test_damaged_metrics_of_one_run_hide_no_other(tmp_path):
+    with opened_server(tmp_path) as server:
+        for name, metrics in (("one", "{}\n{}\n"), ("two", '{"round": 3}\n')):
+            server.submit(name, {})
+            server.folder(name).mkdir(parents=True)
+            (server.folder(name) / "metrics.jsonl").write_text(metrics)
+        one, two = ShownRuns(server, None, RunLogs(tmp_path / "logs")).read()["runs"]
+    assert ("line 1" in one["reason"], two["released"]) == (True, 4)
+
+
+def test_a_log_goes_on_after_a_long_line_and_a_cut_one(tmp_path):
+    logs = RunLogs(tmp_path)
+    (tmp_path / "one.jsonl").write_text('{"a": 1}\n{"cut{"b": 2}\n"' + "x" * (1 << 17) + '"\n{"c": 3}\n{"unfin')
+    lines, found = [], {"offset": -1}
+    while (before := max(found["offset"], 0)) != (found := logs.read("one", before))["offset"]:
+        lines += found["lines"]
+    assert [line for line in lines if isinstance(line, dict)] == [{"a": 1}, {"c": 3}]
+
+
+async def test_events_of_clients_calls_name_the_run(caplog):
+    class Telling:
+        async def check_in(self, peer, request):
+            event("asked")
+            return messages.CheckInReply()
+
+        async def download(self, peer, request, bytes_at_once):
+            event("sent")
+            yield b"chunk"
+
+    runs = CurrentRun()
+    runs.be("one", Telling())
+    with caplog.at_level("INFO", "fedlm.serving"):
+        await runs.check_in("ann", messages.CheckInRequest(protocol=PROTOCOL))
+        async for _ in runs.download("ann", None):
+            event("outside")
+    assert [record.fields.get("run") for record in caplog.records] == ["one", "one", None]
+
+
+@pytest.mark.parametrize("name", ["first/stop", "first#2", "my run", "größe"])
+def test_what_is_no_name_of_a_run_is_sent_to_no_server(name, capsys):
+    for action in ("show", "stop", "logs"):
+        assert main(["run", action, name]) == 2
+        assert "digits" in capsys.readouterr().err
+
+
+def test_the_list_of_runs_at_a_server_of_one_run_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(OperatorCaller, "get", lambda self, path: {"run": {}})
+    assert main(["run", "list"]) == 2
+    assert "trains one run" in capsys.readouterr().err
+
+
 async def test_a_client_that_one_run_needs_no_more_comes_back_for_the_next():
     class Done:
         async def check_in(self, peer, request):
@@ -70,7 +154,7 @@ async def test_a_client_that_one_run_needs_no_more_comes_back_for_the_next():
 
     request, runs = messages.CheckInRequest(protocol=PROTOCOL), CurrentRun()
     between = (await runs.check_in("ann", request)).come_back
-    runs.be(Done())
+    runs.be("one", Done())
     after = (await runs.check_in("ann", request)).come_back
     assert not any((between.done, between.finished, after.done, after.finished))
 
@@ -84,25 +168,27 @@ def call(port, method, path, content=None, kind="application/json"):
 
 
 @pytest.mark.long
-async def test_a_run_that_is_paused_lets_the_next_one_pass_and_goes_on_where_it_was(tmp_path, free_port):
+async def test_a_run_that_is_paused_lets_the_next_one_pass_and_goes_on_where_it_was(tmp_path, free_port, monkeypatch):
+    monkeypatch.setattr(current_run, "_NO_MORE_SECONDS", 1.0)
     shown = []
 
     def operators(what, metrics):
         shown.append(OperatorListener(OperatorApplication(what, metrics), "127.0.0.1:0"))
         return shown[0]
 
-    def task(settings):
-        return small.task(compose_written(Deployment, settings))
+    def complete(settings):
+        return settings_as_json(compose_written(Deployment, settings))
 
+    maker = RunMaker(complete, lambda settings: small.task(compose_written(Deployment, settings)))
     rows = []
     endpoints = small.endpoints(None, free_port, operators=operators)
-    serving = asyncio.create_task(serve_runs(task, tmp_path, endpoints, rows.append))
+    serving = asyncio.create_task(serve_runs(maker, tmp_path, endpoints, rows.append))
+    while not (shown and shown[0].port):
+        await asyncio.sleep(0.05)
+    ask = functools.partial(asyncio.to_thread, call, shown[0].port)
+    for name, rounds in (("one", 40), ("two", 2)):
+        await ask("POST", f"/runs/{name}", settings_as_json(small.deployment(rounds=rounds)))
     async with small.running([small.make_client(free_port, tmp_path, number) for number in range(8)]):
-        while not (shown and shown[0].port):
-            await asyncio.sleep(0.05)
-        ask = functools.partial(asyncio.to_thread, call, shown[0].port)
-        for name, rounds in (("one", 40), ("two", 2)):
-            await ask("POST", f"/runs/{name}", settings_as_json(small.deployment(rounds=rounds)))
         with pytest.raises(urllib.error.HTTPError, match="415"):
             await ask("POST", "/runs/one/stop", None, "text/plain")
         assert '"name": "two"' in await asyncio.to_thread(small.fetch, f"http://127.0.0.1:{shown[0].port}/")

@@ -50,13 +50,13 @@ def test_a_server_that_is_killed_trains_all_of_its_runs_once_while_its_client_st
     server = "server", tmp_path / "server", "--insecure", "--address", f"127.0.0.1:{free_port}"
     server = *server, "--operator-address", f"127.0.0.1:{operators}"
     first, to = start(*server), ("--server", f"127.0.0.1:{operators}")
-    client = start("client", "--server", f"127.0.0.1:{free_port}", "--insecure", "--name", "ann", "--data", data)
     until(lambda: main(["run", "list", *to]) == 0)
     capsys.readouterr()
     for name, rounds in (("one", 6), ("two", 2), ("three", 2)):
         for _ in range(2):
             told(capsys, "submit", name, "--config", config, "--rounds", rounds, *to, "--json")
     told(capsys, "stop", "three", *to, "--json")
+    client = start("client", "--server", f"127.0.0.1:{free_port}", "--insecure", "--name", "ann", "--data", data)
     until(lambda: told(capsys, "show", "one", *to, "--json")[0]["released"] >= 2)
     first.send_signal(signal.SIGKILL)
     first.wait()

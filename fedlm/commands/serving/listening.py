@@ -47,7 +47,8 @@ class Listening:
     operator_address: str | None = None
     """Host and port for operators: a page, `/status.json`, and `/metrics` for Prometheus. If not given, there is none.
     With keys it speaks HTTPS and needs the token of `fedlm keys operator`; insecure it speaks HTTP, for whoever can log
-    in to this machine. An aggregator has `/metrics` alone; the rest is the coordinator's."""
+    in to this machine. `fedlm server` takes runs at `/runs` too, and insecure whoever can log in may stop them. An
+    aggregator of `fedlm serve` has `/metrics` alone; the rest is the coordinator's."""
     log: Path | None = None
     """Log file. It is put aside at 64 MiB, and four such files are kept. If not given, the log goes to standard
     error."""

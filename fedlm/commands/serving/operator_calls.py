@@ -13,11 +13,12 @@ from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FIL
 from fedlm.fl_core.errors import ConfigurationError, UserError
 
 _SECONDS = 60.0
+ONE_RUN = "that server trains one run (`fedlm serve`); `fedlm run` is for `fedlm server`"
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorOptions:
-    """Which server is asked, and how what it says is printed."""
+    """Which server is asked, and who asks."""
 
     server: str = "127.0.0.1:8471"
     """Host and port of the operators' listener."""
@@ -26,7 +27,7 @@ class OperatorOptions:
 
 
 class RefusedCallError(UserError):
-    """The server understood a call, and refused it."""
+    """The server answered, and refused the call."""
 
 
 class OperatorCaller:
@@ -62,11 +63,26 @@ class OperatorCaller:
         try:
             with self._opener.open(request, None, _SECONDS) as got:
                 return json.loads(got.read())
+        except urllib.error.HTTPError as error:
+            raise RefusedCallError(_refusal(request, error)) from error
         except (OSError, ValueError, http.client.HTTPException) as error:
-            if isinstance(error, urllib.error.HTTPError) and error.code == http.HTTPStatus.CONFLICT:
-                raise RefusedCallError(error.read().decode(errors="replace").strip()) from error
             why = getattr(error, "reason", error)
+            if isinstance(why, TimeoutError):
+                raise ConfigurationError(
+                    f"{request.full_url}: no answer within {_SECONDS:.0f} seconds; what you asked for may have been "
+                    "done, and you may repeat it"
+                ) from error
             raise ConfigurationError(
                 f"{request.full_url}: no server answers there ({why}); is it running, was it started with "
                 "--operator-address, and are --keys those of this server (without, where it has none)?"
             ) from error
+
+
+def _refusal(request: urllib.request.Request, error: urllib.error.HTTPError) -> str:
+    said = error.read().decode(errors="replace").strip()
+    if error.code == http.HTTPStatus.CONFLICT:
+        return said
+    if error.code in (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.METHOD_NOT_ALLOWED) and "/runs/" in request.full_url:
+        return f"{request.full_url}: {ONE_RUN}"
+    keys = "; are --keys those of this server?" if error.code == http.HTTPStatus.UNAUTHORIZED else ""
+    return f"{request.full_url}: refused with {error.code}: {said}{keys}"

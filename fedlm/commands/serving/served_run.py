@@ -1,10 +1,12 @@
 """What a server trains: the settings of a run, and what is made of them."""
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from fedlm.commands.serving.listening import Listening
+from fedlm.fl_core.deployment.event_log import event
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.idle_settings import OnlyWith
@@ -35,10 +37,10 @@ class ServedRun:
     """Held-out examples to score on; always the same ones."""
 
 
-def open_facts(row: dict[str, Any]) -> dict[str, Any]:
-    """Take of a round's metrics what a log may say: with the noise's size and a released mean, whoever reads the log
-    could tell who took part."""
-    return {name: value for name, value in row.items() if name not in _OF_NOISE}
+def log_release(row: dict[str, Any]) -> None:
+    """Log a round's metrics, but for what a log may not say: with the noise's size and a released mean, whoever reads
+    the log could tell who took part."""
+    event("round_released", **{name: value for name, value in row.items() if name not in _OF_NOISE})
 
 
 class ServedModel(NamedTuple):
@@ -148,10 +150,13 @@ def _score(run: ServedRun, model: Any, precision: Any, fingerprint: str) -> Any:
             f"{run.heldout}: has another tokenizer than {run.vocabulary}; give a data set of the same one"
         )
     data = StoredData(store.split("heldout"), run.deployment.training.length)
-    batches = list(device_batches(data, run.deployment.training.length, run.heldout_examples))
+
+    @functools.cache
+    def batches() -> list[Any]:
+        return list(device_batches(data, run.deployment.training.length, run.heldout_examples))
 
     def score(params: Any) -> dict[str, Any]:
         with precision_scope(precision):
-            return named_scores(evaluate(model, params, batches), "heldout")
+            return named_scores(evaluate(model, params, batches()), "heldout")
 
     return score

@@ -65,15 +65,21 @@ class OperatorApplication:
         if found := self._called(method, path, fields, body):
             return found
         if method != "GET":
-            return HTTPStatus.METHOD_NOT_ALLOWED, PLAIN, b"only GET\n"
+            only = "only GET" if self._shown.calls is None else "only GET there; POST is for /runs/NAME"
+            return HTTPStatus.METHOD_NOT_ALLOWED, PLAIN, f"{only}\n".encode()
         if path == "/metrics":
             encode, kind = choose_encoder(fields.get("accept", ""))
             return HTTPStatus.OK, {"Content-Type": kind}, encode(self._metrics)
         if path not in ("/", "/status.json"):
-            return HTTPStatus.NOT_FOUND, PLAIN, b"there are /, /status.json and /metrics\n"
+            paths = (
+                "/, /status.json and /metrics"
+                if self._shown.calls is None
+                else "/, /status.json, /runs/NAME and /metrics"
+            )
+            return HTTPStatus.NOT_FOUND, PLAIN, f"there are {paths}\n".encode()
         try:
             status = self._shown.read()
-        except StateError as error:
+        except UserError as error:
             return HTTPStatus.SERVICE_UNAVAILABLE, PLAIN, f"{error}\n".encode()
         if status is None:
             return HTTPStatus.NOT_FOUND, PLAIN, b"here is /metrics; the coordinator has / and /status.json\n"

@@ -73,7 +73,7 @@ class Shown(Protocol):
         """Tell how the deployment stands, as `Overview.read` does; None where another process knows.
 
         Raises:
-          StateError: the database cannot be read.
+          UserError: the database or a file cannot be read.
         """
         ...
 

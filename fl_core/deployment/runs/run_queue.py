@@ -1,22 +1,21 @@
 """The runs that a server was given, in its database. They are trained one after another, in the order of submission.
 
-A run is `queued`, also while it is trained, until something else becomes of it. So a server that was killed goes on
-with the run that it trained: the first that is queued.
+A run is `queued`, also while it is trained, until something else becomes of it. A server that was killed goes on with
+the first that is queued, though another was under way.
 """
 
 import json
-import re
 import time
 from typing import Any, NamedTuple
 
 import sqlalchemy as sql
 
+from fedlm.fl_core.deployment.addresses import check_run_name
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.tables import SUBMISSIONS
-from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.errors import ConfigurationError
 
 QUEUED, PAUSED, STOPPED, FINISHED, FAILED = "queued", "paused", "stopped", "finished", "failed"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _MAY_BECOME = {
     PAUSED: (QUEUED, PAUSED),
     QUEUED: (QUEUED, PAUSED, FAILED),
@@ -48,11 +47,7 @@ class RunQueue:
         Raises:
           ConfigurationError: another run has the name, or it is none.
         """
-        if not _NAME.fullmatch(name):
-            raise ConfigurationError(
-                f"{setting('name')} is {name!r}, but must have 1 to 64 letters, digits, - and _, and begin with a "
-                "letter or digit"
-            )
+        check_run_name(name)
         written = json.dumps(settings, sort_keys=True)
         with self._database.writing() as connection:
             known = connection.scalar(sql.select(SUBMISSIONS.c.settings).where(SUBMISSIONS.c.name == name))

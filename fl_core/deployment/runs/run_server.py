@@ -5,8 +5,9 @@ import contextlib
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from fedlm.fl_core.deployment.addresses import check_run_name
 from fedlm.fl_core.deployment.event_log import event, of_run, warn
 from fedlm.fl_core.deployment.runs.current_run import CurrentRun
 from fedlm.fl_core.deployment.runs.held_run import HeldRun
@@ -14,13 +15,21 @@ from fedlm.fl_core.deployment.runs.run_queue import FAILED, FINISHED, QUEUED, Ru
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.retrying import with_retries
+from fedlm.fl_core.deployment.state.state import OtherStateError, StateError
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
-from fedlm.fl_core.errors import ConfigurationError, UserError, setting
+from fedlm.fl_core.errors import ConfigurationError, DiskError, UserError, setting
 from fedlm.fl_core.runs.driver import Observer
 from fedlm.fl_core.runs.run_folder import RunFolder
 
 RUNS_FOLDER = "runs"
 Settings = dict[str, Any]
+
+
+class RunMaker(NamedTuple):
+    """What makes runs of settings as `settings_as_json` gives them. Both raise UserError where that cannot be."""
+
+    complete: Callable[[Settings], Settings]  # checks settings, and adds the defaults of those that are not given
+    make_task: Callable[[Settings], Task]  # makes of all settings of a run what is trained
 
 
 class RunServer:
@@ -33,29 +42,34 @@ class RunServer:
       held: name of the run that is trained now, and that run; None where none is.
     """
 
-    def __init__(self, directory: Path, database: Database, make_task: Callable[[Settings], Task], observe: Observer):
+    def __init__(self, directory: Path, database: Database, maker: RunMaker, observe: Observer):
         """Prepare; nothing is trained before `train`.
 
         Args:
           directory: in which each run has a folder.
           database: of the queue.
-          make_task: makes of a run's settings what is trained; raises UserError where that cannot be.
+          maker: makes runs of settings.
           observe: see `HeldRun.train`.
         """
         self.clients, self.draining = CurrentRun(), False
         self.queue = RunQueue(database)
         self.held: tuple[str, HeldRun] | None = None
         self._directory = directory
-        self._make_task, self._observe = make_task, observe
+        self._maker, self._observe = maker, observe
         self._changed, self._loop = asyncio.Event(), asyncio.get_running_loop()
 
     # What the process does.
 
     async def train(self) -> None:
-        """Train what is queued, until asked to drain."""
+        """Train what is queued, until asked to drain.
+
+        Raises:
+          DiskError, StateError: the disk is full, or a database cannot be used; runs stay queued.
+        """
         while not self.draining:
             self._changed.clear()
             run = await asyncio.to_thread(with_retries, self.queue.first_queued)
+            self.clients.queued = run is not None
             if run is None:
                 await self._changed.wait()
                 continue
@@ -69,6 +83,9 @@ class RunServer:
                 event("run_drained")
                 return
         except UserError as error:
+            # What would fail the next run too.
+            if isinstance(error, (DiskError, StateError)) and not isinstance(error, OtherStateError):
+                raise
             state, reason = FAILED, error.for_command_line()
         except Exception as error:
             warn("run_broke", why=traceback.format_exc())
@@ -79,7 +96,7 @@ class RunServer:
             await asyncio.to_thread(with_retries, lambda: self.queue.become(run.name, state, reason))
 
     async def _hold(self, run: SubmittedRun) -> bool:
-        task = await asyncio.to_thread(self._make_task, run.settings)
+        task = await asyncio.to_thread(self._maker.make_task, run.settings)
         out = self.folder(run.name)
         with RunFolder(out, private=task.deployment.privacy.is_private) as folder:
             state = SqlState(await asyncio.to_thread(Database, sqlite_url(out / DATABASE_FILE)))
@@ -87,12 +104,12 @@ class RunServer:
                 held = await HeldRun.open(task, folder, state)
                 event("run_begun", rounds=len(folder.rows))
                 self.held = run.name, held
-                self.clients.be(held.handlers)
+                self.clients.be(run.name, held.handlers)
                 # What was asked for before it was held is in the queue alone.
                 self._drain_held(await asyncio.to_thread(with_retries, lambda: self.queue.find(run.name)))
                 return await held.train(self._observe)
             finally:
-                self.clients.be(None)
+                self.clients.be_none()
                 self.held = None
                 state.close()
 
@@ -116,12 +133,14 @@ class RunServer:
 
     def submit(self, name: str, settings: Settings) -> SubmittedRun:
         """Add a run to the queue. Raises UserError where it could not be trained."""
-        task = self._make_task(settings)
-        if task.deployment.privacy.is_private:
+        check_run_name(name)
+        settings = self._maker.complete(settings)
+        if settings["privacy"] != "none":
             raise ConfigurationError(
-                f"{setting('privacy')} is {task.deployment.privacy.privacy}, but a server of several runs keeps no "
+                f"{setting('privacy')} is {settings['privacy']}, but a server of several runs keeps no "
                 "budget of privacy for all of them so far; train this run alone, with `fedlm serve`"
             )
+        self._maker.make_task(settings)
         run = self.queue.submit(name, settings)
         self._loop.call_soon_threadsafe(self._drain_held, run)
         return run

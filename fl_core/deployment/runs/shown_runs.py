@@ -15,12 +15,13 @@ from fedlm.fl_core.deployment.operations.overview import database_reached
 from fedlm.fl_core.deployment.runs.run_queue import PAUSED, QUEUED, STOPPED, SubmittedRun
 from fedlm.fl_core.deployment.runs.run_server import RunServer
 from fedlm.fl_core.deployment.state.database import Database
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, UserError
 from fedlm.fl_core.runs.files.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
 
 _ACTIONS = {"pause": PAUSED, "resume": QUEUED, "stop": STOPPED}
-_LOG_BYTES = 1 << 16
+_LOG_BYTES, _OFFSET_DIGITS = 1 << 16, 18
+_JSON_KINDS = {type(None): "null", bool: "true or false", str: "a string", list: "an array"}
 
 
 class ShownRuns:
@@ -30,6 +31,7 @@ class ShownRuns:
 
     def __init__(self, server: RunServer, database: Database, logs: "RunLogs"):
         self._server, self._database, self._logs = server, database, logs
+        self._released: dict[str, tuple[int, int]] = {}  # by run: bytes of its metrics, and released rounds in them
 
     @property
     def calls(self) -> "ShownRuns":
@@ -44,23 +46,37 @@ class ShownRuns:
 
         Returns:
           JSON-able. `runs`, in their order: `name`, `model`, `state` (one of the queue's), `doing` (what it does while
-          it is trained; None while it is not), `rounds`, `released`, `reason` (why it failed), `submitted` (seconds
-          since 1970).
+          it is trained; None while it is not), `rounds`, `released`, `reason` (why it failed, or cannot be read),
+          `submitted` (seconds since 1970).
         """
-        return {"runs": [self._described(run) for run in self._server.queue.all()]}
+        return {"runs": [self._described(run, self._status(run.name)) for run in self._server.queue.all()]}
 
-    def _described(self, run: SubmittedRun) -> dict[str, Any]:
-        rows, status = read_rows(self._server.folder(run.name) / METRICS_FILE), self._status(run.name)
+    def _described(self, run: SubmittedRun, status: dict[str, Any] | None) -> dict[str, Any]:
+        released, reason = 0, run.reason
+        try:
+            released = self._released_rounds(run.name)
+        except UserError as error:
+            # One damaged file hides no other run.
+            reason = reason or error.for_command_line()
         return {
             "name": run.name,
             "model": run.settings["model"],
             "state": run.state,
             "doing": None if status is None else status["run"]["doing"],
             "rounds": run.settings["rounds"],
-            "released": max((row["round"] + 1 for row in rows), default=0),
-            "reason": run.reason,
+            "released": released,
+            "reason": reason,
             "submitted": run.submitted,
         }
+
+    def _released_rounds(self, name: str) -> int:
+        path = self._server.folder(name) / METRICS_FILE
+        size = path.stat().st_size if path.exists() else 0
+        known = self._released.get(name)
+        if known is None or known[0] != size:
+            known = size, max((row["round"] + 1 for row in read_rows(path, "round")), default=0)
+            self._released[name] = known
+        return known[1]
 
     def _status(self, name: str) -> dict[str, Any] | None:
         held = self._server.held
@@ -78,33 +94,50 @@ class ShownRuns:
         match [method, *path.strip("/").split("/")]:
             case ["GET", "runs", name]:
                 return HTTPStatus.OK, self._all_of(self._server.queue.find(name))
-            case ["GET", "runs", name, "log", offset] if offset.isdecimal():
+            case ["GET", "runs", name, "log", offset] if offset.isdecimal() and len(offset) <= _OFFSET_DIGITS:
                 return HTTPStatus.OK, self._logs.read(self._server.queue.find(name).name, int(offset))
             case ["POST", "runs", name]:
-                return HTTPStatus.OK, self._described(self._server.submit(name, _settings_in(body)))
+                return HTTPStatus.OK, self._acted_on(self._server.submit(name, _settings_in(body)))
             case ["POST", "runs", name, action] if action in _ACTIONS:
-                return HTTPStatus.OK, self._described(self._server.become(name, _ACTIONS[action]))
+                return HTTPStatus.OK, self._acted_on(self._server.become(name, _ACTIONS[action]))
         return None
 
+    def _acted_on(self, run: SubmittedRun) -> dict[str, Any]:
+        return self._described(run, self._status(run.name))
+
     def _all_of(self, run: SubmittedRun) -> dict[str, Any]:
-        folder = self._server.folder(run.name)
-        summary = folder / SUMMARY_FILE
-        return self._described(run) | {
+        folder, status = self._server.folder(run.name), self._status(run.name)
+        return self._described(run, status) | {
             "folder": str(folder),
             "settings": run.settings,
-            "status": self._status(run.name),
-            "summary": json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else None,
+            "status": status,
+            "summary": _read_summary(folder / SUMMARY_FILE),
         }
+
+
+def _read_summary(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    except ValueError as error:
+        raise ConfigurationError(f"{path}: not a summary of ours ({error}); remove it") from error
 
 
 def _settings_in(body: bytes) -> dict[str, Any]:
     try:
         found = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"the settings of a run are not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise ConfigurationError(f"the settings of a run are a {type(found).__name__}, but must be an object of JSON")
+        kind = _JSON_KINDS.get(type(found), "a number")
+        raise ConfigurationError(f"the settings of a run are {kind} in JSON, but must be an object")
     return found
+
+
+def _read_line(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
 
 
 class RunLogs(logging.Handler):
@@ -128,15 +161,19 @@ class RunLogs(logging.Handler):
             self.handleError(record)
 
     def read(self, name: str, offset: int) -> dict[str, Any]:
-        """Read whole lines of a run from a byte on: `lines`, and the `offset` of what follows."""
+        """Read whole lines of a run from a byte on: `lines`, and the `offset` of what follows, which is as it was at
+        the end. What a killed process left unfinished is passed over."""
         path = self._path(name)
         if not path.exists():
-            return {"lines": [], "offset": 0}
+            return {"lines": [], "offset": offset}
         with path.open("rb") as file:
             file.seek(offset)
             content = file.read(_LOG_BYTES)
+            if b"\n" not in content:
+                content += file.readline()
         whole = content[: content.rfind(b"\n") + 1]
-        return {"lines": [json.loads(line) for line in whole.splitlines()], "offset": offset + len(whole)}
+        lines = [line for line in map(_read_line, whole.splitlines()) if line is not None]
+        return {"lines": lines, "offset": offset + len(whole)}
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.jsonl"

@@ -1,4 +1,4 @@
-"""Who may look at a server's operator endpoints: whoever holds the token in a file.
+"""Who may look at a server, and submit and stop its runs: whoever holds the token in a file.
 
 The token is 256 random bits, kept in a file that only its owner can read. HTTP clients send it as `Authorization:
 Bearer TOKEN` (RFC 6750), or, as browsers can, as the password of `Authorization: Basic` (RFC 7617), under any user.

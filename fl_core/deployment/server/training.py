@@ -22,7 +22,7 @@ from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.deployment.server.settings import MAY_CHANGE, Deployment
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.state.retrying import with_retries
-from fedlm.fl_core.deployment.state.state import ReleaseRecord, StateError
+from fedlm.fl_core.deployment.state.state import OtherStateError, ReleaseRecord
 from fedlm.fl_core.deployment.state.state_sql import SqlState
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.origins.run_origins import Origins
@@ -111,7 +111,7 @@ class DeployedTraining:
     def _agree_with_state(self, first: int) -> None:
         finished = self._state.finished_rounds()
         if finished < first:
-            raise StateError(
+            raise OtherStateError(
                 f"{self._run.folder.directory}: the run has released {first} rounds, but its database knows of "
                 f"{finished}: it is an older copy, which lacks the record of who took part; put back the one that "
                 "belongs to the run"
@@ -119,7 +119,7 @@ class DeployedTraining:
         last = self.ledger.last_release if self.ledger else None
         known, released = last.rounds if last else 0, self._state.last_release()
         if self.ledger and released > known:
-            raise StateError(
+            raise OtherStateError(
                 f"{self._run.folder.directory}: its ledger ends with a model of {known} rounds, but its database knows "
                 f"that one of {released} was released. The folder is an older copy, and noise would be used twice. Put "
                 "back the newest one"

@@ -17,7 +17,11 @@ drops out now and then would else be drawn less often than who never does."""
 
 
 class StateError(UserError):
-    """The state does not belong to this run, is an older copy, or cannot be read or written."""
+    """The state cannot be read or written, or is not that of this run."""
+
+
+class OtherStateError(StateError):
+    """The state does not belong to this run, or is an older copy."""
 
 
 class UnreachableError(StateError):

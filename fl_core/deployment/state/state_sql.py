@@ -12,9 +12,9 @@ from fedlm.fl_core.deployment.state.state import (
     SILENT_ONCE,
     AttemptRecord,
     ClientRecord,
+    OtherStateError,
     ReleaseRecord,
     SeenClient,
-    StateError,
     Totals,
 )
 from fedlm.fl_core.deployment.state.tables import ATTEMPTS, CLIENTS, PARTICIPATIONS, RELEASES, RUNS
@@ -44,13 +44,14 @@ class SqlState:
         return self._database.reachable
 
     def claim(self, run: str) -> None:
-        """Make sure that this state is a run's, or make it so where it is new; raises `StateError` where it is not."""
+        """Make sure that this state is a run's, or make it so where it is new; raises `OtherStateError`
+        where it is not."""
         with self._database.writing() as connection:
             found = connection.scalars(sql.select(RUNS.c.run)).all()
             if not found:
                 connection.execute(sql.insert(RUNS).values(run=run))
             elif found != [run]:
-                raise StateError(
+                raise OtherStateError(
                     f"{self._database.name}: holds the state of another run; give the database that belongs "
                     "to this run's folder, or a new one for a new run"
                 )

@@ -12,9 +12,10 @@ LOCK_FILE = ".lock"
 
 
 @contextmanager
-def run_lock(directory: Path, wait_seconds: float = 10.0) -> Iterator[None]:
+def run_lock(directory: Path, wait_seconds: float = 10.0, instead: str = setting("out")) -> Iterator[None]:
     """Hold the folder of a run; the operating system lets go of it when the process ends, however it ends. Raises
-    ConfigurationError where another process holds it for longer than `wait_seconds` seconds."""
+    ConfigurationError where another process holds it for longer than `wait_seconds` seconds; it says to give another
+    of `instead`."""
     deadline = time.monotonic() + wait_seconds
     with (directory / LOCK_FILE).open("w") as file:
         while True:
@@ -25,7 +26,7 @@ def run_lock(directory: Path, wait_seconds: float = 10.0) -> Iterator[None]:
                 if time.monotonic() > deadline:
                     raise ConfigurationError(
                         f"{directory}: another process is running there; wait for it or end it, or give another "
-                        f"{setting('out')}"
+                        f"{instead}"
                     ) from None
                 time.sleep(0.1)
         yield
