@@ -99,6 +99,7 @@ class Experiment(RunSettings):
     """One model trained once.
 
     Example:
+      >>> from fedlm import compose
       >>> experiment = compose(Experiment, model="cifg_tiny", data=Path("runs/stdlib"), rounds=20, length=16)
       >>> experiment.rounds, experiment.training.length, experiment.privacy.is_private
       (20, 16, False)
@@ -120,6 +121,7 @@ class Comparison(RunSettings):
     """Several models, each trained with all combinations of rates, privacy and seeds.
 
     Example:
+      >>> from fedlm import compose
       >>> rates = {"client_learning_rates": (0.1, 0.5), "seeds": (0, 1, 2)}
       >>> comparison = compose(Comparison, models=("cifg_tiny", "si_cifg_tiny"), data=Path("runs/stdlib"), **rates)
       >>> len(comparison.experiments())
