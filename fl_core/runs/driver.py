@@ -71,6 +71,7 @@ class Run:
         find_divergence: Callable[[list[dict[str, Any]]], Divergence | None],
         privacy: "PrivacyTerms | None" = None,
         common: CommonPlace | None = None,
+        seen: int = 0,
     ):
         """Prepare to begin, or to go on; nothing is written yet.
 
@@ -79,9 +80,10 @@ class Run:
           find_divergence: decides from the rows so far, of which only the last few may be there.
           privacy: what the run promises; it is not private where None.
           common: what all copies of the folder see; with privacy what the run reserves from where None.
+          seen: of a run that is not private, steps that do not run again, whether a checkpoint has them or not.
         """
         self.folder, self._identity, self._steps, self._save_every = folder, identity, steps, save_every
-        self._find_divergence, self._privacy = find_divergence, privacy
+        self._find_divergence, self._privacy, self._seen = find_divergence, privacy, seen
         common = privacy.reservation if common is None and privacy is not None else common
         forks_matter = privacy is not None or common is not None
         self._lineage = Lineage(folder.directory, common) if forks_matter else None
@@ -121,7 +123,8 @@ class Run:
             self._identity = self._identity.going_on(found_about)
         if self._privacy is None:
             self._go_on(latest > 0)
-            return Standing(latest, latest, self._steps), folder.restore(latest, like) if latest else like
+            standing = Standing(latest, max(latest, self._seen), self._steps)
+            return standing, folder.restore(latest, like) if latest else like
         from fedlm.fl_core.runs.private_releases import PrivateReleases
 
         self._releases = releases = PrivateReleases(self._privacy, folder, like)

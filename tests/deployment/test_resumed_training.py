@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.deployment.operations.privacy_budget import PrivacyBudget
+from fedlm.fl_core.deployment.secure_aggregation.attempt import SecureAttempt
+from fedlm.fl_core.deployment.secure_aggregation.attempts_sql import SecureAttempts
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.state import AttemptRecord, SeenClient, StateError
@@ -22,6 +24,7 @@ from fedlm.fl_core.rounds.round_loop import CohortResult
 from fedlm.fl_core.runs.files.checkpoints import Checkpoints
 from fedlm.fl_core.runs.run_folder import RunFolder
 from tests.deployment import small_deployment as small
+from tests.support import secure_cohorts
 from tests.support.exact_totals import exact_total
 
 
@@ -235,3 +238,12 @@ def test_a_backup_of_folder_and_database_goes_on_with_what_was_promised(tmp_path
     with contextlib.closing(SqlState(sqlite_url(out / DATABASE_FILE))) as state:
         took_part = {one.number: one.participations for one in state.clients() if one.participations}
     assert took_part == dict.fromkeys(range(6), 1)
+
+
+def test_a_secure_sum_without_noise_that_may_have_been_seen_is_not_made_again_after_a_crash(tmp_path):
+    secure = {"aggregation": "secure", "update_clip_norm": 0.5, "upload_bits": 32, "weighting": "uniform"}
+    settings = small.deployment(**secure, rounds=3)
+    assert go_on(tmp_path, settings, drain_after=1) == [0]
+    with contextlib.closing(SqlState(sqlite_url(tmp_path / DATABASE_FILE))) as state:
+        SecureAttempts(state.database).save(SecureAttempt(secure_cohorts.NAME._replace(round_number=1), announced=True))
+    assert go_on(tmp_path, settings) == [2]

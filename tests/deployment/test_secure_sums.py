@@ -226,7 +226,8 @@ async def test_clients_that_ask_for_more_noise_add_nothing(credentials, tmp_path
 
 
 @pytest.mark.long
-async def test_a_sum_that_is_lost_after_survivors_were_told_is_spent(credentials, tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", [SECURE, NOISED])
+async def test_a_sum_that_is_lost_after_survivors_were_told_is_spent(credentials, tmp_path, monkeypatch, kind):
     reveal = Member.reveal
 
     def silent(member, survivors):
@@ -235,7 +236,7 @@ async def test_a_sum_that_is_lost_after_survivors_were_told_is_spent(credentials
         return reveal(member, survivors)
 
     monkeypatch.setattr(Member, "reveal", silent)
-    settings = small.deployment(**NOISED | PROMPT | {"reporting_seconds": 5.0, "minimum_reports": 5})
+    settings = small.deployment(**kind | PROMPT | {"reporting_seconds": 5.0, "minimum_reports": 5})
     rows, _ = await deploy(settings, credentials, tmp_path)
     assert [row["clients"] for row in rows] == [0, COUNT]
     with contextlib.closing(SqlState(sqlite_url(tmp_path / "run" / DATABASE_FILE))) as state:

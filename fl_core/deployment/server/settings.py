@@ -110,7 +110,7 @@ class Deployment(_Travel, _Selection, _Model):
     round."""
     checkpoint_every: Count = 10
     """Rounds between two checkpoints. The last round has one, too. With privacy every round has one, since every model
-    leaves the server."""
+    leaves the server. So it has with secure sums, since no round whose sum may have been seen runs again."""
 
     training: TrainingSettings = field(default_factory=TrainingSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
@@ -225,7 +225,7 @@ class Deployment(_Travel, _Selection, _Model):
     @property
     def saved_every(self) -> int:
         """Rounds after which the server saves them; with privacy each of them, before its model is released."""
-        return 1 if self.privacy.is_private else self.checkpoint_every
+        return 1 if self.privacy.is_private or self.aggregation == "secure" else self.checkpoint_every
 
     def optimization(self) -> FederatedOptimization:
         """What the round loop needs."""

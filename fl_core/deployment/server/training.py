@@ -63,6 +63,9 @@ class DeployedTraining:
         state.claim(name)
         aggregation, terms = _privacy(task, folder, self._identity)
         self._aggregation = aggregation
+        secure = deployment.aggregation == "secure"
+        if secure:
+            with_retries(SecureAttempts(state.database).settle)
         self._run = Run(
             folder,
             self._identity,
@@ -73,10 +76,10 @@ class DeployedTraining:
             find_divergence=find_divergence if terms is None else lambda rows: None,
             privacy=terms,
             common=_CommonState(state),
+            # The ledger of a private run says itself what was seen.
+            seen=with_retries(state.finished_rounds) if secure and terms is None else 0,
         )
         self._training = _training(task, self._run, capabilities, aggregation)
-        if deployment.aggregation == "secure":
-            with_retries(SecureAttempts(state.database).settle)
         self._agree_with_state(self._training.rounds_done)
 
     @property

@@ -16,7 +16,7 @@ from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError
 from fedlm.fl_core.deployment.secure_aggregation.parameter_rule import Strangers, choose_graph
 from fedlm.fl_core.deployment.secure_aggregation.secure_round import SecureRound
 from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum
-from fedlm.fl_core.deployment.server.reports.summed_integers import NoisedSums, SummedIntegers
+from fedlm.fl_core.deployment.server.reports.summed_integers import SummedIntegers
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.rounds.aggregation import CohortAggregate
 from fedlm.fl_core.rounds.round_loop import RoundPlan
@@ -61,7 +61,7 @@ class SecureSettings:
     def keep(self, attempt: SecureAttempt) -> None:
         """Write an attempt and, if survivors are to be told, what this spends."""
         self.save(attempt)
-        if attempt.phase == "agreeing" and isinstance(self.integers, NoisedSums):
+        if attempt.phase == "agreeing":
             self.integers.charge(attempt.name.round_number)
 
 
@@ -84,8 +84,7 @@ class SecureSum(StreamingSum):
     @property
     def is_charged(self) -> bool:
         """Whether the round counts as released, whatever becomes of the sum."""
-        announced = self.round is not None and self.round.attempt.announced
-        return announced and isinstance(self._settings.integers, NoisedSums)
+        return self.round is not None and self.round.attempt.announced
 
     def compile(self) -> None:
         pass

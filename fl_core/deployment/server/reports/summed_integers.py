@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax.numpy as jnp
+import numpy as np
 
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.distributed_noise.lattice import Lattice, rotation_seed
@@ -47,8 +48,12 @@ class SummedIntegers(Protocol):
         """Say what the roster of a round says of it: fields of `Parameters`."""
         ...
 
+    def charge(self, round_number: int, /) -> None:
+        """Enter a round where it counts as released; before anybody learns whose integers are in its sum."""
+        ...
+
     def aggregate(self, total: Words, clients: int, plan: RoundPlan) -> CohortAggregate:
-        """Read a sum without masks, of so many clients."""
+        """Read a sum without masks, of so many clients; of none, it is any words."""
         ...
 
 
@@ -79,8 +84,11 @@ class ExactSums:
         sizes = {"clip_norm": layout.clip_norm, "scale": 1 / layout.step, "variance": 0.0}
         return sizes | {"largest": layout.largest, "rotation": b""}
 
+    def charge(self, round_number: int, /) -> None:
+        """Exact sums have no ledger."""
+
     def aggregate(self, total: Words, clients: int, plan: RoundPlan) -> CohortAggregate:
-        values, told = self.layout.read(total, self.bits)
+        values, told = self.layout.read(total if clients else np.zeros_like(total), self.bits)
         return empty_aggregate({})._replace(
             delta=shaped(values, self.like),
             weight=jnp.float32(clients),
@@ -98,7 +106,7 @@ class NoisedSums:
 
     Attributes:
       lattice: of clients' integers.
-      charge: enters a round, before anybody learns whose integers are in its sum, where it counts as released.
+      charge: enters a round where it counts as released.
     """
 
     lattice: Lattice
