@@ -230,10 +230,14 @@ class Client:
         return _seconds_of(reply.come_back_seconds)
 
     def _unsafe(self, asked: messages.RoundConfiguration) -> str:
-        """Say why an update would be seen by itself, or could not be masked; empty where neither is so."""
-        if (self._sums is not None) == asked.HasField("secure_sum"):
-            return ""
-        return "the server would see its update by itself" if self._sums else "it has no keys to mask its update with"
+        """Say why an update would be seen by itself or without noise, or could not be masked; else empty."""
+        if (self._sums is not None) != asked.HasField("secure_sum"):
+            return (
+                "the server would see its update by itself" if self._sums else "it has no keys to mask its update with"
+            )
+        if self._sums is not None and asked.HasField("participation") and not asked.secure_sum.HasField("noise"):
+            return "the server shows a plan of privacy, but a sum without noise would be exact"
+        return ""
 
     def _tell_owner(self, number: int, outcome: "messages.UploadHeader.Outcome", reply: messages.UploadReply) -> None:
         why = _WHY_NOT.get(outcome)

@@ -98,6 +98,31 @@ class FakeServer:
         pass
 
 
+class FakeSums:
+    """Notes which updates would be masked."""
+
+    def __init__(self):
+        self.updates = []
+
+    async def give(self, channel, asked, update, send):
+        self.updates.append(update)
+        return await send(b"masked")
+
+
+class SecureServer(FakeServer):
+    """Asks for a secure sum, of whose request a test says more."""
+
+    def __init__(self, **request):
+        super().__init__()
+        self.request = messages.RoundConfiguration(**request)
+
+    async def check_in(self, request):
+        reply = await super().check_in(request)
+        if reply.HasField("selected"):
+            reply.selected.MergeFrom(self.request)
+        return reply
+
+
 def client_of(server, store, read=small.read_vocabulary, limits=QUICK, **others):
     return small.client_of(lambda: server, store, read, limits=limits, **others)
 
@@ -203,6 +228,26 @@ def test_a_client_says_why_it_has_no_update(tmp_path):
     store = ExampleStore(tmp_path / "none.jsonl")
     assert outcome_of(FakeServer(), tmp_path, store=store, notice=heard.append) == "NO_EXAMPLES"
     assert heard == ["round 0: it declined, since it has no text to train on; the server's answer: ACCEPTED"]
+
+
+@pytest.mark.parametrize("lacks", ["text", "finite numbers"])
+def test_a_client_that_adds_noise_does_not_tell_that_it_has_no_update_but_adds_zeros(tmp_path, lacks):
+    server, sums = SecureServer(secure_sum={"noise": {"kind": "skellam"}}), FakeSums()
+    if lacks == "finite numbers":
+        wrong = jax.tree_util.tree_map(lambda leaf: np.full_like(leaf, np.nan), PARAMS)
+        server.parameters = ServedArtifact(pack_parameters(wrong), "float32", 4096)
+    (tmp_path / "empty.jsonl").write_text("")
+    store = ExampleStore(tmp_path / "empty.jsonl") if lacks == "text" else small.store_of(tmp_path, 3)
+    assert outcome_of(server, tmp_path, store=store, sums=sums) == "TRAINED"
+    (update,) = sums.updates
+    assert not any(update.upload)
+    assert len(update.upload) == upload_bytes(SETTINGS.training.compressor(), PARAMS)
+
+
+def test_a_client_adds_to_no_exact_sum_of_a_server_that_shows_a_plan_of_privacy(tmp_path):
+    plan = {"rounds": 9, "min_separation": 1}
+    server = SecureServer(secure_sum={"clip_norm": 1.0}, population="people", participation=plan)
+    assert outcome_of(server, tmp_path, sums=FakeSums()) == "NOT_ALLOWED"
 
 
 @pytest.mark.parametrize("cut", ["sentences", "texts"])
