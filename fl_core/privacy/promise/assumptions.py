@@ -66,7 +66,8 @@ def against_server(plan: PrivacyPlan) -> str | None:
         return None
     return (
         "with secure aggregation, the same epsilon and delta against one that is curious but follows the protocol and "
-        "enrols no invented clients (without it nothing is promised: the server sees what each client sends)"
+        "enrols no invented clients, if none of its clients works with it (without it nothing is promised: the server "
+        "sees what each client sends)"
     )
 
 
