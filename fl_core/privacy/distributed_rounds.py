@@ -59,7 +59,6 @@ class DistributedRounds:
 
     Attributes:
       lattice: of clients' integers.
-      least: clients whose noise suffices.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class DistributedRounds:
             )
         self.aggregation, self.secret = aggregation, secret
         self.lattice = MECHANISMS[plan.mechanism].lattice(plan, aggregation.clip_norm)
-        self._like, self.least = like, sizes.survivors
+        self._like, self._least = like, sizes.survivors
         self._count = make_noise(plan, first, end)
 
     def init(self, clip_norm: float | None = None) -> PrivacyState:
@@ -114,7 +113,7 @@ class DistributedRounds:
         state, total, goal = state._replace(noise=after), aggregate.delta, self.aggregation.report_goal
         assert isinstance(total, IntegerSum)
         counted = float(aggregate.clients - aggregate.dropped)
-        enough, unit = total.clients >= self.least, 1 / (self.lattice.scale * goal)
+        enough, unit = total.clients >= self._least, 1 / (self.lattice.scale * goal)
         noise = self._expected_noise(total.clients) if total.noise is None else total.noise
         metrics = {
             "clipped_fraction": float(aggregate.clipped) / counted if counted else None,

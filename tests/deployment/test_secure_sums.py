@@ -24,6 +24,7 @@ from fedlm.fl_core.errors import ConfigurationError
 from tests.deployment import small_deployment as small
 from tests.deployment.plain_loop import final_parameters, simulate
 from tests.deployment.test_loopback import register_clients
+from tests.support import secure_cohorts
 
 COUNT = 8
 SECURE = small.LINEAR | {"aggregation": "secure", "update_clip_norm": 0.5, "upload_bits": 32}
@@ -89,7 +90,8 @@ async def test_a_secure_deployment_comes_to_the_mean_of_clipped_updates(credenti
     for name in ("train_loss", "update_norm", "clients_clipped"):
         np.testing.assert_allclose(rows[-1][name], expected[-1][name], rtol=1e-2)
     with contextlib.closing(Database(sqlite_url(tmp_path / "run" / DATABASE_FILE))) as database:
-        assert [SecureAttempts(database).announced(number) for number in range(3)] == [1, 1, 0]
+        kept = secure_cohorts.kept_attempts(SecureAttempts(database))
+        assert list(kept.values()) == [("finished", True, "")] * 2
 
 
 @pytest.mark.long

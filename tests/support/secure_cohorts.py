@@ -4,6 +4,7 @@ import datetime
 import functools
 
 import numpy as np
+import sqlalchemy as sql
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -16,6 +17,7 @@ from fedlm.fedlm_client.secure_aggregation.member import Member
 from fedlm.fedlm_client.secure_aggregation.roster import Parameters
 from fedlm.fl_core.deployment.secure_aggregation.attempt import SecureAttempt
 from fedlm.fl_core.deployment.secure_aggregation.parameter_rule import Strangers, choose_graph
+from fedlm.fl_core.deployment.state.tables import SECURE_ATTEMPTS
 
 NAME = AttemptName("run", 3, b"attempt", b"m" * 32)
 FLOORS = Floors(least_cohort=3, corrupt_share=0.0, dropped_share=0.0)
@@ -60,6 +62,13 @@ def rules(clients, *, graph=None, **others):
 
 def member(index, *, name=NAME, floors=FLOORS, **others):
     return Member(name, identity(f"client{index}"), floors, [authority("ours")[0]], **others)
+
+
+def kept_attempts(kept):
+    """What a database knows of attempts: phase, whether survivors were told, and why it was abandoned."""
+    with kept._database.reading() as connection:
+        rows = connection.execute(sql.select(SECURE_ATTEMPTS))
+        return {bytes.fromhex(row.attempt): (row.phase, row.announced, row.reason) for row in rows}
 
 
 def vectors(count, parameters, seed=0):

@@ -26,6 +26,11 @@ _LONGEST_SIGNATURE = 256
 """Bytes, of a member's certificate's key."""
 
 
+def lost_sum(reason: str) -> str:
+    """Say, as a record of a round does, why a round counts that made no sum."""
+    return f"its sum may have been seen, and is lost: {reason}"[:256]
+
+
 @dataclass
 class SecureAttempt:
     """An attempt, and all that is known of it but for the sum itself.
@@ -39,7 +44,7 @@ class SecureAttempt:
       survivors: U3; while masking, those whose vectors are merged so far.
       announced: whether survivors may know that they are. Whoever runs the server may have the sum from then on, so
         the attempt counts as released.
-      signatures: by index, of U4. They are not kept: nobody but the members reads them.
+      signatures: by index, of U4.
       revealed: by index, of U5.
       culprits: members that have given wrong shares.
       reason: why it was abandoned.
@@ -52,7 +57,7 @@ class SecureAttempt:
     dealings: dict[int, Dealing] = field(default_factory=dict)
     survivors: frozenset[int] = frozenset()
     announced: bool = False
-    signatures: dict[int, bytes] = field(default_factory=dict, compare=False)
+    signatures: dict[int, bytes] = field(default_factory=dict)
     revealed: dict[int, Revealed] = field(default_factory=dict)
     culprits: frozenset[int] = frozenset()
     reason: str = ""
@@ -96,21 +101,21 @@ class SecureAttempt:
         self._check_phase("dealing")
         if index in self.dealings:
             raise RefusedAnswerError("this member has dealt other shares before")
-        if dealing.sealed.keys() != self._agreed().neighbours(index):
+        if dealing.sealed.keys() != self._frozen_roster().neighbours(index):
             raise RefusedAnswerError("shares for others than this member's neighbours")
         self.dealings[index] = dealing
 
     def close_dealing(self) -> None:
         """Take no more shares: who has dealt is U2; raises `AbandonedError`."""
         self._check_phase("dealing")
-        self._check_count(len(self.dealings), self._agreed().parameters)
+        self._check_count(len(self.dealings), self._frozen_roster().parameters)
         self.phase = "masking"
 
     def dealt_for(self, index: int) -> Dealt:
         """Give a member what it needs to mask its vector; raises `RefusedAnswerError`."""
         if self.phase in ("advertising", "dealing") or index not in self.dealings:
             raise RefusedAnswerError("shares are not dealt yet, or not by this member")
-        near = self._agreed().neighbours(index) & self.dealings.keys()
+        near = self._frozen_roster().neighbours(index) & self.dealings.keys()
         return Dealt(frozenset(self.dealings), {one: self.dealings[one].sealed[index] for one in near})
 
     def merge(self, total: Words, members: frozenset[int], partial: Words) -> None:
@@ -128,10 +133,10 @@ class SecureAttempt:
     def announce(self) -> frozenset[int]:
         """Take no more vectors: whose are merged is U3; raises `AbandonedError`."""
         self._check_phase("masking")
-        rules = self._agreed().parameters
+        rules = self._frozen_roster().parameters
         self._check_count(len(self.survivors), rules)
         for one in self.dealings:
-            near = self._agreed().neighbours(one) & self.survivors
+            near = self._frozen_roster().neighbours(one) & self.survivors
             # Nothing of a member without a survivor beside it is in the sum.
             if len(near) < rules.threshold and (near or one in self.survivors):
                 self._abandon(f"{len(near)} neighbours of a member are left, but {rules.threshold} must be")
@@ -156,7 +161,7 @@ class SecureAttempt:
         """Give a member its neighbours' signatures; raises `RefusedAnswerError`."""
         if self.phase not in ("revealing", "finished") or index not in self.signatures:
             raise RefusedAnswerError("signatures are not all there yet, or none is of this member")
-        near = self._agreed().neighbours(index) & self.signatures.keys()
+        near = self._frozen_roster().neighbours(index) & self.signatures.keys()
         return {one: self.signatures[one] for one in near}
 
     def reveal(self, index: int, revealed: Revealed) -> None:
@@ -164,19 +169,13 @@ class SecureAttempt:
         if self.revealed.get(index) == revealed:
             return
         self._check_phase("revealing")
-        near = self._agreed().neighbours(index) & self.dealings.keys()
+        near = self._frozen_roster().neighbours(index) & self.dealings.keys()
         asked = (near & self.survivors, near - self.survivors)
         if index not in self.survivors or index in self.revealed:
             raise RefusedAnswerError("no survivor, or one that has revealed other shares before")
         if (revealed.own_masks.keys(), revealed.masking_keys.keys()) != asked:
             raise RefusedAnswerError("shares of other members than those that were asked for")
         self.revealed[index] = revealed
-
-    @property
-    def enough(self) -> bool:
-        """Whether there are shares enough of every secret that is needed."""
-        own, keys = self._shares()
-        return all(len(given) >= self._agreed().parameters.threshold for given in (*own.values(), *keys.values()))
 
     def finish(self, total: Words) -> Unmasking:
         """Remove the masks from the sum, in place: residues modulo 2^b of the survivors' integers.
@@ -185,7 +184,7 @@ class SecureAttempt:
           AbandonedError: a secret cannot be recovered.
         """
         self._check_phase("revealing")
-        roster = self._agreed()
+        roster = self._frozen_roster()
         hashes = {index: dealing.commitment for index, dealing in self.dealings.items()}
         try:
             secrets = unmasking(roster, hashes, self._shares())
@@ -203,13 +202,13 @@ class SecureAttempt:
 
     def empty_sum(self) -> Words:
         """Make the sum of nothing."""
-        rules = self._agreed().parameters
+        rules = self._frozen_roster().parameters
         return np.zeros(rules.length, word(rules.bits))
 
     def _shares(self) -> tuple[dict[int, dict[int, bytes]], dict[int, dict[int, bytes]]]:
         """Put shares together by whose secret they are of: own masks, and masking keys that are in the sum."""
         own: dict[int, dict[int, bytes]] = {one: {} for one in self.survivors}
-        roster, dropped = self._agreed(), self.dealings.keys() - self.survivors
+        roster, dropped = self._frozen_roster(), self.dealings.keys() - self.survivors
         keys: dict[int, dict[int, bytes]] = {one: {} for one in dropped if roster.neighbours(one) & self.survivors}
         for giver, revealed in self.revealed.items():
             for one, share in revealed.own_masks.items():
@@ -218,7 +217,7 @@ class SecureAttempt:
                 keys[one][giver] = share
         return own, keys
 
-    def _agreed(self) -> Roster:
+    def _frozen_roster(self) -> Roster:
         if self.roster is None:
             raise RefusedAnswerError("the roster is not frozen yet")
         return self.roster

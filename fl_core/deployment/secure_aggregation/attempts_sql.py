@@ -1,17 +1,28 @@
-"""Attempts at secure sums in a deployment's database."""
+"""Attempts at secure sums in a deployment's database: how far they came, and who is in them.
+
+No key, share or sum is there: if the process ends that has them, the attempt is over.
+"""
 
 import time
+from typing import NamedTuple
 
 import sqlalchemy as sql
 
-from fedlm.fl_core.deployment.secure_aggregation.attempt import SecureAttempt
-from fedlm.fl_core.deployment.secure_aggregation.records import AttemptRow, MemberRow, attempt_of, rows_of
+from fedlm.fl_core.deployment.secure_aggregation.attempt import Phase, SecureAttempt, lost_sum
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state import AttemptRecord
 from fedlm.fl_core.deployment.state.state_sql import write_attempt
 from fedlm.fl_core.deployment.state.tables import ATTEMPTS, CLIENTS, SECURE_ATTEMPTS, SECURE_MEMBERS
 
 _OVER = ("finished", "abandoned")
+
+
+class _Row(NamedTuple):
+    attempt: str  # that names it, in hex
+    round_number: int
+    phase: Phase
+    announced: bool  # whether survivors were told: it counts as released
+    reason: str  # why it was abandoned; empty where it was not
 
 
 class SecureAttempts:
@@ -22,22 +33,18 @@ class SecureAttempts:
 
     def save(self, state: SecureAttempt) -> None:
         """Write an attempt in place of what was known of it; before anybody is told what follows from it."""
-        row, members = rows_of(state)
+        attempt = state.name.attempt.hex()
+        row = _Row(attempt, state.name.round_number, state.phase, state.announced, state.reason)
+        members = [
+            {"attempt": attempt, "number": number, "owner": owner, "survives": number in state.survivors}
+            for number, owner in enumerate(state.advertisements)
+        ]
         with self._database.writing() as connection:
             for table in (SECURE_MEMBERS, SECURE_ATTEMPTS):
                 connection.execute(sql.delete(table).where(table.c.attempt == row.attempt))
             connection.execute(sql.insert(SECURE_ATTEMPTS).values(**row._asdict()))
             if members:
-                connection.execute(sql.insert(SECURE_MEMBERS), [one._asdict() for one in members])
-
-    def read(self, attempt: bytes) -> SecureAttempt | None:
-        """Read an attempt by what names it; None where it is not known."""
-        of_attempt = [table.c.attempt == attempt.hex() for table in (SECURE_ATTEMPTS, SECURE_MEMBERS)]
-        with self._database.reading() as connection:
-            row = connection.execute(sql.select(SECURE_ATTEMPTS).where(of_attempt[0])).one_or_none()
-            members = sql.select(SECURE_MEMBERS).where(of_attempt[1]).order_by(SECURE_MEMBERS.c.number)
-            rows = [MemberRow(*one) for one in connection.execute(members)]
-        return None if row is None else attempt_of(AttemptRow(*row), rows)
+                connection.execute(sql.insert(SECURE_MEMBERS), members)
 
     def abandon_open(self, reason: str) -> int:
         """Abandon all attempts that are not over, since the process that held their sums has ended.
@@ -64,24 +71,18 @@ class SecureAttempts:
         )
         members = sql.select(CLIENTS.c.number).select_from(SECURE_MEMBERS).join(CLIENTS, known)
         with self._database.writing() as connection:
-            for row in [AttemptRow(*one) for one in connection.execute(lost)]:
+            for row in [_Row(*one) for one in connection.execute(lost)]:
                 survive = (SECURE_MEMBERS.c.attempt == row.attempt, SECURE_MEMBERS.c.survives)
                 numbers = list(connection.scalars(members.where(*survive)))
                 write_attempt(connection, _record(row, len(numbers)), numbers, ())
 
-    def announced(self, round_number: int) -> int:
-        """Count the attempts at a round of which whoever runs the server may have the sum."""
-        of_round = (SECURE_ATTEMPTS.c.round_number == round_number, SECURE_ATTEMPTS.c.announced)
-        with self._database.reading() as connection:
-            return connection.scalar(sql.select(sql.func.count()).select_from(SECURE_ATTEMPTS).where(*of_round)) or 0
 
-
-def _record(row: AttemptRow, survivors: int) -> AttemptRecord:
+def _record(row: _Row, survivors: int) -> AttemptRecord:
     return AttemptRecord(
         token=row.attempt,
         round_number=row.round_number,
         outcome="finished",
-        reason=f"its sum may have been seen, and is lost: {row.reason or 'the server ended'}"[:256],
+        reason=lost_sum(row.reason or "the server ended"),
         started=time.time(),
         seconds=0.0,
         selected=survivors,

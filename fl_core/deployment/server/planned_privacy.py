@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import jax
 
 from fedlm.fl_core.client_algorithms.interface import sent_by_client
-from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.exact_sums import number_of_coordinates
@@ -41,12 +40,12 @@ def planned_privacy(task: Task) -> "tuple[PrivacySettings, PlannedRounds]":
     return dataclasses.replace(privacy, report_goal=goal), planned
 
 
-def check_sizes(plan: "PrivacyPlan", deployment: Deployment, planned: "PlannedRounds") -> None:
+def check_sizes(plan: "PrivacyPlan", planned: "PlannedRounds") -> None:
     """Refuse to go on with other numbers of clients than noise was planned for."""
     sizes = sizes_of(plan)
-    if (sizes.cohort, sizes.survivors) != (planned.cohort_size, deployment.fewest_reports):
+    if (sizes.cohort, sizes.survivors) != (planned.cohort_size, planned.survivors):
         raise ConfigurationError(
             f"{setting('cohort_size')}, {setting('over_selection')} and {setting('minimum_reports')} ask for "
-            f"{deployment.fewest_reports} to {planned.cohort_size} clients of a round, but the noise of this run is "
+            f"{planned.survivors} to {planned.cohort_size} clients of a round, but the noise of this run is "
             f"planned for {sizes.survivors} to {sizes.cohort}, and stays so; give the settings that it was begun with"
         )

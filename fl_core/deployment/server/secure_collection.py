@@ -2,6 +2,7 @@
 
 import math
 
+from fedlm.fl_core.deployment.secure_aggregation.attempt import lost_sum
 from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError
 from fedlm.fl_core.deployment.secure_aggregation.secure_round import SecureRound
 from fedlm.fl_core.deployment.server.local_collection import LocalCollection
@@ -70,6 +71,5 @@ class SecureCollection(LocalCollection):
         if attempt.phase == "finished":
             return record
         if isinstance(total := self.attempt.sum, SecureSum) and total.is_charged:
-            reason = f"its sum may have been seen, and is lost: {attempt.reason}"
-            return record._replace(outcome="finished", reason=reason[:256])
+            return record._replace(outcome="finished", reason=lost_sum(attempt.reason))
         return record._replace(outcome="abandoned", reason=attempt.reason[:256])

@@ -216,7 +216,7 @@ def _privacy(
     beside = Beside(identity.origins if begun is None else begun.origins)
     aggregation = plan_aggregation(privacy, planned, beside, begun and begun.plan)
     if privacy.is_distributed:
-        check_sizes(aggregation.plan, deployment, planned)
+        check_sizes(aggregation.plan, planned)
     seed = deployment.seed if privacy.noise_seed == "experiment" else None
     return aggregation, PrivacyTerms(aggregation.plan, planned.delta, seed, repeatable=False)
 

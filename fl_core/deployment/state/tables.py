@@ -99,7 +99,7 @@ PIECES = sql.Table(
     sql.Column("number", sql.Integer, primary_key=True, autoincrement=False),
     sql.Column("content", sql.LargeBinary, nullable=False),
 )
-# The rest is there only where sums are secure; bytes are canonical encodings.
+# The rest is there only where sums are secure.
 SECURE_ATTEMPTS = sql.Table(
     "secure_attempts",
     TABLES,
@@ -108,7 +108,6 @@ SECURE_ATTEMPTS = sql.Table(
     sql.Column("phase", sql.String(16), nullable=False),
     sql.Column("announced", sql.Boolean, nullable=False),
     sql.Column("reason", sql.String(256), nullable=False),
-    sql.Column("terms", sql.LargeBinary, nullable=False),
 )
 SECURE_MEMBERS = sql.Table(
     "secure_members",
@@ -116,11 +115,7 @@ SECURE_MEMBERS = sql.Table(
     sql.Column("attempt", sql.ForeignKey("secure_attempts.attempt"), primary_key=True),
     sql.Column("number", sql.Integer, primary_key=True, autoincrement=False),
     sql.Column("owner", sql.String(256), nullable=False),
-    sql.Column("advertisement", sql.LargeBinary, nullable=False),
-    sql.Column("dealing", sql.LargeBinary),
     sql.Column("survives", sql.Boolean, nullable=False),
-    sql.Column("revealed", sql.LargeBinary),
-    sql.Column("culprit", sql.Boolean, nullable=False),
 )
 # The runs that a server of several was given.
 SUBMISSIONS = sql.Table(

@@ -18,9 +18,9 @@ from fedlm.fl_core.privacy.mechanisms.gaussian import GaussianNoise
 from fedlm.fl_core.privacy.mechanisms.interface import Generations, Mechanism, NoisePlan, last_round
 from fedlm.fl_core.privacy.participation import Participation
 
-LEAST_BITS, MOST_BITS = 16, 20
+LEAST_LATTICE_BITS, MOST_LATTICE_BITS = 16, 20
 _MOST_COHORT = 10**6
-LatticeBits = Annotated[int, Range(least=LEAST_BITS, most=MOST_BITS)]
+LatticeBits = Annotated[int, Range(least=LEAST_LATTICE_BITS, most=MOST_LATTICE_BITS)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class Distributed(Mechanism):
             raise ConfigurationError(f"the mechanism {self.name} with coefficients {plan.coefficients}")
         sizes = sizes_of(plan)
         fit = 1 <= sizes.survivors <= sizes.cohort <= _MOST_COHORT and sizes.coordinates >= 1
-        if not (fit and LEAST_BITS <= sizes.bits <= MOST_BITS):
+        if not (fit and LEAST_LATTICE_BITS <= sizes.bits <= MOST_LATTICE_BITS):
             raise ConfigurationError(f"the mechanism {self.name} with coefficients {plan.coefficients}")
 
     def lattice(self, plan: NoisePlan, clip_norm: float) -> Lattice:

@@ -43,21 +43,6 @@ def read_roster(content: bytes) -> Roster:
     return _read(content, read)
 
 
-def write_terms(name: AttemptName, parameters: Parameters | None) -> bytes:
-    """Write what a roster says beside its members: its name, and its rules where they are frozen."""
-    return encoded((name, () if parameters is None else parameters))
-
-
-def read_terms(content: bytes) -> tuple[AttemptName, Parameters | None]:
-    """Read what a roster says beside its members."""
-
-    def read(value: Any) -> tuple[AttemptName, Parameters | None]:
-        name, rules = value
-        return _record(AttemptName, name), _record(Parameters, rules) if rules else None
-
-    return _read(content, read)
-
-
 def write_dealing(dealing: Dealing) -> bytes:
     """Write a member's shares for others."""
     return encoded((_pairs(dealing.sealed), dealing.commitment))

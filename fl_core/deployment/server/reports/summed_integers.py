@@ -13,7 +13,7 @@ import numpy as np
 
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.distributed_noise.lattice import Lattice, rotation_seed
-from fedlm.fedlm_client.secure_aggregation.masks import MOST_BITS, Words
+from fedlm.fedlm_client.secure_aggregation.masks import LEAST_BITS, MOST_BITS, Words
 from fedlm.fedlm_client.secure_aggregation.sum_vector import SumLayout, Told
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.exact_sums import grid_step, number_of_coordinates, shaped
@@ -175,4 +175,4 @@ def fitting(layout: SumLayout, most: int) -> tuple[SumLayout, int]:
             f"{setting('aggregation')} is secure, which has room for sums of fewer than {most} clients; give a smaller "
             f"{setting('cohort_size')}"
         )
-    return layout, max(bits, 8)
+    return layout, max(bits, LEAST_BITS)

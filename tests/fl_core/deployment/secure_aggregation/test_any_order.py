@@ -83,7 +83,10 @@ class Attempts(RuleBasedStateMachine):
         if revealed is not None:
             self.said.append((one, revealed))
 
-    @precondition(lambda self: self.attempt.phase == "revealing" and self.attempt.enough)
+    def has_shares_enough(self):
+        return all(len(given) >= THRESHOLD for secrets in self.attempt._shares() for given in secrets.values())
+
+    @precondition(lambda self: self.attempt.phase == "revealing" and self.has_shares_enough())
     @rule()
     def finishes(self):
         assert np.array_equal(self.cohort.finish(), self.cohort.plain())
