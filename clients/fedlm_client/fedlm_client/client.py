@@ -220,7 +220,8 @@ class Client:
 
         if update is not None and self._sums is not None:
             try:
-                reply = await self._sums.give(channel, asked, update, send)
+                close = functools.partial(self._participation.close, asked)
+                reply = await self._sums.give(channel, asked, update, send, close=close)
             except UnsafeSumError as error:
                 self._notice(f"round {asked.round_number}: its update is in no sum, since {error}")
                 return self._backoff()

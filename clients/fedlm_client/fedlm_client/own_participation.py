@@ -5,7 +5,8 @@ follow from its own database, which a device cannot see. So a device remembers t
 population, and each round that got an update of its text. It refuses more, whatever plan a server shows later,
 whichever rounds it repeats, and however often it begins a population again. Only the device's owner changes that.
 
-An abandoned attempt at a round may be made again: the same request gives the same update, bit for bit.
+An abandoned attempt at a round may be made again: the same request gives the same update, bit for bit. But each attempt
+at a secure sum has other noise. So a round is closed, whatever the server says, before the device signs for its sum.
 
 The result of training (a loss, or no number) goes to the server before an update, and the server need not take the
 update. A server could make up a model whose loss tells the text. So the device counts results too: beside the updates
@@ -134,6 +135,17 @@ class OwnParticipation:
         record[name] = found | {"taken": taken, "told": [one for one in found["told"] if one != digest]}
         self._write(record)
 
+    def close(self, configuration: messages.RoundConfiguration) -> None:
+        """Give nothing more for a round: whoever runs the server may have its sum from now on. When this returns, it is
+        on disk. Raises ClientError where it cannot be written."""
+        if not configuration.HasField("participation"):
+            return
+        record, name, number = self._read(), configuration.population, configuration.round_number
+        found = _of(record, name)
+        if number not in found["closed"]:
+            record[name] = found | {"closed": [*found["closed"], number]}
+            self._write(record)
+
     def _read(self) -> dict[str, Any]:
         try:
             if self._path is None or not self._path.exists():
@@ -167,14 +179,18 @@ def _check_kept(found: dict[str, Any]) -> None:
         raise ValueError("its rounds are not numbers with digests")
     if type(found["told"]) is not list:
         raise ValueError("its told updates are not a list")
+    if any(type(number) is not int for number in found.get("closed", [])):
+        raise ValueError("its closed rounds are not numbers")
 
 
 def _of(record: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {"plan": None, "taken": {}, "told": []} | record.get(name, {})
+    return {"plan": None, "taken": {}, "told": [], "closed": []} | record.get(name, {})
 
 
 def _why_not(plan: ShownPlan, found: Mapping[str, Any], number: int, digest: str) -> str:
     taken, told = found["taken"], found["told"]
+    if number in found["closed"]:
+        return "its update may be in a sum of this round that was seen"
     if taken.get(str(number)) == digest:
         return ""
     if number >= plan.rounds:

@@ -179,6 +179,18 @@ def test_with_layers_of_its_own_too_an_attempt_that_is_made_again_gets_the_same_
     assert first != second
 
 
+def test_a_round_whose_sum_may_be_seen_gets_nothing_more_in_any_life_of_the_device(tmp_path):
+    """A noised sum has other noise in each attempt, so a server must not have several."""
+    record = OwnParticipation(tmp_path / "record.json")
+    assert record.may(asked(4), "text") == ""
+    record.take(asked(4), "text")
+    assert record.may(asked(4, attempt=b"abandoned"), "text") == ""
+    record.close(asked(4))
+    for device in (record, OwnParticipation(tmp_path / "record.json")):
+        assert "in a sum of this round" in device.may(asked(4, attempt=b"says it was abandoned"), "text")
+        assert device.may(asked(7), "text") == ""
+
+
 def test_what_no_server_wanted_is_not_counted(tmp_path):
     record = tmp_path / "record.json"
     meet(Hostile(asked(0), status="LATE", want_bytes=False), tmp_path)

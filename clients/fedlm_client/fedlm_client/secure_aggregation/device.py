@@ -55,6 +55,8 @@ class SecureSums:
         asked: messages.RoundConfiguration,
         update: Update,
         send: Callable[[bytes], Awaitable[messages.UploadReply]],
+        *,
+        close: Callable[[], None],
     ) -> messages.UploadReply:
         """Add an update to a secure sum.
 
@@ -63,6 +65,8 @@ class SecureSums:
           asked: what the server asks for.
           update: float32 values, as an upload of the first scheme has them.
           send: uploads the masked vector.
+          close: writes down that this client gives nothing more for this round. It is called before the signature leaves
+            with which a server may have the sum.
 
         Returns:
           The answer to the upload.
@@ -83,6 +87,8 @@ class SecureSums:
                 reply = await send(content)
                 accepted = reply.status == messages.UploadReply.ACCEPTED
                 return Reply("ready" if accepted else "over", reason=reply.reason)
+            if step == "agree":
+                close()
             request = messages.SecureRequest(attempt=asked.attempt, step=step, content=content)
             try:
                 answer, failures = await channel.secure_sum(request), 0
