@@ -139,7 +139,7 @@ def client_round(cohort: Cohort) -> None:
     member.mask(Dealt(everybody, sent), np.ones(roster.parameters.length, np.int64))
     member.agree(everybody)
     story = story_of(roster.digest, everybody, everybody)
-    member.reveal({one: cohort.identities[one].agree(story) for one in sent})
+    member.reveal({one: cohort.identities[one].agree(story) for one in everybody})
 
 
 def server_round(cohort: Cohort, dropped: int) -> tuple[float, int]:

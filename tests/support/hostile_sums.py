@@ -60,11 +60,15 @@ class HostileServer:
     def keys(self, one):
         return self.advertisements[one][1:3]
 
+    def ring(self, one):
+        digest = self.digest(one)
+        return sorted(range(self.count), key=lambda index: page.hashed("ring", digest, index))
+
     def neighbours(self, one):
-        k, digest = self.rules.neighbours, self.digest(one)
+        k = self.rules.neighbours
         if k == self.count - 1:
             return set(range(self.count)) - {one}
-        ring = sorted(range(self.count), key=lambda index: page.hashed("ring", digest, index))
+        ring = self.ring(one)
         place = ring.index(one)
         return {ring[(place + step) % self.count] for step in range(-(k // 2), k // 2 + 1)} - {one}
 
@@ -79,8 +83,7 @@ class HostileServer:
         elif step == "survivors":
             said = self.survivors(one)
         elif step == "agree":
-            near = self.neighbours(one)
-            said = sorted((other, content) for other, content in self.signatures(one).items() if other in near)
+            said = sorted(self.signatures(one).items())
         else:
             said = []
         self.told[one, step] = said

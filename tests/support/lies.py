@@ -108,6 +108,25 @@ class OneVictim(ManyStories):
     group = (99,)
 
 
+class TwoArcs(HostileServer):
+    """Each half of a ring is told that some in its middle have dropped out, so that a sum is without either."""
+
+    dead = 8
+
+    def between(self, step):
+        super().between(step)
+        if step == "survivors":
+            ring, half = self.ring(self.count - 1), self.count // 2
+            arcs = [[one for one in part if one in self.honest] for part in (ring[:half], ring[half:])]
+            middles = [(len(arc) - self.dead) // 2 for arc in arcs]
+            gone = [arc[start : start + self.dead] for arc, start in zip(arcs, middles, strict=True)]
+            self.group = frozenset(self.honest) - {one for arc in gone for one in arc}
+            self.gone = {one: gone[(one in arcs[1]) != (one in gone[0] + gone[1])] for one in self.honest}
+
+    def survivors(self, one):
+        return sorted(set(range(self.count)) - set(self.gone[one]))
+
+
 class FewDealt(HostileServer):
     """A group is told that nobody has dealt but itself, the traitors and those that are said to drop out later."""
 

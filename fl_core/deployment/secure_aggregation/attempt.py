@@ -158,11 +158,10 @@ class SecureAttempt:
         self.phase = "revealing"
 
     def signatures_for(self, index: int) -> dict[int, bytes]:
-        """Give a member its neighbours' signatures; raises `RefusedAnswerError`."""
+        """Give a member that has signed all signatures; raises `RefusedAnswerError`."""
         if self.phase not in ("revealing", "finished") or index not in self.signatures:
             raise RefusedAnswerError("signatures are not all there yet, or none is of this member")
-        near = self._frozen_roster().neighbours(index) & self.signatures.keys()
-        return {one: self.signatures[one] for one in near}
+        return self.signatures
 
     def reveal(self, index: int, revealed: Revealed) -> None:
         """Take a survivor's shares; raises `RefusedAnswerError`."""

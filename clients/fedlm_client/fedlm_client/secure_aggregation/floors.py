@@ -52,6 +52,13 @@ class Floors:
         if min(sum((alive + alive)[start : start + half]) for start in range(count)) <= bad:
             _refuse(f"a sum without {half - bad} of {half} members side by side", "fewer to be missing")
 
+    def check_signers(self, roster: Roster, signers: int) -> None:
+        """Refuse a story that so many signed, if as many could have signed another: the corrupt ones sign both."""
+        count = len(roster.members)
+        least = (count + math.floor(self.corrupt_share * count)) // 2 + 1
+        if signers < least:
+            _refuse(f"shares for a sum that {signers} of {count} members have signed", f"{least} at least")
+
     def _check_rules(self, rules: Parameters, members: int) -> None:
         corrupt, dropped = math.floor(self.corrupt_share * members), math.floor(self.dropped_share * members)
         k, t = rules.neighbours, rules.threshold

@@ -128,8 +128,9 @@ class Member:
         """Give the shares by which the masks of the sum of the survivors are removed; see `deal` for its errors.
 
         Args:
-          signatures: by the index of the neighbour that gave them in `agree`. As many as the threshold must have signed
-            what this member has, or those who are told different stories would show what no single story does.
+          signatures: by the index of the member that gave them in `agree`. As many neighbours as the threshold must have
+            signed what this member has, and more of all members than two stories can have. Else those who are told
+            different stories would show what no single story does.
         """
         return self._once("reveal", dict(signatures), lambda: self._reveal(signatures))  # type: ignore[return-value]
 
@@ -216,12 +217,17 @@ class Member:
         if "agree" not in self._answers:
             raise UnsafeSumError("the server asks for shares before it has named survivors")
         story = story_of(roster.digest, self._dealt, survivors)
-        near = self._shares.keys() & survivors & signatures.keys()
-        agreeing = sum(has_agreed(roster.members[one], story, signatures[one]) for one in near)
+        signers = {self._index} | {
+            one
+            for one in survivors & signatures.keys()
+            if has_agreed(roster.members[one], story, signatures[one])
+        }
+        agreeing = len(signers & self._shares.keys())
         if agreeing < roster.parameters.threshold:
             raise UnsafeSumError(
                 f"{agreeing} neighbours were told of the same members, but {roster.parameters.threshold} must be"
             )
+        self._floors.check_signers(roster, len(signers))
         size = shamir.SHARE_BYTES
         return Revealed(
             {one: shares[:size] for one, shares in self._shares.items() if one in survivors},
