@@ -59,8 +59,9 @@ class ClientCommand:
     least_cohort: Annotated[Count | None, OnlyWith("secure_sums")] = None
     """Fewest clients of a secure sum that this client adds to. If not given, 10."""
     least_noise: Annotated[Positive | None, OnlyWith("secure_sums")] = None
-    """Least noise multiplier of a secure sum that this client adds to: that of the noise which 95 of 100 of its fewest
-    clients add, over the length of one client's integers. If not given, none is asked for."""
+    """Least noise multiplier of a secure sum that this client adds to: that of the noise which its fewest clients add,
+    without 5 of 100 clients of the cohort, over the length of one client's integers. If not given, none is asked
+    for."""
     require_plan: bool = False
     """Take part only if the server promises a limit on how often a client takes part. A server with privacy does."""
 

@@ -23,8 +23,8 @@ class Floors:
       least_cohort: members of a roster, and of a sum.
       corrupt_share: of the members, who may work with the server.
       dropped_share: of the members, who may drop out, and be said to.
-      noise_multiplier: of the noise of the honest ones of `least_cohort` members together, in lengths of the longest
-        vector of integers that one adds; 0 asks for none.
+      noise_multiplier: of the noise of `least_cohort` members without all corrupt ones of the roster, in lengths of the
+        longest vector of integers that one adds; 0 asks for none.
     """
 
     least_cohort: int = 10
@@ -75,7 +75,7 @@ class Floors:
         sizes = (rules.clip_norm, rules.scale, rules.variance)
         if not all(map(math.isfinite, sizes)) or min(sizes[:2]) <= 0 or rules.variance < 0:
             _refuse(f"clip norm, scale and variance {sizes}", "finite, positive numbers")
-        honest = rules.least_cohort - math.floor(self.corrupt_share * rules.least_cohort)
+        honest = max(0, rules.least_cohort - corrupt)
         noise = math.sqrt(rules.variance * honest) / _longest(rules)
         if noise < self.noise_multiplier:
             _refuse(f"a noise multiplier of {noise:.4g}", f"{self.noise_multiplier:.4g} at least")

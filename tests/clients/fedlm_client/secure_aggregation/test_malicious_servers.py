@@ -105,6 +105,18 @@ def test_rules_below_the_client_s_own_are_refused(what):
     floors.check(roster._replace(parameters=good), [cohorts.authority("ours")[0]], datetime.datetime.now(datetime.UTC))
 
 
+def test_all_corrupt_members_of_a_roster_may_be_among_those_whose_noise_counts(cohort):
+    floors = Floors(least_cohort=3, corrupt_share=0.2, dropped_share=0.0, noise_multiplier=1.0)
+    # Of three members in the sum one of the five is corrupt: sqrt(2 * 7 / 15.16) is below 1, and with 8 it is above.
+    for variance, found in ((7.0, "noise multiplier of 0.961"), (8.0, "")):
+        one, rules = cohorts.member(0, floors=floors), cohorts.rules(COUNT, graph=(4, 3), variance=variance)
+        roster = Roster(cohorts.NAME, rules, (one.advertise(), *cohort.roster.members[1:]))
+        if found:
+            refused(lambda one=one, roster=roster: one.deal(roster), found)
+        else:
+            one.deal(roster)
+
+
 def test_sums_may_reach_the_modulus_less_one_and_no_more(cohort):
     for largest, fits in ((25, True), (26, False)):
         one = cohorts.member(0, floors=cohorts.FLOORS)
