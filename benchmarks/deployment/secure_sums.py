@@ -122,7 +122,7 @@ def make_cohort(count: int, length: int) -> Cohort:
         for one in range(1, count)
     ]
     graph = choose_graph(count, Strangers())
-    rules = Parameters(*graph, 10, BITS, length, LARGEST, 1.0, 1.0, 0.0, b"")
+    rules = Parameters(*graph, 10, BITS, length, LARGEST, 1.0, 1.0, "", 0.0, b"")
     return Cohort(authority, identities, member, private, Roster(NAME, rules, (member.advertise(), *others)))
 
 

@@ -56,7 +56,7 @@ def rules(clients, *, graph=None, **others):
     """Rules for so many clients that add integers up to 500."""
     neighbours, threshold = graph or choose_graph(clients, Strangers(0.0, 0.2 if clients < 64 else 0.1))
     fields = {"least_cohort": 3, "bits": 20, "length": 40, "largest": 500, "clip_norm": 1.0, "scale": 1.0}
-    fields |= {"variance": 0.0, "rotation": b""}
+    fields |= {"noise": "", "variance": 0.0, "rotation": b""}
     return Parameters(neighbours, threshold, **(fields | others))
 
 

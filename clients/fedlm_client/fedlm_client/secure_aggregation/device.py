@@ -116,6 +116,7 @@ class _Agreed(NamedTuple):
     clip_norm: float
     scale: float
     largest: int
+    noise: str
     variance: float
     rotation: bytes
     bits: int | None = None  # None where integers are the same for any number of bits
@@ -132,13 +133,15 @@ def _integers(asked: messages.RoundConfiguration, update: Update) -> tuple[np.nd
     values = np.frombuffer(update.upload, "<f4", offset=_HEADER_BYTES, count=_count(update))
     if told.HasField("noise"):
         lattice = agreed_lattice(told, len(values))
-        agreed = _Agreed(told.clip_norm, lattice.scale, 0, lattice.variance, told.noise.rotation, lattice.bits)
+        agreed = _Agreed(
+            told.clip_norm, lattice.scale, 0, lattice.noise, lattice.variance, told.noise.rotation, lattice.bits
+        )
         return noised_integers(lattice, values, asked), agreed
     try:
         layout = SumLayout(told.clip_norm, told.step, Told(*told.bounds))
         training = (update.num_examples, update.loss, update.tokens, update.gradient_norm)
         integers = layout.integers(values, Told(0.0, 0.0, *map(float, training)))
-        agreed = _Agreed(layout.clip_norm, 1 / layout.step, layout.largest, 0.0, b"")
+        agreed = _Agreed(layout.clip_norm, 1 / layout.step, layout.largest, "", 0.0, b"")
     except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
         raise UnsafeSumError(f"the server says nonsense of its sum: {error}") from error
     if integers is None:

@@ -20,6 +20,7 @@ class Parameters(NamedTuple):
       largest: the largest size of an integer that a client adds, so that no sum wraps; 0 where sums may wrap.
       clip_norm: c, of an update, in its units.
       scale: s, integers to one unit of an update.
+      noise: kind of the noise that each client adds; empty without noise.
       variance: of the noise that each client adds to each integer, in integers; 0 without noise.
       rotation: seed of the rotation; empty without one.
     """
@@ -32,6 +33,7 @@ class Parameters(NamedTuple):
     largest: int
     clip_norm: float
     scale: float
+    noise: str
     variance: float
     rotation: bytes
 

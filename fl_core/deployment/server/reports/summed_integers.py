@@ -81,7 +81,7 @@ class ExactSums:
 
     def rules(self, plan: RoundPlan) -> dict[str, Any]:
         layout = self.layout
-        sizes = {"clip_norm": layout.clip_norm, "scale": 1 / layout.step, "variance": 0.0}
+        sizes = {"clip_norm": layout.clip_norm, "scale": 1 / layout.step, "noise": "", "variance": 0.0}
         return sizes | {"largest": layout.largest, "rotation": b""}
 
     def charge(self, round_number: int, /) -> None:
@@ -128,8 +128,9 @@ class NoisedSums:
 
     def rules(self, plan: RoundPlan) -> dict[str, Any]:
         lattice = self.lattice
-        sizes = {"clip_norm": lattice.clip_norm, "scale": lattice.scale, "variance": lattice.variance}
-        return sizes | {"largest": 0, "rotation": rotation_seed(plan.seed, plan.round_number)}
+        sizes = {"clip_norm": lattice.clip_norm, "scale": lattice.scale}
+        noise = {"noise": lattice.noise, "variance": lattice.variance}
+        return sizes | noise | {"largest": 0, "rotation": rotation_seed(plan.seed, plan.round_number)}
 
     def aggregate(self, total: Words, clients: int, plan: RoundPlan) -> CohortAggregate:
         unknown, zero = jnp.float32(math.nan), jnp.float32(0)

@@ -294,3 +294,10 @@ async def test_a_noised_round_is_asked_for_again_in_vain_once_a_client_has_signe
     sums = device.SecureSums(cohorts.identity("client0"), (), cohorts.FLOORS)
     await sums.give(Channel(), asked, None, None, close=lambda: record.close(asked))
     assert heard == [("survivors", ""), ("agree", "its update may be in a sum of this round that was seen")]
+
+
+def test_a_roster_with_another_kind_of_noise_than_the_round_is_refused():
+    told = device._Agreed(1.0, 1.0, 0, "skellam", 4.0, b"", 20)
+    rules = cohorts.rules(COUNT, largest=0, noise="skellam", variance=4.0)
+    told.check(rules)
+    refused(lambda: told.check(rules._replace(noise="discrete_gaussian")), "another clip norm, grid or noise")
