@@ -32,11 +32,11 @@ from fedlm.fedlm_client.secure_aggregation.floors import Floors
 from fedlm.fedlm_client.secure_aggregation.keys import (
     AttemptName,
     Identity,
-    agreed,
     check_advertisement,
     public_of,
     sealed,
     sealing_info,
+    shared_key,
     story_of,
 )
 from fedlm.fedlm_client.secure_aggregation.member import Dealt, Member, commitment
@@ -133,13 +133,13 @@ def client_round(cohort: Cohort) -> None:
     sent = {}
     for one in roster.neighbours(0):
         info = sealing_info(roster.digest, one, 0)
-        key = agreed(cohort.private[2 * one], roster.members[0].sealing_key, info)
+        key = shared_key(cohort.private[2 * one], roster.members[0].sealing_key, info)
         sent[one] = sealed(key, bytes(2 * shamir.SHARE_BYTES), info)
     everybody = frozenset(range(len(roster.members)))
     member.mask(Dealt(everybody, sent), np.ones(roster.parameters.length, np.int64))
     member.agree(everybody)
     story = story_of(roster.digest, everybody, everybody)
-    member.reveal({one: cohort.identities[one].agree(story) for one in everybody})
+    member.reveal({one: cohort.identities[one].sign_story(story) for one in everybody})
 
 
 def server_round(cohort: Cohort, dropped: int) -> tuple[float, int]:

@@ -111,7 +111,7 @@ class OneVictim(ManyStories):
 class TwoArcs(HostileServer):
     """Each half of a ring is told that some in its middle have dropped out, so that a sum is without either."""
 
-    dead = 8
+    dead = 7
 
     def between(self, step):
         super().between(step)

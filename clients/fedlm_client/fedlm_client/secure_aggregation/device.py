@@ -17,7 +17,7 @@ from ..training import Channel, Update
 from .floors import Floors
 from .keys import AttemptName, Identity
 from .member import Member
-from .noised_vector import agreed_lattice, noised_integers
+from .noised_vector import noised_integers, told_lattice
 from .roster import Parameters
 from .sum_vector import SumLayout, Told
 from .taking_part import Reply, Step, take_part
@@ -65,7 +65,7 @@ class SecureSums:
           asked: what the server asks for.
           update: float32 values, as an upload of the first scheme has them.
           send: uploads the masked vector.
-          close: writes down that this client gives nothing more for this round. It is called before the signature leaves
+          close: writes down that this client gives nothing more for this round; called before the signature leaves
             with which a server may have the sum.
 
         Returns:
@@ -74,7 +74,7 @@ class SecureSums:
         Raises:
           UnsafeSumError: this client refuses, or the server goes on without it.
         """
-        integers, agreed = await asyncio.to_thread(_integers, asked, update)
+        integers, told_rules = await asyncio.to_thread(_integers, asked, update)
         name = AttemptName(asked.run, asked.round_number, asked.attempt, asked.parameters.digest)
         member = Member(name, self.identity, self.floors, self.authorities)
         until, pause, failures = time.monotonic() + _PATIENCE_SECONDS, _FIRST_SECONDS, 0
@@ -83,7 +83,7 @@ class SecureSums:
         async def ask(step: Step, content: bytes) -> Reply:
             nonlocal pause, reply, failures
             if step == "vector":
-                agreed.check(member.rules)
+                told_rules.check(member.rules)
                 reply = await send(content)
                 accepted = reply.status == messages.UploadReply.ACCEPTED
                 return Reply("ready" if accepted else "over", reason=reply.reason)
@@ -110,7 +110,7 @@ class SecureSums:
         return reply
 
 
-class _Agreed(NamedTuple):
+class _RoundRules(NamedTuple):
     """What the rules of a roster must say of a client's integers, since it made these before it saw them."""
 
     clip_norm: float
@@ -123,30 +123,30 @@ class _Agreed(NamedTuple):
 
     def check(self, rules: Parameters) -> None:
         """Refuse other rules."""
-        found = _Agreed(*(getattr(rules, name) for name in self._fields))
+        found = _RoundRules(*(getattr(rules, name) for name in self._fields))
         if found._replace(bits=found.bits if self.bits is not None else None) != self:
             raise UnsafeSumError("the roster has another clip norm, grid or noise than the round")
 
 
-def _integers(asked: messages.RoundConfiguration, update: Update) -> tuple[np.ndarray, _Agreed]:
+def _integers(asked: messages.RoundConfiguration, update: Update) -> tuple[np.ndarray, _RoundRules]:
     told = asked.secure_sum
     values = np.frombuffer(update.upload, "<f4", offset=_HEADER_BYTES, count=_count(update))
     if told.HasField("noise"):
-        lattice = agreed_lattice(told, len(values))
-        agreed = _Agreed(
+        lattice = told_lattice(told, len(values))
+        told_rules = _RoundRules(
             told.clip_norm, lattice.scale, 0, lattice.noise, lattice.variance, told.noise.rotation, lattice.bits
         )
-        return noised_integers(lattice, values, asked), agreed
+        return noised_integers(lattice, values, asked), told_rules
     try:
         layout = SumLayout(told.clip_norm, told.step, Told(*told.bounds))
         training = (update.num_examples, update.loss, update.tokens, update.gradient_norm)
         integers = layout.integers(values, Told(0.0, 0.0, *map(float, training)))
-        agreed = _Agreed(layout.clip_norm, 1 / layout.step, layout.largest, "", 0.0, b"")
+        told_rules = _RoundRules(layout.clip_norm, 1 / layout.step, layout.largest, "", 0.0, b"")
     except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
         raise UnsafeSumError(f"the server says nonsense of its sum: {error}") from error
     if integers is None:
         raise UnsafeSumError("training gave numbers that are not finite")
-    return integers, agreed
+    return integers, told_rules
 
 
 def _count(update: Update) -> int:

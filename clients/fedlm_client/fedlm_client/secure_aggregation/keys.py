@@ -55,7 +55,7 @@ class Identity(NamedTuple):
         certificate = self.certificate.public_bytes(_DER)
         return Advertisement(certificate, sealing_key, masking_key, signature)
 
-    def agree(self, story: bytes) -> bytes:
+    def sign_story(self, story: bytes) -> bytes:
         """Sign a member's story of an attempt: see `story_of`."""
         return self.key.sign(story, _SIGNED_WITH)
 
@@ -65,7 +65,7 @@ def story_of(roster: bytes, dealt: Collection[int], survivors: Collection[int]) 
     return labelled("survivors", roster, sorted(dealt), sorted(survivors))
 
 
-def has_agreed(one: Advertisement, story: bytes, signature: bytes) -> bool:
+def has_signed(one: Advertisement, story: bytes, signature: bytes) -> bool:
     """Say whether the member with that advertisement, which was checked before, has signed a story."""
     key = x509.load_der_x509_certificate(one.certificate).public_key()
     assert isinstance(key, ec.EllipticCurvePublicKey)
@@ -129,7 +129,7 @@ def public_of(key: X25519PrivateKey) -> bytes:
     return key.public_key().public_bytes_raw()
 
 
-def agreed(own: X25519PrivateKey, other: bytes, info: bytes) -> bytes:
+def shared_key(own: X25519PrivateKey, other: bytes, info: bytes) -> bytes:
     """Derive 32 bytes that two clients alone know, by X25519 and HKDF-SHA256 without a salt.
 
     Raises:
@@ -149,7 +149,7 @@ def sealing_info(roster: bytes, sender: int, receiver: int) -> bytes:
 
 def mask_key(own: X25519PrivateKey, other: bytes, roster: bytes, pair: tuple[int, int]) -> bytes:
     """Derive the key of the mask that two members of a roster share, whatever their order."""
-    return agreed(own, other, labelled("mask", roster, min(pair), max(pair)))
+    return shared_key(own, other, labelled("mask", roster, min(pair), max(pair)))
 
 
 def sealed(key: bytes, content: bytes, info: bytes) -> bytes:

@@ -22,13 +22,13 @@ from .keys import (
     Advertisement,
     AttemptName,
     Identity,
-    agreed,
-    has_agreed,
+    has_signed,
     mask_key,
     opened,
     public_of,
     sealed,
     sealing_info,
+    shared_key,
     story_of,
 )
 from .masks import add_mask, packed, word
@@ -128,8 +128,8 @@ class Member:
         """Give the shares by which the masks of the sum of the survivors are removed; see `deal` for its errors.
 
         Args:
-          signatures: by the index of the member that gave them in `agree`. As many neighbours as the threshold must have
-            signed what this member has, and more of all members than two stories can have. Else those who are told
+          signatures: by the index of the member that gave them in `agree`. As many neighbours as the threshold must
+            have signed what this member has, and more of all members than two stories can have. Else those who are told
             different stories would show what no single story does.
         """
         return self._once("reveal", dict(signatures), lambda: self._reveal(signatures))  # type: ignore[return-value]
@@ -137,7 +137,7 @@ class Member:
     @property
     def rules(self) -> Parameters:
         """The rules of the roster that this member has dealt for; raises `UnsafeSumError` where there is none."""
-        return self._agreed_roster("go on").parameters
+        return self._frozen_roster("go on").parameters
 
     def _once(self, question: str, asked: object, answer: Callable[[], object]) -> object:
         if self._ended:
@@ -171,20 +171,20 @@ class Member:
         return Dealing(shares, commitment(roster.digest, self._index, self._own_mask))
 
     def _seal(self, receiver: int, content: bytes) -> bytes:
-        roster = self._agreed_roster("deal")
+        roster = self._frozen_roster("deal")
         info = sealing_info(roster.digest, self._index, receiver)
-        return sealed(agreed(self._sealing, roster.members[receiver].sealing_key, info), content, info)
+        return sealed(shared_key(self._sealing, roster.members[receiver].sealing_key, info), content, info)
 
     def _open(self, sender: int, content: bytes) -> bytes:
-        roster = self._agreed_roster("open shares")
+        roster = self._frozen_roster("open shares")
         info = sealing_info(roster.digest, sender, self._index)
-        shares = opened(agreed(self._sealing, roster.members[sender].sealing_key, info), content, info)
+        shares = opened(shared_key(self._sealing, roster.members[sender].sealing_key, info), content, info)
         if len(shares) != 2 * shamir.SHARE_BYTES:
             raise UnsafeSumError(f"member {sender} has sent {len(shares)} bytes of shares")
         return shares
 
     def _mask(self, dealt: Dealt, integers: NDArray[np.integer]) -> bytes:
-        roster = self._agreed_roster("mask")
+        roster = self._frozen_roster("mask")
         rules, near = roster.parameters, roster.neighbours(self._index) & dealt.members
         everybody = range(len(roster.members))
         if self._index not in dealt.members or not dealt.members <= set(everybody) or near != dealt.sealed.keys():
@@ -200,7 +200,7 @@ class Member:
         return packed(vector, rules.bits)
 
     def _agree(self, survivors: frozenset[int]) -> bytes:
-        roster = self._agreed_roster("agree")
+        roster = self._frozen_roster("agree")
         if "mask" not in self._answers:
             raise UnsafeSumError("the server names survivors before it has this client's vector")
         if self._index not in survivors:
@@ -210,17 +210,15 @@ class Member:
         self._check_enough(survivors, self._shares.keys() & survivors)
         self._floors.check_survivors(roster, survivors)
         self._survivors = survivors
-        return self._identity.agree(story_of(roster.digest, self._dealt, survivors))
+        return self._identity.sign_story(story_of(roster.digest, self._dealt, survivors))
 
     def _reveal(self, signatures: Mapping[int, bytes]) -> Revealed:
-        roster, survivors = self._agreed_roster("reveal"), self._survivors
+        roster, survivors = self._frozen_roster("reveal"), self._survivors
         if "agree" not in self._answers:
             raise UnsafeSumError("the server asks for shares before it has named survivors")
         story = story_of(roster.digest, self._dealt, survivors)
         signers = {self._index} | {
-            one
-            for one in survivors & signatures.keys()
-            if has_agreed(roster.members[one], story, signatures[one])
+            one for one in survivors & signatures.keys() if has_signed(roster.members[one], story, signatures[one])
         }
         agreeing = len(signers & self._shares.keys())
         if agreeing < roster.parameters.threshold:
@@ -241,7 +239,7 @@ class Member:
         if len(neighbours) < rules.threshold:
             raise UnsafeSumError(f"{len(neighbours)} neighbours are left, but {rules.threshold} must be")
 
-    def _agreed_roster(self, question: str) -> Roster:
+    def _frozen_roster(self, question: str) -> Roster:
         if self._roster is None:
             raise UnsafeSumError(f"the server asks this client to {question} before it has shown a roster")
         return self._roster

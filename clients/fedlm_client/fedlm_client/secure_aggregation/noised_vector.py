@@ -15,7 +15,7 @@ from ..errors import UnsafeSumError
 from .masks import LEAST_BITS, MOST_BITS
 
 
-def agreed_lattice(told: messages.SecureSum, coordinates: int) -> Lattice:
+def told_lattice(told: messages.SecureSum, coordinates: int) -> Lattice:
     """Read what a server says of the integers of a round, for updates of so many numbers.
 
     Raises:

@@ -10,7 +10,7 @@ from fedlm.fedlm_client.errors import UnsafeSumError
 from fedlm.fedlm_client.own_participation import OwnParticipation
 from fedlm.fedlm_client.secure_aggregation import device, wire
 from fedlm.fedlm_client.secure_aggregation.floors import Floors
-from fedlm.fedlm_client.secure_aggregation.keys import agreed
+from fedlm.fedlm_client.secure_aggregation.keys import shared_key
 from fedlm.fedlm_client.secure_aggregation.member import Dealt
 from fedlm.fedlm_client.secure_aggregation.roster import Roster
 from fedlm.fl_core.deployment.secure_aggregation.errors import RefusedAnswerError
@@ -108,7 +108,7 @@ def test_rules_below_the_client_s_own_are_refused(what):
 def test_all_corrupt_members_of_a_roster_may_be_among_those_whose_noise_counts(cohort):
     floors = Floors(least_cohort=3, corrupt_share=0.2, dropped_share=0.0, noise_multiplier=1.0)
     # Of three members in the sum one of the five is corrupt: sqrt(2 * 7 / 15.16) is below 1, and with 8 it is above.
-    for variance, found in ((7.0, "noise multiplier of 0.961"), (8.0, "")):
+    for variance, found in ((7.0, "noise multiplier of 0.9609"), (8.0, "")):
         one, rules = cohorts.member(0, floors=floors), cohorts.rules(COUNT, graph=(4, 3), variance=variance)
         roster = Roster(cohorts.NAME, rules, (one.advertise(), *cohort.roster.members[1:]))
         if found:
@@ -262,7 +262,7 @@ def test_a_client_that_starts_again_has_other_keys_which_are_not_taken(cohort):
 
 def test_a_key_with_which_everybody_knows_the_outcome_is_refused(cohort):
     with pytest.raises(UnsafeSumError, match="gives no secret"):
-        agreed(cohort.members[0]._masking, bytes(32), b"")
+        shared_key(cohort.members[0]._masking, bytes(32), b"")
 
 
 def test_two_attempts_of_the_same_clients_have_nothing_in_common():
@@ -297,7 +297,7 @@ async def test_a_noised_round_is_asked_for_again_in_vain_once_a_client_has_signe
 
 
 def test_a_roster_with_another_kind_of_noise_than_the_round_is_refused():
-    told = device._Agreed(1.0, 1.0, 0, "skellam", 4.0, b"", 20)
+    told = device._RoundRules(1.0, 1.0, 0, "skellam", 4.0, b"", 20)
     rules = cohorts.rules(COUNT, largest=0, noise="skellam", variance=4.0)
     told.check(rules)
     refused(lambda: told.check(rules._replace(noise="discrete_gaussian")), "another clip norm, grid or noise")

@@ -27,8 +27,8 @@ def uniform(residues, bits, false_alarms):
 
 def test_two_clients_come_to_the_key_and_stream_of_the_golden_values():
     one, other = (X25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2))
-    key = keys.agreed(one, keys.public_of(other), b"fedlm secagg mask v1")
-    assert key.hex() == GOLDEN_KEY == keys.agreed(other, keys.public_of(one), b"fedlm secagg mask v1").hex()
+    key = keys.shared_key(one, keys.public_of(other), b"fedlm secagg mask v1")
+    assert key.hex() == GOLDEN_KEY == keys.shared_key(other, keys.public_of(one), b"fedlm secagg mask v1").hex()
     words = stream(key, 4)
     assert words.tolist() == [1259150567, 1080946960, 3897178990, 2343686761]
     assert (words & 0xFFFFF).tolist() == [859367, 913680, 670574, 119401]

@@ -25,7 +25,7 @@ def _certificates_are_believed(monkeypatch):
         return believed.setdefault(one, str(len(believed)))
 
     monkeypatch.setattr(floors, "check_advertisement", check)
-    monkeypatch.setattr(member, "has_agreed", lambda *_: True)
+    monkeypatch.setattr(member, "has_signed", lambda *_: True)
 
 
 def run(cohort, dropouts):
