@@ -75,7 +75,7 @@ def read_options(
         raise SystemExit(0)
     _refuse_unknown(argv, command)
     words = _filled_in(with_defaults, argv, prog, option_groups(command, with_defaults))
-    return checked(command, words, argv, of_file, of_preset)
+    return checked(command, words, argv, of_file=of_file, of_preset=of_preset)
 
 
 def _filled_in(record: Any, argv: list[str], prog: str, groups: Sequence[OptionGroup]) -> Any:

@@ -60,6 +60,7 @@ def checked(
     command: type[_Command],
     words: Any,
     line: Sequence[str] = (),
+    *,
     of_file: Mapping[str, Any] | None = None,
     of_preset: Mapping[str, Any] | None = None,
 ) -> _Command:

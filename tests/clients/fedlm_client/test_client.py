@@ -104,7 +104,7 @@ class FakeSums:
     def __init__(self):
         self.updates = []
 
-    async def give(self, channel, asked, update, send):
+    async def give(self, channel, asked, update, send, *, close):
         self.updates.append(update)
         return await send(b"masked")
 
