@@ -44,8 +44,10 @@ def flat_settings(settings: Any) -> dict[str, Any]:
 
 
 @checked_arguments
-def compose(kind: type[_Settings], **values: Any) -> _Settings:
+def compose(kind: type[_Settings], /, **values: Any) -> _Settings:
     """Make a record, and those within it, of flat values; the others have their defaults.
+
+    Values of JSON fit as those of Python do: texts become paths, and lists tuples.
 
     Raises:
       ConfigurationError: a value has the name of no field, or one without default is missing; or values do not fit
@@ -67,21 +69,7 @@ def compose(kind: type[_Settings], **values: Any) -> _Settings:
     problems = _problems({name: (value, hints[name]) for name, value in values.items()})
     if problems:
         raise ConfigurationError("\n".join([*problems.values(), *_other_problems(kind, values, problems.keys())]))
-    return _composed(kind, values)
-
-
-def compose_written(kind: type[_Settings], written: Mapping[str, Any], *, begun: bool = False) -> _Settings:
-    """Make a record of what `settings_as_json` made of it; raises what `compose` does.
-
-    Of a run that was begun with them, values that do nothing beside the others become the defaults: it may have been
-    begun before these were refused.
-    """
-    hints, values = value_types(kind), dict(written)
-    for name in values.keys() & hints.keys():
-        # What does not fit, `compose` refuses in its words.
-        with contextlib.suppress(TypeError):
-            values[name] = fitting_value(values[name], hints[name])
-    return compose_without_idle(kind, values, values if begun else ())
+    return _composed(kind, {name: _fitted(value, hints[name]) for name, value in values.items()})
 
 
 def compose_without_idle(kind: type[_Settings], values: Mapping[str, Any], names: Iterable[str]) -> _Settings:
@@ -116,7 +104,7 @@ def _other_problems(kind: type, values: dict[str, Any], refused: Collection[str]
     return []
 
 
-def with_changes(settings: _Settings, **values: Any) -> _Settings:
+def with_changes(settings: _Settings, /, **values: Any) -> _Settings:
     """Make a record like another, with some flat values changed; raises what `compose` does.
 
     Example:
@@ -264,12 +252,15 @@ def check_value_types(settings: Any) -> None:
     if problems := _problems({name: (value, hints[name]) for name, value in values.items()}):
         raise ConfigurationError("\n".join(problems.values()))
     for name, value in values.items():
-        fitting = fitting_value(value, hints[name])
-        # Numbers of Python stay as they were written: 5 in place of 5.0.
-        written = all(type(one) in (int, float) for one in (value if isinstance(value, tuple) else (value,)))
-        if fitting != value or not written:
-            object.__setattr__(settings, name, fitting)
+        object.__setattr__(settings, name, _fitted(value, hints[name]))
     refuse_idle_settings(settings, hints)
+
+
+def _fitted(value: Any, hint: Any) -> Any:
+    fitting = fitting_value(value, hint)
+    # Numbers of Python stay as they were written: 5 in place of 5.0.
+    written = all(type(one) in (int, float) for one in (value if isinstance(value, tuple) else (value,)))
+    return fitting if fitting != value or not written else value
 
 
 @_cached

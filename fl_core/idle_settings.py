@@ -59,9 +59,7 @@ def refuse_idle_settings(settings: Any, hints: dict[str, Any]) -> None:
     fields."""
     problems: dict[str, str] = {}
     for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        # Files and records have lists in the place of tuples.
-        if (tuple(value) if isinstance(value, list) else value) == field.default:
+        if getattr(settings, field.name) == field.default:
             continue
         found = (rule.refusal(settings, field.name) for rule in _rules(hints[field.name]))
         if (why := next(filter(None, found), None)) is not None:

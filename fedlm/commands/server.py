@@ -34,7 +34,7 @@ _ESSENTIALS = ("directory", "address", "keys", "insecure", "operator_address")
 def main(argv: list[str]) -> int:
     """Run `fedlm server`."""
     command = read_options(ServerCommand, argv, "fedlm server", essentials=_ESSENTIALS)
-    from fedlm.fl_core.composed_settings import compose_written
+    from fedlm.fl_core.composed_settings import compose
     from fedlm.fl_core.deployment.event_log import json_log
     from fedlm.fl_core.deployment.roles import Endpoints, serve_runs
     from fedlm.fl_core.deployment.runs.run_server import RunMaker
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     endpoints = Endpoints(listen_to_clients(listening), listen_to_operators(listening))
 
     def task(settings: dict[str, Any]) -> Any:
-        return make_task(compose_written(ServedRun, settings), listening)
+        return make_task(compose(ServedRun, **settings), listening)
 
     maker = RunMaker(_complete, task)
     with json_log(listening.log):
@@ -54,9 +54,9 @@ def main(argv: list[str]) -> int:
 
 
 def _complete(settings: dict[str, Any]) -> dict[str, Any]:
-    from fedlm.fl_core.composed_settings import compose_written, path_settings, settings_as_json
+    from fedlm.fl_core.composed_settings import compose, path_settings, settings_as_json
 
-    whole = settings_as_json(compose_written(ServedRun, settings))
+    whole = settings_as_json(compose(ServedRun, **settings))
     for name in path_settings(ServedRun):
         if whole[name] is not None and not Path(whole[name]).is_absolute():
             raise ConfigurationError(f"{setting(name)} is {whole[name]}, but must be an absolute path")

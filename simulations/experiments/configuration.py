@@ -10,7 +10,7 @@ from fedlm.fl_core.composed_settings import (
     PartSettings,
     check_parts,
     check_value_types,
-    compose_written,
+    compose_without_idle,
     path_settings,
 )
 from fedlm.fl_core.errors import ConfigurationError, setting
@@ -233,11 +233,9 @@ MAY_MOVE = path_settings(Experiment)
 
 
 def experiment_of(record: dict[str, Any]) -> Experiment:
-    """Make settings of the flat record of an experiment.
+    """Make settings of the flat record of an experiment, which may be one of before idle values were refused.
 
     Raises:
-      TypeError: the record has a setting that is not known.
-      ConfigurationError: a setting is out of range.
+      ConfigurationError: the record has a setting that is not known, or one is out of range.
     """
-    paths = {name: Path(record[name]) for name in MAY_MOVE if record.get(name) is not None}
-    return compose_written(Experiment, record | paths, begun=True)
+    return compose_without_idle(Experiment, record, record)

@@ -13,7 +13,7 @@ from fedlm.commands.cli import main
 from fedlm.commands.serving.operator_calls import OperatorCaller
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.link.protocol import PROTOCOL
-from fedlm.fl_core.composed_settings import compose_written, settings_as_json
+from fedlm.fl_core.composed_settings import compose, settings_as_json
 from fedlm.fl_core.deployment.event_log import event
 from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
 from fedlm.fl_core.deployment.roles import serve_runs
@@ -177,9 +177,9 @@ async def test_a_run_that_is_paused_lets_the_next_one_pass_and_goes_on_where_it_
         return shown[0]
 
     def complete(settings):
-        return settings_as_json(compose_written(Deployment, settings))
+        return settings_as_json(compose(Deployment, **settings))
 
-    maker = RunMaker(complete, lambda settings: small.task(compose_written(Deployment, settings)))
+    maker = RunMaker(complete, lambda settings: small.task(compose(Deployment, **settings)))
     rows = []
     endpoints = small.endpoints(None, free_port, operators=operators)
     serving = asyncio.create_task(serve_runs(maker, tmp_path, endpoints, rows.append))

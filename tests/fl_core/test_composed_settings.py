@@ -66,6 +66,8 @@ def test_json_is_flat_and_has_no_number_that_json_lacks():
 def test_what_is_unknown_missing_or_out_of_range_is_refused():
     with pytest.raises(ConfigurationError, match="no setting has the name deep; did you mean depth"):
         compose(Outer, path=Path("x"), deep=1, middle=Middle())
+    with pytest.raises(ConfigurationError, match="no setting has the name kind"):
+        compose(Outer, path=Path("x"), kind=1, middle=Middle())
     with pytest.raises(ConfigurationError, match="path: not given"):
         compose(Outer, depth=1)
     with pytest.raises(ConfigurationError, match="depth is -1"):

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlm.fl_core.composed_settings import compose, compose_written
+from fedlm.fl_core.composed_settings import compose, compose_without_idle
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.rounds.settings import TrainingSettings
 from fedlm.simulations.experiments.configuration import Experiment
@@ -32,7 +32,7 @@ def test_defaults_of_a_record_in_json_are_no_idle_values():
 def test_idle_values_of_a_run_that_was_begun_with_them_become_the_defaults():
     written = {"server_optimizer": "fedavg", "server_momentum": 0.5}
     with pytest.raises(ConfigurationError, match=r"server_momentum is 0\.5, which does nothing"):
-        compose_written(TrainingSettings, written)
-    assert compose_written(TrainingSettings, written, begun=True) == compose(
+        compose(TrainingSettings, **written)
+    assert compose_without_idle(TrainingSettings, written, written) == compose(
         TrainingSettings, server_optimizer="fedavg"
     )

@@ -60,21 +60,23 @@ class RunQueue:
 
     def find(self, name: str) -> SubmittedRun:
         """Find a run by its name. Raises ConfigurationError where there is none."""
-        for run in self.all():
-            if run.name == name:
-                return run
+        for run in self._read(SUBMISSIONS.c.name == name):
+            return run
         raise ConfigurationError(f"the server has no run {name!r}; `fedlm run list` lists them")
 
     def all(self) -> list[SubmittedRun]:
         """List all runs in their order."""
-        columns = [SUBMISSIONS.c[name] for name in SubmittedRun._fields]
-        with self._database.reading() as connection:
-            rows = connection.execute(sql.select(*columns).order_by(SUBMISSIONS.c.number)).all()
-        return [SubmittedRun(*row)._replace(settings=json.loads(row.settings)) for row in rows]
+        return self._read(sql.true())
 
     def first_queued(self) -> SubmittedRun | None:
         """Find the run that is to be trained now; None where none is."""
-        return next((run for run in self.all() if run.state == QUEUED), None)
+        return next(iter(self._read(SUBMISSIONS.c.state == QUEUED)), None)
+
+    def _read(self, which: sql.ColumnElement[bool]) -> list[SubmittedRun]:
+        columns = [SUBMISSIONS.c[name] for name in SubmittedRun._fields]
+        with self._database.reading() as connection:
+            rows = connection.execute(sql.select(*columns).where(which).order_by(SUBMISSIONS.c.number)).all()
+        return [SubmittedRun(*row)._replace(settings=json.loads(row.settings)) for row in rows]
 
     def become(self, name: str, state: str, reason: str = "") -> SubmittedRun:
         """Say what becomes of a run. Raises ConfigurationError where it cannot become that any more."""

@@ -121,8 +121,7 @@ class Tilt(NamedTuple):
 
 def tilt_of(event: SeparatedEvent, epsilon: float) -> Tilt:
     """Choose the tilt with which one draw counts for the least at most."""
-    power = _TILTS
-    ahead = _ahead(event, power * (power - 1) / 2 / event.noise_multiplier**2)
+    power, ahead = _TILTS, _ahead(event)
     start = np.concatenate([ahead[:1], math.log(event.sampling_probability) + ahead[1 : event.separation]])
     log_constant = math.log(_free(event)) + scipy.special.logsumexp(start, axis=0)
     log_most = log_constant + (1 - power) * epsilon + (power - 1) * np.log(power - 1) - power * np.log(power)
@@ -130,7 +129,10 @@ def tilt_of(event: SeparatedEvent, epsilon: float) -> Tilt:
     return Tilt(float(power[best]), float(log_constant[best]), float(log_most[best]), ahead[:, best])
 
 
-def _ahead(event: SeparatedEvent, gain: np.ndarray) -> np.ndarray:
+@functools.lru_cache(maxsize=1)
+def _ahead(event: SeparatedEvent) -> np.ndarray:
+    """Sum over what follows each step in which a person may be drawn, by tilt; logarithms: float64 [T + b, tilts]."""
+    gain = _TILTS * (_TILTS - 1) / 2 / event.noise_multiplier**2
     steps, apart, probability = event.steps, event.separation, event.sampling_probability
     ahead = np.zeros((steps + apart, len(gain)))
     stays = math.log1p(-probability) if probability < 1 else -math.inf
