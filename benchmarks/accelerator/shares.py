@@ -20,7 +20,7 @@ from benchmarks.accelerator.rounds import STEPS_PER_CHUNK, Rounds, client_work, 
 from benchmarks.accelerator.timing import first_seconds, time_runs
 from fedlm.fl_core.exact_sums import grid_step, number_of_coordinates, on_grid
 from fedlm.fl_core.privacy.noise.noise_source import fresh_secret
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.rounds.aggregation import CohortAggregate

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedlm.fl_core.privacy.noise.noise_source import Name
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.models.base import Params

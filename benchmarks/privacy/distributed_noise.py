@@ -29,7 +29,7 @@ from fedlm.fl_core.privacy.accounting.distributed_noise import epsilon_of_diverg
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_noise_multiplier
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.mechanisms.skellam import Sizes, lattice_of
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.guarantee import calibrate, least_noise
 from fedlm.fl_core.privacy.promise.plan import plan_noise
 

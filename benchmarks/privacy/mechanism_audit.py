@@ -43,7 +43,8 @@ from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
 from fedlm.fl_core.privacy.noise.noise_source import fresh_secret, noise_from
-from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
+from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation, PrivateRounds
 from fedlm.fl_core.privacy.promise.guarantee import events_of, sensitivity_squared

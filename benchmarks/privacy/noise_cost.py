@@ -27,7 +27,8 @@ from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.privacy.mechanisms.bisr import inverse_square_root
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
 from fedlm.fl_core.privacy.noise.noise_source import fresh_secret, noise_from
-from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
+from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 
 RESULTS = Path(__file__).parent / "results"

@@ -30,7 +30,7 @@ from benchmarks.machine import describe_machine
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.exact_sums import summed
 from fedlm.fl_core.privacy.noise.noise_source import fresh_secret
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.rounds.aggregation import (

@@ -45,7 +45,8 @@ EXTENDED = {
     ),
     "privacy": (
         "fl_core.privacy.promise.plan",
-        "fl_core.privacy.participation",
+        "fl_core.privacy.participation.limits",
+        "fl_core.privacy.participation.sampling",
         "fl_core.privacy.mechanisms.interface",
     ),
     "data": ("simulations.data.client_text", "simulations.data.sources.base", "simulations.data.exports.base"),

@@ -22,7 +22,7 @@ from flwr.serverapp.strategy import Strategy
 from fedlm.fl_core.client_algorithms.interface import Broadcast
 from fedlm.fl_core.errors import ConfigurationError, UserError, setting
 from fedlm.fl_core.privacy.noise.noise_source import fresh_secret
-from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation, EpochParticipation
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
 from fedlm.fl_core.rounds.aggregation import (
     AggregationRules,

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation, EpochParticipation
+from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation
 from fedlm.fl_core.randomness import host_rng
 from fedlm.fl_core.rounds.cohorts import SeededSampler
 

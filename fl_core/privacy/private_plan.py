@@ -6,7 +6,7 @@ from typing import NamedTuple
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.origins.run_origins import Origins
-from fedlm.fl_core.privacy.participation import Participation
+from fedlm.fl_core.privacy.participation.limits import Participation
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
 from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.promise.plan import CLIENT, PrivacyPlan, plan_noise

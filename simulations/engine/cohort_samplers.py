@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedlm.fl_core.privacy.participation import BoundedParticipation, Participation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation, Participation
 from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler, PoissonSampler, ShuffledEpochSampler
 from fedlm.fl_core.rounds.cohorts import AvailabilitySampler, CohortSampler, UniformSampler, WeightedSampler
 from fedlm.simulations.data.cohort_files import CohortFile, read_availability, read_weights

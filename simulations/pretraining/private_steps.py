@@ -3,11 +3,11 @@
 import functools
 
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.participation import (
+from fedlm.fl_core.privacy.participation.limits import Participation
+from fedlm.fl_core.privacy.participation.sampling import (
     BallsInBinsParticipation,
     ExamplesParticipation,
     MinSeparationParticipation,
-    Participation,
     PoissonParticipation,
 )
 from fedlm.fl_core.privacy.private_plan import Beside

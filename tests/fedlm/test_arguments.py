@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fedlm
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.sources.in_memory import InMemoryText
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import fedlm
-from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
+from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation
 from fedlm.fl_core.privacy.promise.plan import plan_noise
 
 PAGE = (Path(__file__).parents[2] / "docs" / "choose.md").read_text()

@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig

@@ -7,7 +7,8 @@ from fedlm.commands.account.noise import NoiseOptions, with_chosen_noise
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, Probability
 from fedlm.fl_core.privacy.mechanisms.interface import Mechanism
-from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
+from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan, plan_noise
 
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_down, rounded_up
 from fedlm.fl_core.privacy.origins.publisher_claims import CLAIMS_FIELD
 from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD
-from fedlm.fl_core.privacy.participation import participation_in_words
+from fedlm.fl_core.privacy.participation.realised import participation_in_words
 
 _MARGIN = 25
 _SHOWN = (

@@ -19,7 +19,7 @@ from fedlm.fl_core.deployment.state.state import (
     UnreachableError,
 )
 from fedlm.fl_core.deployment.state.state_sql import SqlState
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 
 DAY_SECONDS = 24 * 3600.0
 _SAVED_EVERY_SECONDS = 1.0

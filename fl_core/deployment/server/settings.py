@@ -13,7 +13,7 @@ from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import AtLeastOne, Count, NotNegative, Positive, Range, Seed
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.rounds.aggregation import AggregationRules
 from fedlm.fl_core.rounds.round_loop import FederatedOptimization

@@ -18,7 +18,7 @@ from fedlm.fl_core.deployment.state.state import (
     Totals,
 )
 from fedlm.fl_core.deployment.state.tables import ATTEMPTS, CLIENTS, PARTICIPATIONS, RELEASES, RUNS
-from fedlm.fl_core.privacy.participation import RealisedParticipation
+from fedlm.fl_core.privacy.participation.realised import RealisedParticipation
 
 DATABASE_FILE = "state.db"
 _AT_ONCE = 500

@@ -14,7 +14,7 @@ from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count
 from fedlm.fl_core.privacy.mechanisms.interface import NoisePlan
 from fedlm.fl_core.privacy.mechanisms.toeplitz import Buffers, ToeplitzMechanism, ToeplitzNoise
-from fedlm.fl_core.privacy.participation import Participation
+from fedlm.fl_core.privacy.participation.limits import Participation
 from fedlm.models.base import Params
 
 _DEFAULT_BANDS = 16

@@ -14,7 +14,7 @@ from fedlm.fl_core.privacy.mechanisms.gaussian import GaussianNoise, GaussianSta
 from fedlm.fl_core.privacy.mechanisms.interface import NoisePlan, NoSettings, check_horizon
 from fedlm.fl_core.privacy.mechanisms.toeplitz import ToeplitzMechanism, inverted
 from fedlm.fl_core.privacy.noise.noise_source import Draw
-from fedlm.fl_core.privacy.participation import BoundedParticipation, Participation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation, Participation
 from fedlm.models.base import Params
 
 _MOST_BANDS = 32

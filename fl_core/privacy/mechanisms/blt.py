@@ -12,7 +12,7 @@ import numpy as np
 
 from fedlm.fl_core.privacy.mechanisms.interface import NoisePlan, NoSettings
 from fedlm.fl_core.privacy.mechanisms.toeplitz import Buffers, ToeplitzMechanism, ToeplitzNoise
-from fedlm.fl_core.privacy.participation import BoundedParticipation, Participation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation, Participation
 from fedlm.models.base import Params
 
 _BUFFERS = 3

@@ -16,7 +16,7 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.mechanisms.interface import NoisePlan, NoSettings, check_horizon
 from fedlm.fl_core.privacy.mechanisms.strategy import StrategyMechanism
 from fedlm.fl_core.privacy.noise.noise_source import Draw
-from fedlm.fl_core.privacy.participation import Participation
+from fedlm.fl_core.privacy.participation.limits import Participation
 from fedlm.models.base import Params
 
 

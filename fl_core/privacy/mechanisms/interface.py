@@ -14,7 +14,7 @@ from fedlm.fedlm_client.distributed_noise.lattice import Lattice
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.distributed_noise import RenyiEvent
 from fedlm.fl_core.privacy.noise.noise_source import Draw
-from fedlm.fl_core.privacy.participation import Participation
+from fedlm.fl_core.privacy.participation.limits import Participation
 from fedlm.models.base import Params
 
 Generations = Sequence[tuple[int, int]]

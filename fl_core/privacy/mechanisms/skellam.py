@@ -16,7 +16,7 @@ from fedlm.fl_core.number_ranges import Count, Range
 from fedlm.fl_core.privacy.accounting.distributed_noise import RenyiEvent, skellam_divergences
 from fedlm.fl_core.privacy.mechanisms.gaussian import GaussianNoise
 from fedlm.fl_core.privacy.mechanisms.interface import Generations, Mechanism, NoisePlan, last_round
-from fedlm.fl_core.privacy.participation import Participation
+from fedlm.fl_core.privacy.participation.limits import Participation
 
 LEAST_LATTICE_BITS, MOST_LATTICE_BITS = 16, 20
 _MOST_COHORT = 10**6

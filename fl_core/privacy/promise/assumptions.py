@@ -2,7 +2,7 @@
 
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.mechanisms.skellam import sizes_of
-from fedlm.fl_core.privacy.participation import ExamplesParticipation
+from fedlm.fl_core.privacy.participation.sampling import ExamplesParticipation
 from fedlm.fl_core.privacy.promise.plan import ONE_DOCUMENT, PrivacyPlan
 
 _ANSWERS = "whether and when a client answers, and who takes part in its place, does not depend on its data"

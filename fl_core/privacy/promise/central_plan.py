@@ -11,11 +11,11 @@ import math
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.participation import (
+from fedlm.fl_core.privacy.participation.limits import Participation
+from fedlm.fl_core.privacy.participation.sampling import (
     BallsInBinsParticipation,
     ExamplesParticipation,
     MinSeparationParticipation,
-    Participation,
     PoissonParticipation,
     TruncatedPoissonParticipation,
 )

@@ -21,16 +21,14 @@ import scipy
 
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.accounting_library import accounting_library
-from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent
 from fedlm.fl_core.privacy.accounting.composition import delta_above, epsilon_above, epsilon_bounds
 from fedlm.fl_core.privacy.accounting.delta import check_delta
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above, gaussian_noise_multiplier
-from fedlm.fl_core.privacy.accounting.min_separation import SeparatedEvent
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
-from fedlm.fl_core.privacy.accounting.release_events import Event, ExamplesEvent, GaussianEvent
+from fedlm.fl_core.privacy.accounting.release_events import Event, GaussianEvent
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.participation import BinnedRounds, BoundedParticipation, SeparatedRounds
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation, SampledSum
 from fedlm.fl_core.privacy.promise.assumptions import adjacency_in_words, against_server, assumptions, names_of
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.models.arguments import checked_arguments
@@ -65,7 +63,7 @@ class Guarantee:
         trust; None where the server adds the noise, and sees each update.
 
     Example:
-      >>> from fedlm.fl_core.privacy.participation import BoundedParticipation
+      >>> from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
       >>> bound = BoundedParticipation(max_participations=4)
       >>> plan = PrivacyPlan(mechanism="gaussian", rounds=100, noise_multiplier=4.0, participation=bound)
       >>> guarantee = account(plan, delta=1e-6)
@@ -116,7 +114,7 @@ def account(plan: PrivacyPlan, delta: float, generations: Generations | None = N
       ConfigurationError: delta is out of range.
 
     Example:
-      >>> from fedlm.fl_core.privacy.participation import BoundedParticipation
+      >>> from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
       >>> bound = BoundedParticipation(max_participations=4)
       >>> plan = PrivacyPlan(mechanism="gaussian", rounds=100, noise_multiplier=4.0, participation=bound)
       >>> round(account(plan, delta=1e-6).epsilon, 2)
@@ -162,24 +160,14 @@ def events_of(plan: PrivacyPlan, generations: Generations | None = None) -> list
     rounds = sum(end - first for first, end in generations)
     if not rounds:
         return []
-    if (drawn := plan.participation.sampled_rounds(generations)) is not None:
+    mechanism = MECHANISMS[plan.mechanism]
+    if plan.participation.sampled:
         # Where a unit may be drawn again, all that its last round was spread over has ended: each is a sampled Gaussian
         # mechanism of its own, on the outputs between (Choquette-Choo et al. 2023, "(Amplified) banded matrix
         # factorization: A unified approach to private training", theorem 4).
         noise = plan.noise_multiplier / math.sqrt(_squared_sensitivity_to_one_round(plan))
-        if isinstance(drawn, BinnedRounds):
-            # To who learns the bin's number modulo the reach, nothing of other bins is left where a bin's sums are.
-            return [BinnedEvent(noise, drawn.rounds, drawn.bins // (MECHANISMS[plan.mechanism].reach(plan) or 1))]
-        if isinstance(drawn, SeparatedRounds):
-            again = noise / math.sqrt(drawn.releases)
-            apart, bands = drawn.separation, plan.coefficients or (1.0,)
-            return [SeparatedEvent(again, drawn.rounds, drawn.sampling_probability, apart, bands)]
-        one_more = drawn.most is not None and plan.adjacency == "add_or_remove"
-        probability = drawn.sampling_probability
-        if drawn.examples is not None:
-            return [ExamplesEvent(noise, drawn.rounds, probability, drawn.examples)]
-        return [GaussianEvent(noise, drawn.rounds, probability, drawn.population, drawn.most, one_more)]
-    mechanism = MECHANISMS[plan.mechanism]
+        reach, one_more = mechanism.reach(plan) or 1, plan.adjacency == "add_or_remove"
+        return [plan.participation.event(SampledSum(noise, reach, plan.coefficients, one_more), generations)]
     if mechanism.distributed:
         return [mechanism.releases(plan, generations)]
     squared = sensitivity_squared(plan, generations)
@@ -240,7 +228,7 @@ def calibrate(
       ConfigurationError: the target is not positive, not one was given, or there is no rho for the plan.
 
     Example:
-      >>> from fedlm.fl_core.privacy.participation import BoundedParticipation
+      >>> from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
       >>> bound = BoundedParticipation(max_participations=4)
       >>> plan = calibrate(lambda noise: PrivacyPlan("gaussian", 100, noise, bound), delta=1e-6, epsilon=2.0)
       >>> account(plan, delta=1e-6).epsilon <= 2.0

@@ -9,11 +9,8 @@ from typing import Any, Literal
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.mechanisms.interface import NoisePlan
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.participation import (
-    Participation,
-    participation_as_json,
-    participation_from_json,
-)
+from fedlm.fl_core.privacy.participation.kinds import participation_as_json, participation_from_json
+from fedlm.fl_core.privacy.participation.limits import Participation
 from fedlm.fl_core.privacy.promise.noise_cohort import NoiseCohort
 from fedlm.models.arguments import check_fields
 
@@ -39,7 +36,7 @@ class PrivacyPlan(NoisePlan):
         what was added all the same.
 
     Example:
-      >>> from fedlm.fl_core.privacy.participation import BoundedParticipation
+      >>> from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
       >>> bound = BoundedParticipation(max_participations=4)
       >>> plan = PrivacyPlan(mechanism="gaussian", rounds=100, noise_multiplier=4.0, participation=bound)
       >>> plan.adjacency

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.central_plan import central_plan
 from fedlm.fl_core.privacy.promise.guarantee import Guarantee, account, calibrate
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan, plan_noise

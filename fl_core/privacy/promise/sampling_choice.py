@@ -15,7 +15,8 @@ from typing import NamedTuple
 import scipy
 
 from fedlm.fl_core.privacy.accounting.sampled_examples import MOST_SHIFT
-from fedlm.fl_core.privacy.participation import ExamplesParticipation, Participation, PoissonParticipation
+from fedlm.fl_core.privacy.participation.limits import Participation
+from fedlm.fl_core.privacy.participation.sampling import ExamplesParticipation, PoissonParticipation
 from fedlm.fl_core.privacy.promise.guarantee import calibrate, epsilon_of
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 

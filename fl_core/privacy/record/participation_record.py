@@ -14,7 +14,8 @@ import numpy as np
 
 from fedlm.fl_core.atomic_files import append_whole, disk_errors, write_atomically
 from fedlm.fl_core.errors import CheckpointError, setting
-from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation, RealisedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation, EpochParticipation
+from fedlm.fl_core.privacy.participation.realised import RealisedParticipation
 from fedlm.fl_core.rounds.cohorts import CohortSampler
 
 PARTICIPATION_FILE = "participation.jsonl"

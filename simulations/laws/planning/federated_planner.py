@@ -17,7 +17,7 @@ from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_noise_multiplier
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.participation import BoundedParticipation, Participation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation, Participation
 from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler, PoissonSampler, ShuffledEpochSampler
 from fedlm.fl_core.privacy.promise.guarantee import sensitivity_squared
 from fedlm.fl_core.privacy.promise.noise_table import LEAST_EPSILON, make_noise_table

@@ -12,7 +12,7 @@ from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.guarantee import account, calibrate
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan, plan_noise
 from fedlm.simulations.plot_style import FAMILIES, GRID, MUTED, new_figure

@@ -8,7 +8,8 @@ import pytest
 from fedlm.commands.cli import main
 from fedlm.fl_core.privacy.mechanisms import blt
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.participation import BoundedParticipation, RealisedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
+from fedlm.fl_core.privacy.participation.realised import RealisedParticipation
 from fedlm.fl_core.privacy.promise import guarantee
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release

@@ -9,7 +9,7 @@ import scipy.stats
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.distributed_rounds import DistributedRounds
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
 from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw

@@ -6,7 +6,7 @@ import pytest
 
 from fedlm.fl_core.privacy.mechanisms.registry import make_noise
 from fedlm.fl_core.privacy.noise.noise_source import noise_from
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.rounds.aggregation import empty_aggregate

@@ -8,7 +8,7 @@ import scipy.stats
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.exact_sums import grid_step
 from fedlm.fl_core.privacy.noise.noise_source import noise_from
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation, PrivateRounds
 from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan

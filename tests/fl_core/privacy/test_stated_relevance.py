@@ -9,7 +9,7 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.joint_statement import state_together, training_in
 from fedlm.fl_core.privacy.origins.ancestry import Phase, as_records
 from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.guarantee import account, gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.promise.relevance_spending import plan_relevance

@@ -9,7 +9,8 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.joint_statement import state_together, training_in
 from fedlm.fl_core.privacy.origins.ancestry import Phase
 from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN, VocabularyOrigin, origin_of_import
-from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
+from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation
 from fedlm.fl_core.privacy.promise.guarantee import account, gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.promise.spending import calibrate_total

@@ -13,7 +13,8 @@ from fedlm.fl_core.privacy.origins.vocabulary_origin import (
     PrivateVocabulary,
     VocabularyOrigin,
 )
-from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation, EpochParticipation
+from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation
 from fedlm.fl_core.privacy.promise.central_plan import central_plan
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.promise.relevance_spending import plan_relevance

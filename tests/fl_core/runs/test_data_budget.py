@@ -10,7 +10,7 @@ from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE, Phase
 from fedlm.fl_core.privacy.origins.relevance_origin import RelevanceOrigin
 from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.origins.vocabulary_origin import origin_of_import
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary

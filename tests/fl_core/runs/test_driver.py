@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.errors import CheckpointError
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.runs.driver import Run, Step

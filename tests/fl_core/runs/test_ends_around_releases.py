@@ -11,7 +11,7 @@ import pytest
 
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
 from fedlm.fl_core.privacy.noise.noise_source import noise_from
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
 from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger

@@ -13,7 +13,7 @@ from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.origins.ancestry import Phase
 from fedlm.fl_core.privacy.origins.relevance_origin import RelevanceOrigin
 from fedlm.fl_core.privacy.origins.vocabulary_origin import VocabularyOrigin
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import DOCUMENT_CLIENT, PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release

@@ -7,7 +7,7 @@ import pytest
 
 from fedlm.fl_core.composed_settings import compose, settings_as_json
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release

@@ -13,7 +13,7 @@ from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.joint_statement import state_together
 from fedlm.fl_core.privacy.origins.private_words import COUNT_NORM, word_weight
 from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN, VocabularyOrigin
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.guarantee import account, gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.errors import CheckpointError, DataError
-from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation, EpochParticipation
 from fedlm.fl_core.privacy.private_cohorts import MinSeparationSampler
 from fedlm.fl_core.privacy.record.participation_record import ParticipationRecord
 from fedlm.fl_core.runs.capabilities.data_budget import DataBudget

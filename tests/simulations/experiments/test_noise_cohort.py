@@ -12,7 +12,7 @@ from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.joint_statement import state_together, training_in
 from fedlm.fl_core.privacy.mechanisms import blt
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.private_plan import PlannedRounds, plan_aggregation
 from fedlm.fl_core.privacy.private_rounds import PrivateRounds
 from fedlm.fl_core.privacy.promise.guarantee import account

@@ -30,7 +30,7 @@ from fedlm.fl_core.errors import UserError
 from fedlm.fl_core.privacy import joint_statement, private_rounds, statement
 from fedlm.fl_core.privacy.mechanisms.strategy import StrategyMechanism
 from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
-from fedlm.fl_core.privacy.participation import PoissonParticipation
+from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation
 from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.runs.capabilities import data_budget, warm_start

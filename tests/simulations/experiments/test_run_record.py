@@ -9,7 +9,7 @@ from fedlm.commands import account as account_command
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.composed_settings import compose, settings_as_json
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release

@@ -6,7 +6,7 @@ import pytest
 
 from fedlm.fl_core.deployment.server.client_registry import ClientRegistry, final_rest
 from fedlm.fl_core.deployment.state.state import ClientRecord
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 
 
 def registry(last_round, participations, most=2, separation=3, saved_every=1):

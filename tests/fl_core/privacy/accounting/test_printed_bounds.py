@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_down, rounded_up
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan, plan_noise
 
 ONCE = BoundedParticipation(1, 1)

@@ -6,7 +6,7 @@ import scipy.special
 
 from fedlm.fl_core.privacy.mechanisms.bisr import MECHANISM, inverse_square_root
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.plan import plan_noise
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.guarantee import account, sensitivity_squared
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan, plan_noise
 from tests.fl_core.privacy.mechanisms.noise_matrices import mixing_matrix, plan_of

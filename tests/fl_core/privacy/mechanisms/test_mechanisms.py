@@ -12,7 +12,8 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.mechanisms.interface import HorizonError
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
 from fedlm.fl_core.privacy.noise.noise_source import fresh_secret, noise_from
-from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
+from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation
 from fedlm.fl_core.privacy.promise.guarantee import sensitivity_squared
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.settings import PrivacySettings

@@ -13,7 +13,7 @@ from jax_privacy.experimental.accounting import amplified_bandmf_event, truncate
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting.composition import delta_above
 from fedlm.fl_core.privacy.accounting.noise_search import Training, least_noise
-from fedlm.fl_core.privacy.participation import PoissonParticipation
+from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation, most_turns
 from fedlm.fl_core.privacy.promise.band_choice import best_bands, prefix_error
 from fedlm.fl_core.privacy.promise.central_plan import central_plan, most_bands
 from fedlm.fl_core.privacy.promise.guarantee import account, events_of
@@ -97,7 +97,7 @@ def test_a_unit_is_charged_for_the_steps_of_its_part_alone():
         counts = [
             sum(step % cycle == part for first, end in stretches for step in range(first, end)) for part in range(cycle)
         ]
-        assert PoissonParticipation(0.1, cycle=cycle).most_eligible(stretches) == max(counts)
+        assert most_turns(cycle, stretches) == max(counts)
 
 
 def test_noise_that_begins_anew_costs_nothing():

@@ -15,7 +15,8 @@ from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, State
 from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.mechanisms.tree_sensitivity import tree_sensitivity_squared
-from fedlm.fl_core.privacy.participation import BoundedParticipation, EpochParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation, EpochParticipation
+from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation
 from fedlm.fl_core.privacy.promise.central_plan import central_plan
 from fedlm.fl_core.privacy.promise.guarantee import (
     account,

@@ -3,7 +3,7 @@
 import pytest
 
 from fedlm.fl_core.errors import CheckpointError
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE, PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release

@@ -1,6 +1,6 @@
 import numpy as np
 
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.record.participation_record import ParticipationRecord
 
 

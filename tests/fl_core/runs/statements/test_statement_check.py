@@ -15,7 +15,8 @@ from fedlm.fl_core.privacy.origins.ancestry import OF_A_PUBLISHER, Phase, as_rec
 from fedlm.fl_core.privacy.origins.publisher_claims import PublisherClaim
 from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, PrivateRelevance, RelevanceOrigin
 from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, PrivateVocabulary, VocabularyOrigin
-from fedlm.fl_core.privacy.participation import BoundedParticipation, PoissonParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
+from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation
 from fedlm.fl_core.privacy.promise.central_plan import central_plan
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.statement import state_plan

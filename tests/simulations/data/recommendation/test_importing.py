@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedlm.fl_core.errors import ConfigurationError, DataError
-from fedlm.fl_core.privacy.participation import BoundedParticipation
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.models.special_tokens import BOS_ID, OOV_ID, PAD_ID

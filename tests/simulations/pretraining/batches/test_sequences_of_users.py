@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.participation import ExamplesParticipation
+from fedlm.fl_core.privacy.participation.sampling import ExamplesParticipation
 from fedlm.fl_core.privacy.promise.central_plan import central_plan
 from fedlm.fl_core.runs.outcome import statement_in
 from fedlm.simulations.pretraining.batches.sequences_of_users import sequences_of_users

@@ -1,0 +1,2 @@
+"""What is promised about how often, and how close together, one client takes part: accounting relies on nothing
+else."""
