@@ -106,6 +106,7 @@ bench: $(VENV)/installed $(DATA)/store.json
 	$(BIN)/python -m benchmarks.simulation.against_peers
 	$(BIN)/python -m benchmarks.simulation.scaling
 	$(BIN)/python -m benchmarks.simulation.client_algorithms
+	$(BIN)/python -m benchmarks.simulation.whole_runs
 	$(BIN)/python -m benchmarks.simulation.profile_round
 	$(BIN)/python -m benchmarks.privacy.noise_cost
 	$(BIN)/python -m benchmarks.privacy.round_cost

@@ -14,6 +14,7 @@ from benchmarks.security import poisoning
 COMMANDS = {
     "simulation.against_peers": "--models cifg_tiny --clients 2 --passes 1 --contestants engine tff",
     "simulation.client_algorithms": "--models cifg_tiny --clients 2 --passes 1 --algorithms fedprox",
+    "simulation.whole_runs": "--models cifg_tiny --passes 1 --rounds 2 --data {store}",
     "privacy.noise_cost": "--parameters 20 --mechanisms tree blt --block 2 --passes 1",
     "privacy.round_cost": "--models cifg_tiny --clients 2 --examples 4 --passes 1",
     "deployment.secure_sums": "--clients 20 --parameters 1000",
@@ -30,8 +31,9 @@ COMMANDS = {
         for name in COMMANDS
     ],
 )
-def test_a_command_measures_and_writes_what_it_found(module, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [module, *COMMANDS[module].split(), "--results", str(tmp_path)])
+def test_a_command_measures_and_writes_what_it_found(module, small_store, tmp_path, monkeypatch, capsys):
+    options = COMMANDS[module].format(store=small_store).split()
+    monkeypatch.setattr(sys, "argv", [module, *options, "--results", str(tmp_path)])
     # The devices of this process are chosen already.
     monkeypatch.setattr(jax.config, "update", lambda *setting: None)
     importlib.import_module(f"benchmarks.{module}").main()
