@@ -73,7 +73,7 @@ def main(argv: list[str]) -> int:
     private = None
     if command.epsilon is not None and command.delta is not None:
         # Which imports dp-accounting, for a second or two.
-        from fedlm.fl_core.privacy.promise.relevance_spending import plan_relevance
+        from fedlm.fl_core.privacy.promise.counts.relevance_spending import plan_relevance
 
         private = plan_relevance(command.epsilon, command.delta, command.tokens_per_unit)
     store = TokenStore.open(command.directory)

@@ -17,26 +17,16 @@ from fedlm.fl_core.privacy.origins.ancestry import (
     with_all_doubts,
 )
 from fedlm.fl_core.privacy.origins.publisher_claims import claims_as_json
-from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
+from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
+from fedlm.fl_core.privacy.promise.counts.counts import Counts
 from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
-from fedlm.fl_core.privacy.promise.private_selection import composed_bounds
-from fedlm.fl_core.privacy.promise.relevance_spending import not_hidden
-from fedlm.fl_core.privacy.promise.spending import (
-    common_adjacency,
-    events_together,
-    is_unchosen,
-    law_of,
-    leaves_nothing,
-    relevances_of,
-    rho_together,
-    spent_before,
-    vocabularies_of,
-    words_and_tokens,
-)
+from fedlm.fl_core.privacy.promise.selection.private_selection import composed_bounds
+from fedlm.fl_core.privacy.promise.selection.tuning_record import chosen_twice, not_chosen
+from fedlm.fl_core.privacy.promise.spending import common_adjacency, events_together, rho_together, spent_before
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
-from fedlm.fl_core.privacy.statement import ONE_UNIT, UNCHOSEN, assumed, assumed_of
+from fedlm.fl_core.privacy.statement import ONE_UNIT, assumed
 
 
 class Joint(NamedTuple):
@@ -72,30 +62,25 @@ def training_in(ledger: PrivacyLedger, folder: str) -> Phase:
     """Describe the training that a ledger is of, as it stands."""
     seen = max(end for _, end in ledger.generations)
     repeatable = settings_in(ledger.about).get("noise_seed") == "experiment"
-    tuning = ledger.about.get(TUNING_FIELD)
-    unchosen = tuning is not None and is_unchosen(tuning)
-    relevance = RelevanceOrigin.from_json(ledger.about.get(RELEVANCE_FIELD))
-    not_private = "its noise follows from its seed" if repeatable else UNCHOSEN if unchosen else None
-    if not_private is None and ledger.plan.noise_cohort is not None:
-        not_private = ledger.plan.noise_cohort.reason
-    if not_private is None and relevance is not None:
-        not_private = relevance.not_private
-    return Phase(
+    tuning, cohort = ledger.about.get(TUNING_FIELD), ledger.plan.noise_cohort
+    reasons = [*(["its noise follows from its seed"] if repeatable else []), *not_chosen(tuning)]
+    reasons += [] if cohort is None else [cohort.reason]
+    training = Phase(
         command=command_of(ledger.about),
         folder=folder,
         steps=seen,
         parameters_sha256=next((one.parameters for one in reversed(ledger.releases) if one.parameters), ""),
         training_data_sha256=ledger.about.get("training_data_sha256"),
         people="same",
-        not_private=not_private,
+        not_private=next(iter(reasons), None),
         plan=ledger.plan.as_json(),
         generations=[list(part) for part in ledger.generations],
         ledger={"first": ledger.hashes[0], "last": ledger.hashes[-1], "records": len(ledger.records)}
         | {"secret": ledger.records[0]["secret"]},
         tuning=tuning,
-        relevance=ledger.about.get(RELEVANCE_FIELD),
         vocabulary=ledger.about.get(ORIGIN_FIELD),
     )
+    return Origins.of_record(ledger.about).noted_in(training)
 
 
 def state_together(ledgers: Mapping[str, PrivacyLedger], delta: float | None = None) -> Joint:
@@ -121,26 +106,24 @@ def state_together(ledgers: Mapping[str, PrivacyLedger], delta: float | None = N
             # Who are other people to one run may be those of another.
             found.append(phase._replace(people="same") if phase.people == "disjoint" and not alike else phase)
     trainings, forked = _each_once(seen_from(found), [ledger.hashes for ledger in ledgers.values()])
-    return compose_trainings(trainings, delta, [*forked, *_chosen_twice(trainings)])
+    return compose_trainings(trainings, delta, [*forked, *chosen_twice(trainings)])
 
 
 def compose_trainings(trainings: Sequence[Phase], delta: float, reasons: Sequence[str] = ()) -> Joint:
-    """State what trainings on the same people, and their vocabularies, spend together, where nothing speaks against a
-    promise already."""
+    """State what trainings on the same people, and what was counted in their text, spend together, where nothing speaks
+    against a promise already."""
     first = next(PrivacyPlan.from_json(phase.plan) for phase in trainings if phase.plan is not None)
     data = next(phase.training_data_sha256 for phase in trainings if phase.plan is not None)
     spent, lost = spent_before(first, data, trainings)
-    vocabularies, relevances = vocabularies_of(None, trainings, data, first.unit), relevances_of(trainings)
-    events = words_and_tokens(vocabularies, relevances, first.unit)
-    no_delta = [_NO_DELTA_LEFT] if leaves_nothing(events, delta) else []
-    reasons = (*reasons, *lost, *not_hidden(relevances, first.unit), *no_delta)
+    counts = Counts.of_trainings(trainings, data, first.unit)
+    events, reasons = counts.events(), (*reasons, *lost, *counts.not_private(delta))
     adjacency = common_adjacency([one.plan for one in spent]) if spent else first.adjacency
     # Of a run that has spent something: the first may have released nothing, and bound participation otherwise.
     of = spent[0].plan if spent else first
     stated = account(dataclasses.replace(of, adjacency=adjacency), delta, [])
     lines = [line for one in spent for line in account(one.plan, delta, one.rounds).assumptions]
     promised, bounds = not reasons, composed_bounds([*events_together(spent), *events], delta)
-    said = [*assumed(trainings), *assumed_of(vocabularies, relevances)]
+    said = [*assumed(trainings), *counts.assumptions()]
     return Joint(
         tuple(trainings),
         delta,
@@ -151,7 +134,7 @@ def compose_trainings(trainings: Sequence[Phase], delta: float, reasons: Sequenc
         stated.adjacency,
         tuple(dict.fromkeys([*(lines or stated.assumptions), ONE_UNIT, *said])),
         tuple(reasons),
-        vocabularies,
+        counts.vocabularies,
     )
 
 
@@ -185,20 +168,3 @@ def _each_once(found: Sequence[Phase], chains: Sequence[list[str]]) -> tuple[lis
                 "one place alone; give that run too"
             )
     return [*longest.values(), *others], list(dict.fromkeys(doubts))
-
-
-def _chosen_twice(trainings: Sequence[Phase]) -> list[str]:
-    """Say which trainings are outcomes of the same private selection, gone on with in several copies of its folder:
-    their numbers of runs, and perhaps the runs, are not independent."""
-    outcomes: dict[str, list[str]] = {}
-    for phase in trainings:
-        if phase.people == "same" and law_of(phase.tuning) is not None and not is_unchosen(phase.tuning or {}):
-            outcomes.setdefault(str((phase.tuning or {})["selection"].get("id")), []).append(phase.words)
-    return [
-        f"one private selection chose {' and '.join(words)}, but it covers only one run"
-        for words in outcomes.values()
-        if len(words) > 1
-    ]
-
-
-_NO_DELTA_LEFT = "the vocabularies alone have spent this delta; ask for a larger delta"

@@ -8,9 +8,10 @@ from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.participation.limits import Participation
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
-from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.promise.plan import CLIENT, PrivacyPlan, plan_noise
-from fedlm.fl_core.privacy.promise.spending import calibrate_total, check_selected
+from fedlm.fl_core.privacy.promise.selection.number_of_trials import TrialsLaw
+from fedlm.fl_core.privacy.promise.selection.private_selection import check_selected
+from fedlm.fl_core.privacy.promise.spending import calibrate_total
 from fedlm.fl_core.privacy.settings import PrivacySettings
 
 
@@ -77,7 +78,7 @@ def plan_aggregation(
             epsilon=settings.target_epsilon,
             rho=settings.target_rho,
             training_data=beside.training_data,
-            **beside.origins._asdict(),
+            origins=beside.origins,
             known=known,
             law=beside.law,
         )

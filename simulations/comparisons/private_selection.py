@@ -21,8 +21,8 @@ from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE, TUNING_FIELD
 from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD
 from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD
-from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.selection.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.record.record_chain import Record
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER

@@ -14,7 +14,7 @@ from fedlm.simulations.experiments.simulated_privacy import SimulatedPrivacySett
 
 if TYPE_CHECKING:
     # The libraries of privacy take a while to load.
-    from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
+    from fedlm.fl_core.privacy.promise.selection.number_of_trials import TrialsLaw
 
 
 class ComparedWith(Capability):
@@ -25,7 +25,7 @@ class ComparedWith(Capability):
         self._tuning = dict(tuning)
 
     def law(self) -> "TrialsLaw | None":
-        from fedlm.fl_core.privacy.promise.spending import law_of
+        from fedlm.fl_core.privacy.promise.selection.tuning_record import law_of
 
         return law_of(self._tuning)
 
@@ -63,7 +63,7 @@ class SelectionSettings:
         if self.private_selection == "none":
             return None
         # The libraries of privacy take a while to load.
-        from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
+        from fedlm.fl_core.privacy.promise.selection.number_of_trials import TrialsLaw
 
         poisson = self.private_selection == "poisson"
         return TrialsLaw(self.private_selection, self.expected_trials, None if poisson else self.selection_eta)

@@ -65,7 +65,7 @@ def plan_privacy(
             epsilon=settings.epsilon,
             rho=None,
             training_data=beside.training_data,
-            **beside.origins._asdict(),
+            origins=beside.origins,
             known=known,
         )
 

@@ -42,7 +42,7 @@ class PrivacyBudget:
             "rounds_released": spent.own.rounds,
         }
         stated = spent.total or spent.own
-        nothing = not spent.own.rounds and not spent.ancestry and spent.vocabulary.private is None
+        nothing = not spent.own.rounds and not spent.ancestry and spent.counts.vocabulary.private is None
         return fixed | {
             "unit": stated.unit,
             "adjacency": stated.adjacency,

@@ -3,7 +3,7 @@
 Each client adds, for each token, the share of its units that contain it, and one for itself. What it adds has a bounded
 L2 norm: if its units have many distinct tokens, its shares are scaled down. Noise goes to every count, also to that of
 clients. The vocabulary is known, so no threshold needs to keep a count secret.
-`fedlm.fl_core.privacy.promise.relevance_spending` computes the cost.
+`fedlm.fl_core.privacy.promise.counts.relevance_spending` computes the cost.
 """
 
 import math

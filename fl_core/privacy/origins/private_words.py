@@ -3,7 +3,7 @@
 Each client adds the same weight to the counts of its most frequent distinct words. The number of words has a limit, and
 the weights are so small that their L2 norm is bounded. A client that writes a word often, or writes much, adds nothing
 more. Noise goes to every count, and words whose noised count is below a threshold are dropped.
-`fedlm.fl_core.privacy.promise.vocabulary_spending` computes the cost.
+`fedlm.fl_core.privacy.promise.counts.vocabulary_spending` computes the cost.
 """
 
 import hashlib

@@ -24,3 +24,10 @@ class Origins(NamedTuple):
         """Read what a checkpoint or ledger says of a run."""
         vocabulary = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD))
         return Origins(recorded_ancestry(about), vocabulary, RelevanceOrigin.from_json(about.get(RELEVANCE_FIELD)))
+
+    def noted_in(self, training: Phase) -> Phase:
+        """Note in a training that begins with these what was counted for it in its people's text."""
+        if self.relevance is None:
+            return training
+        not_private = training.not_private or self.relevance.not_private
+        return training._replace(relevance=self.relevance.as_json(), not_private=not_private)

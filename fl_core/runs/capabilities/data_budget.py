@@ -197,11 +197,7 @@ def reservation_of(data: Path, training: Phase, origins: Origins) -> Reservation
     """
     if not (data / BUDGET_FILE).exists():
         return None
-    training = training._replace(vocabulary=origin_of_data(data).as_json())
-    if (relevance := origins.relevance) is not None:
-        training = training._replace(
-            relevance=relevance.as_json(), not_private=training.not_private or relevance.not_private
-        )
+    training = origins.noted_in(training._replace(vocabulary=origin_of_data(data).as_json()))
     return Reservation(DataBudget(data), training, origins.ancestry)
 
 

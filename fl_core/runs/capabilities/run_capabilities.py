@@ -14,7 +14,7 @@ from fedlm.models.base import Model, Params
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
-    from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
+    from fedlm.fl_core.privacy.promise.selection.number_of_trials import TrialsLaw
     from fedlm.fl_core.runs.private_releases import Reservation
 
 _Value = TypeVar("_Value")

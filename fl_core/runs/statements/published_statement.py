@@ -17,7 +17,7 @@ from fedlm.fl_core.privacy.origins.ancestry import (
 from fedlm.fl_core.privacy.origins.publisher_claims import claims_as_json, not_private_with_claims
 from fedlm.fl_core.privacy.origins.vocabulary_origin import TEXT_FIELD
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
-from fedlm.fl_core.privacy.promise.spending import law_of
+from fedlm.fl_core.privacy.promise.selection.tuning_record import law_of
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.statement import Statement, state_plan
 

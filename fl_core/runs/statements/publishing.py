@@ -21,16 +21,15 @@ from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_down, rounded_up
 from fedlm.fl_core.privacy.origins.ancestry import (
     NOT_PRIVATE,
-    recorded_ancestry,
     settings_in,
 )
+from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.origins.vocabulary_origin import (
-    ORIGIN_FIELD,
     TOKENIZER_FILE,
     VocabularyOrigin,
     tokenizer_file,
 )
-from fedlm.fl_core.privacy.promise.spending import least_covered, vocabularies_of
+from fedlm.fl_core.privacy.promise.counts.counts import Counts
 from fedlm.fl_core.runs.capabilities.recorded import PATHS, released_files, whole_parameters
 from fedlm.fl_core.runs.files.checkpoints import parameters_digest
 from fedlm.fl_core.runs.files.places import place_in
@@ -169,8 +168,7 @@ def _tokenizer(
     path = place_in(about, "data") if given is None else given
     path = None if path is None else tokenizer_file(path)
     # What the run has written down is what its statement counts, whatever lies beside the file today.
-    own, data = VocabularyOrigin.from_json(about.get(ORIGIN_FIELD)), about.get("training_data_sha256")
-    origin = least_covered(vocabularies_of(own, recorded_ancestry(about), data, unit))
+    origin = Counts.of_run(Origins.of_record(about), about.get("training_data_sha256"), unit).vocabulary
     if path is None or not path.is_file() or fingerprint_of(path) != about["vocabulary"]:
         if given is not None:
             raise ConfigurationError(f"{given}: is not the tokenizer of the run; give its JSON file, or its data set")

@@ -21,9 +21,9 @@ from fedlm.fl_core.privacy.origins.ancestry import (
 from fedlm.fl_core.privacy.origins.publisher_claims import claims_as_json, not_private_with_claims
 from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
 from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
+from fedlm.fl_core.privacy.promise.counts.vocabulary_spending import least_numbers
 from fedlm.fl_core.privacy.promise.guarantee import Guarantee, gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
-from fedlm.fl_core.privacy.promise.vocabulary_spending import least_numbers
 from fedlm.fl_core.privacy.statement import Statement, state_plan
 from fedlm.fl_core.runs.statements.published_statement import (
     DATA_FIELD,
@@ -93,7 +93,7 @@ def _checked(record: dict[str, Any]) -> Checked:
         return Checked(("private is false, but from the plan follows true",), None, delta)
     findings = [*_numbers_that_differ(record, found), *_counts_that_differ(record)]
     if not findings:
-        vocabulary = found.vocabulary.as_json() | {"tokenizer": record["vocabulary"]["tokenizer"]}
+        vocabulary = found.counts.vocabulary.as_json() | {"tokenizer": record["vocabulary"]["tokenizer"]}
         expected = _written(describe(_as_claimed(found, record), plan, delta, data), record, vocabulary)
         findings = list(_differences(record, expected, ""))
     return Checked(tuple(findings), None if found.total is None else found.total.epsilon, delta)

@@ -53,7 +53,7 @@ def plan_of(settings: VocabularyPrivacySettings) -> PrivateVocabulary | None:
     if settings.vocabulary_epsilon is None or settings.vocabulary_delta is None:
         return None
     # Which imports dp-accounting, for a second or two.
-    from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
+    from fedlm.fl_core.privacy.promise.counts.vocabulary_spending import plan_vocabulary
 
     return plan_vocabulary(settings.vocabulary_epsilon, settings.vocabulary_delta, settings.vocabulary_words_per_client)
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.accounting.delta import large_delta
-from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
+from fedlm.fl_core.privacy.origins.run_origins import Origins
+from fedlm.fl_core.privacy.origins.vocabulary_origin import VocabularyOrigin
 from fedlm.fl_core.privacy.promise.central_plan import EXAMPLE, central_plan
 from fedlm.fl_core.privacy.promise.guarantee import Guarantee, account, calibrate
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
@@ -177,9 +178,10 @@ def _accounted(
     if data is None:
         plan = calibrate(with_noise, budget.delta, epsilon=budget.epsilon)
         return account(_noised(plan, with_noise, least_noise), budget.delta)
-    plan = calibrate_total(with_noise, budget.delta, epsilon=budget.epsilon, rho=None, vocabulary=data.vocabulary)
+    origins = Origins(vocabulary=data.vocabulary)
+    plan = calibrate_total(with_noise, budget.delta, epsilon=budget.epsilon, rho=None, origins=origins)
     plan = _noised(plan, with_noise, least_noise)
-    return state_plan(plan, budget.delta, {ORIGIN_FIELD: data.vocabulary.as_json()}).total
+    return state_plan(plan, budget.delta, origins.as_json()).total
 
 
 def _noised(plan: PrivacyPlan, with_noise: Callable[[float], PrivacyPlan], least: float) -> PrivacyPlan:

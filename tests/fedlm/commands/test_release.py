@@ -15,8 +15,8 @@ from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.origins.ancestry import as_records, recorded_ancestry
 from fedlm.fl_core.privacy.origins.vocabulary_origin import origin_of_import
+from fedlm.fl_core.privacy.promise.counts.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
-from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.runs.files.checkpoints import parameters_digest
 from fedlm.fl_core.runs.statements.publishing import PAGE_FILE, load_published

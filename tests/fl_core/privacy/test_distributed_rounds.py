@@ -12,8 +12,8 @@ from fedlm.fl_core.privacy.distributed_rounds import DistributedRounds
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
 from fedlm.fl_core.privacy.promise.guarantee import account
-from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.privacy.promise.selection.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.promise.spending import Spending
 from fedlm.fl_core.rounds.aggregation import AggregationRules, contribution
 from fedlm.fl_core.rounds.local_sgd import TrainingSums

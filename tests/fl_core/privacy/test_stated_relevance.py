@@ -9,10 +9,11 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.joint_statement import state_together, training_in
 from fedlm.fl_core.privacy.origins.ancestry import Phase, as_records
 from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
+from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
+from fedlm.fl_core.privacy.promise.counts.relevance_spending import plan_relevance
 from fedlm.fl_core.privacy.promise.guarantee import account, gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
-from fedlm.fl_core.privacy.promise.relevance_spending import plan_relevance
 from fedlm.fl_core.privacy.promise.spending import calibrate_total
 from fedlm.fl_core.privacy.statement import state_plan
 from tests.fl_core.privacy import stated_ledgers
@@ -82,13 +83,13 @@ def test_a_target_includes_them():
     def with_noise(noise):
         return dataclasses.replace(PLAN, noise_multiplier=noise)
 
-    plan = calibrate_total(with_noise, DELTA, epsilon=3.0, rho=None, relevance=PRIVATE)
+    plan = calibrate_total(with_noise, DELTA, epsilon=3.0, rho=None, origins=Origins(relevance=PRIVATE))
     spent = state_plan(plan, DELTA, {RELEVANCE_FIELD: PRIVATE.as_json()}).total.epsilon
     assert 3.0 * (1 - 1e-3) < spent <= 3.0
     with pytest.raises(ConfigurationError, match="is spent already"):
-        calibrate_total(with_noise, DELTA, epsilon=0.5, rho=None, relevance=PRIVATE)
+        calibrate_total(with_noise, DELTA, epsilon=0.5, rho=None, origins=Origins(relevance=PRIVATE))
     with pytest.raises(ConfigurationError, match="which rho does not express"):
-        calibrate_total(with_noise, DELTA, epsilon=None, rho=3.0, relevance=PRIVATE)
+        calibrate_total(with_noise, DELTA, epsilon=None, rho=3.0, origins=Origins(relevance=PRIVATE))
 
 
 @pytest.mark.parametrize(("count", "counts"), [("count", 1), ("another", 2)])

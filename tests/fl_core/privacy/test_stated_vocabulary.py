@@ -8,13 +8,14 @@ import pytest
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.joint_statement import state_together, training_in
 from fedlm.fl_core.privacy.origins.ancestry import Phase
+from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN, VocabularyOrigin, origin_of_import
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation
+from fedlm.fl_core.privacy.promise.counts.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.promise.guarantee import account, gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.promise.spending import calibrate_total
-from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.statement import state_plan
 from tests.fl_core.privacy import stated_ledgers
 
@@ -52,12 +53,12 @@ def test_a_vocabulary_that_is_not_covered_is_named(origin):
     assert "; VOCABULARY NOT COVERED: " in found.sentence()
     assert "the guarantee takes the vocabulary as fixed, but one client more" in found.sentence()
     assert not found.as_json()["vocabulary_origin"]["covered"]
-    assert found.vocabulary == origin
+    assert found.counts.vocabulary == origin
 
 
 def test_a_ledger_that_says_nothing_of_it_does_not_cover_it():
     found = state_plan(FEDERATED, DELTA, {})
-    assert found.vocabulary == UNKNOWN
+    assert found.counts.vocabulary == UNKNOWN
     assert "VOCABULARY NOT COVERED" in found.sentence()
 
 
@@ -100,15 +101,15 @@ def test_before_the_first_round_it_is_spent_already():
 
 
 def test_a_target_includes_the_vocabulary():
-    plan = calibrate_total(with_noise, DELTA, epsilon=3.0, rho=None, vocabulary=PRIVATE)
+    plan = calibrate_total(with_noise, DELTA, epsilon=3.0, rho=None, origins=Origins(vocabulary=PRIVATE))
     assert 3.0 * (1 - 1e-3) < stated(plan, PRIVATE).total.epsilon <= 3.0
     assert plan.noise_multiplier > calibrate_total(with_noise, DELTA, epsilon=3.0, rho=None).noise_multiplier
     with pytest.raises(ConfigurationError, match="is spent already, by the vocabulary"):
-        calibrate_total(with_noise, DELTA, epsilon=0.5, rho=None, vocabulary=PRIVATE)
+        calibrate_total(with_noise, DELTA, epsilon=0.5, rho=None, origins=Origins(vocabulary=PRIVATE))
     with pytest.raises(ConfigurationError, match="which rho does not express"):
-        calibrate_total(with_noise, DELTA, epsilon=None, rho=3.0, vocabulary=PRIVATE)
+        calibrate_total(with_noise, DELTA, epsilon=None, rho=3.0, origins=Origins(vocabulary=PRIVATE))
     with pytest.raises(ConfigurationError, match="leaves nothing for the run"):
-        calibrate_total(with_noise, 1e-7, epsilon=3.0, rho=None, vocabulary=PRIVATE)
+        calibrate_total(with_noise, 1e-7, epsilon=3.0, rho=None, origins=Origins(vocabulary=PRIVATE))
 
 
 def test_a_delta_that_the_vocabulary_exceeds_promises_nothing():
@@ -144,12 +145,14 @@ def test_what_is_private_for_each_client_is_not_so_for_what_holds_text_of_severa
     assert (found.total.epsilon > alone.epsilon) == covered
     assert found.total.adjacency == alone.adjacency
     assert found.as_json()["vocabulary_origin"]["covered"] == covered
-    assert VocabularyOrigin.from_json(found.vocabulary.as_json()) == found.vocabulary
+    assert VocabularyOrigin.from_json(found.counts.vocabulary.as_json()) == found.counts.vocabulary
     together = state_together({"one": ledger_of(tmp_path / "ledger", PRIVATE, plan=plan)})
     assert [origin.covered for origin in together.vocabularies] == [covered]
     assert together.epsilon == pytest.approx(found.total.epsilon)
     known, counted = (
-        calibrate_total(lambda noise: with_noise(noise, plan), DELTA, epsilon=2.0, rho=None, vocabulary=vocabulary)
+        calibrate_total(
+            lambda noise: with_noise(noise, plan), DELTA, epsilon=2.0, rho=None, origins=Origins(vocabulary=vocabulary)
+        )
         for vocabulary in (UNKNOWN, PRIVATE)
     )
     assert (counted.noise_multiplier > known.noise_multiplier) == covered
@@ -215,7 +218,7 @@ def test_first_parameters_bring_the_release_that_they_were_trained_with(behind, 
 
     target = exact_epsilon(2, releases)
     plan = calibrate_total(
-        with_noise, DELTA, epsilon=target, rho=None, training_data="text", ancestry=found.ancestry, vocabulary=PRIVATE
+        with_noise, DELTA, epsilon=target, rho=None, training_data="text", origins=Origins(found.ancestry, PRIVATE)
     )
     assert plan.noise_multiplier == pytest.approx(5.0, rel=0.05)
     about |= {"vocabulary_origin": PRIVATE.as_json(), "vocabulary": "same"}

@@ -10,6 +10,7 @@ import pytest
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.joint_statement import state_together, training_in
 from fedlm.fl_core.privacy.origins.ancestry import Phase, recorded_ancestry, training_behind
+from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation
@@ -231,7 +232,9 @@ def with_noise(noise):
 @pytest.mark.parametrize("epsilon", [0.9, 4.0])
 def test_a_target_is_the_total(epsilon):
     before = phase_of(dataclasses.replace(FEDERATED, noise_multiplier=30.0))
-    plan = calibrate_total(with_noise, DELTA, epsilon=epsilon, rho=None, training_data="text", ancestry=(before,))
+    plan = calibrate_total(
+        with_noise, DELTA, epsilon=epsilon, rho=None, training_data="text", origins=Origins(ancestry=(before,))
+    )
     total = stated(plan, before).total.epsilon
     assert epsilon * 0.99 <= total <= epsilon
     assert plan.noise_multiplier > calibrate_total(with_noise, DELTA, epsilon=epsilon, rho=None).noise_multiplier

@@ -16,8 +16,8 @@ from fedlm.fl_core.privacy.origins.vocabulary_origin import (
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation, EpochParticipation
 from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation
 from fedlm.fl_core.privacy.promise.central_plan import central_plan
+from fedlm.fl_core.privacy.promise.counts.relevance_spending import plan_relevance
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
-from fedlm.fl_core.privacy.promise.relevance_spending import plan_relevance
 from fedlm.fl_core.privacy.statement import state_plan
 
 ITEMS = "user: all items of one user (training reads the last 8 before those held out), in all steps"

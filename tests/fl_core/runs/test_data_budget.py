@@ -11,9 +11,9 @@ from fedlm.fl_core.privacy.origins.relevance_origin import RelevanceOrigin
 from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.privacy.origins.vocabulary_origin import origin_of_import
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
+from fedlm.fl_core.privacy.promise.counts.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
-from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.record.releases import Releases
 from fedlm.fl_core.runs.capabilities.data_budget import BudgetError, DataBudget, budget_of, reservation_of

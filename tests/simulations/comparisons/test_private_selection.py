@@ -15,8 +15,8 @@ from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.accounting.composition import epsilon_bounds
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent
-from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
-from fedlm.fl_core.privacy.promise.private_selection import SelectionEvent, composed_above
+from fedlm.fl_core.privacy.promise.selection.number_of_trials import TrialsLaw
+from fedlm.fl_core.privacy.promise.selection.private_selection import SelectionEvent, composed_above
 from fedlm.fl_core.privacy.record.ledger import LedgerError, PrivacyLedger, Release
 from fedlm.fl_core.runs.recorded_runs import find_runs
 from fedlm.fl_core.runs.statements.publishing import publish

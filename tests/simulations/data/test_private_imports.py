@@ -14,9 +14,9 @@ from fedlm.fl_core.privacy.joint_statement import state_together
 from fedlm.fl_core.privacy.origins.private_words import COUNT_NORM, word_weight
 from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN, VocabularyOrigin
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
+from fedlm.fl_core.privacy.promise.counts.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.promise.guarantee import account, gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
-from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release
 from fedlm.models.special_tokens import OOV_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.client_text import ClientText, SkippedCounts

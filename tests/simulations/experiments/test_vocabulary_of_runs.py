@@ -10,8 +10,8 @@ import pytest
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.origins.vocabulary_origin import UNKNOWN, VocabularyOrigin, origin_of_import
+from fedlm.fl_core.privacy.promise.counts.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.promise.guarantee import account
-from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.statement import state
 from fedlm.fl_core.runs.statements.publishing import publish

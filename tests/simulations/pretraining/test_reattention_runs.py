@@ -8,7 +8,7 @@ import pytest
 
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
-from fedlm.fl_core.privacy.promise.relevance_spending import plan_relevance
+from fedlm.fl_core.privacy.promise.counts.relevance_spending import plan_relevance
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.fl_core.runs.capabilities.data_budget import DataBudget

@@ -17,9 +17,9 @@ from fedlm.fl_core.privacy.accounting.release_events import ExamplesEvent, Gauss
 from fedlm.fl_core.privacy.accounting.sampled_examples import BinomialMixturePair
 from fedlm.fl_core.privacy.promise.central_plan import central_plan
 from fedlm.fl_core.privacy.promise.guarantee import account
-from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
-from fedlm.fl_core.privacy.promise.private_selection import SelectionEvent
+from fedlm.fl_core.privacy.promise.selection.number_of_trials import TrialsLaw
+from fedlm.fl_core.privacy.promise.selection.private_selection import SelectionEvent
 
 
 def bounds_of(noise, examples, probability, *, steps, delta):

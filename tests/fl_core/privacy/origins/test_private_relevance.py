@@ -16,8 +16,8 @@ from fedlm.fl_core.privacy.origins.relevance_origin import (
     fingerprint_of_count,
     read_relevance,
 )
+from fedlm.fl_core.privacy.promise.counts.relevance_spending import plan_relevance, relevance_events
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
-from fedlm.fl_core.privacy.promise.relevance_spending import plan_relevance, relevance_events
 
 SHARES = st.lists(st.floats(0, 1), min_size=1, max_size=60).map(np.array)
 

@@ -15,7 +15,7 @@ from fedlm.fl_core.privacy.origins.private_words import (
     word_weight,
 )
 from fedlm.fl_core.privacy.origins.vocabulary_origin import PrivateVocabulary
-from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary
+from fedlm.fl_core.privacy.promise.counts.vocabulary_spending import plan_vocabulary
 
 WORDS = st.dictionaries(st.text(min_size=1, max_size=4), st.integers(1, 10**9), max_size=40)
 

@@ -26,8 +26,8 @@ from fedlm.fl_core.privacy.promise.guarantee import (
     privacy_profile,
     sensitivity_squared,
 )
-from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan, plan_noise
+from fedlm.fl_core.privacy.promise.selection.number_of_trials import TrialsLaw
 from fedlm.fl_core.privacy.promise.spending import Spending
 from tests.fl_core.privacy.mechanisms.noise_matrices import ONCE, plan_of
 

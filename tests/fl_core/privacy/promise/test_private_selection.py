@@ -14,8 +14,8 @@ from dp_accounting.rdp import rdp_privacy_accountant
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_delta
 from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
-from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
-from fedlm.fl_core.privacy.promise.private_selection import SelectionEvent, composed_above, composed_bounds
+from fedlm.fl_core.privacy.promise.selection.number_of_trials import TrialsLaw
+from fedlm.fl_core.privacy.promise.selection.private_selection import SelectionEvent, composed_above, composed_bounds
 
 TNB, POISSON = "truncated_negative_binomial", "poisson"
 LAWS = [

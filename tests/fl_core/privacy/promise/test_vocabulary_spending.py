@@ -7,7 +7,7 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting.composition import epsilon_bounds
 from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.origins.vocabulary_origin import VocabularyOrigin, origin_of_import
-from fedlm.fl_core.privacy.promise.vocabulary_spending import plan_vocabulary, vocabulary_events
+from fedlm.fl_core.privacy.promise.counts.vocabulary_spending import plan_vocabulary, vocabulary_events
 
 
 def gaussian_delta(epsilon, noise):

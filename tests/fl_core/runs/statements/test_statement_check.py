@@ -78,7 +78,7 @@ def statement(plan, factor=1.0, **about):
         own, total = (dataclasses.replace(one, epsilon=one.epsilon * factor) for one in (found.own, found.total))
         found = found._replace(own=own, total=total)
     of_model = {"model": "cifg_tiny", "parameters_sha256": "0" * 64}
-    vocabulary = found.vocabulary.as_json() | {"tokenizer": "published"}
+    vocabulary = found.counts.vocabulary.as_json() | {"tokenizer": "published"}
     return json.loads(json_text(whole_record(describe(found, plan, DELTA, TEXT), of_model, vocabulary)))
 
 

@@ -22,7 +22,8 @@ from fedlm.fl_core.privacy.accounting.composition import (
 )
 from fedlm.fl_core.privacy.accounting.delta import check_delta
 from fedlm.fl_core.privacy.accounting.release_events import Event, GaussianEvent, StatedEvent
-from fedlm.fl_core.privacy.promise.number_of_trials import TrialsLaw
+from fedlm.fl_core.privacy.mechanisms.interface import Mechanism
+from fedlm.fl_core.privacy.promise.selection.number_of_trials import TrialsLaw
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -31,6 +32,15 @@ _ORDERS = [1 + 0.1 * 1.1**step for step in range(45)] + sorted({round(8 * 1.09**
 """Of Renyi divergences; those of sampled noise take the longer the higher they are."""
 _HIGH_ORDERS = [2200 * 1.1**step for step in range(65)]
 _ROUNDING = 1e-6  # relative; of float64, of a distribution's mean, and of noise that began anew
+
+
+def check_selected(mechanism: Mechanism) -> None:
+    """Refuse, by a ConfigurationError, a trial of a private selection whose releases are not accounted."""
+    if mechanism.distributed:
+        raise ConfigurationError(
+            f"a private selection among runs with the mechanism {mechanism.name} is not accounted; take a mechanism "
+            "whose noise the server adds"
+        )
 
 
 @dataclass(frozen=True)

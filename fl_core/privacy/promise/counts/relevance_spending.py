@@ -13,7 +13,7 @@ from fedlm.fl_core.privacy.accounting.release_events import Event, GaussianEvent
 from fedlm.fl_core.privacy.origins.private_words import COUNT_NORM
 from fedlm.fl_core.privacy.origins.relevance_origin import PrivateRelevance, RelevanceOrigin
 from fedlm.fl_core.privacy.origins.vocabulary_origin import PACKED, may_be_of_several
-from fedlm.fl_core.privacy.promise.vocabulary_spending import is_whole_client, least_deviation
+from fedlm.fl_core.privacy.promise.counts.vocabulary_spending import is_whole_client, least_deviation
 
 _MOST_EPSILON = 100.0
 _OF_SEVERAL = (

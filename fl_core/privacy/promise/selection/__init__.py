@@ -1,0 +1,1 @@
+"""The private choice of the best of several runs, and what it spends."""
