@@ -4,27 +4,21 @@ The fields of all records within one, at any depth, differ in their names. So op
 of its settings are flat: a name, a value.
 """
 
-import contextlib
 import dataclasses
 import difflib
 import functools
 import math
-import os
-import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
-from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
-
-import numpy as np
+from typing import Any, TypeVar, get_args
 
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.fitting_values import as_written, problems_of
 from fedlm.fl_core.idle_settings import IdleSettingsError, names_that_do_nothing, refuse_idle_settings
-from fedlm.fl_core.number_ranges import range_of, refusal
+from fedlm.fl_core.number_ranges import range_of
 from fedlm.models.arguments import checked_arguments
 
-_MUST_BE: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 _Settings = TypeVar("_Settings")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -66,10 +60,10 @@ def compose(kind: type[_Settings], /, **values: Any) -> _Settings:
     if missing := known.keys() - default_settings(kind).keys() - values.keys():
         raise ConfigurationError(f"{', '.join(map(setting, sorted(missing)))}: not given, and has no default; give it")
     hints = value_hints(kind)
-    problems = _problems({name: (value, hints[name]) for name, value in values.items()})
+    problems = problems_of({name: (value, hints[name]) for name, value in values.items()})
     if problems:
         raise ConfigurationError("\n".join([*problems.values(), *_other_problems(kind, values, problems.keys())]))
-    return _composed(kind, {name: _fitted(value, hints[name]) for name, value in values.items()})
+    return _composed(kind, {name: as_written(value, hints[name]) for name, value in values.items()})
 
 
 def compose_without_idle(kind: type[_Settings], values: Mapping[str, Any], names: Iterable[str]) -> _Settings:
@@ -223,21 +217,6 @@ def value_hints(kind: type) -> dict[str, Any]:
     return found
 
 
-def _problems(settings: dict[str, tuple[Any, Any]]) -> dict[str, str]:
-    """Say of settings, each a value and its type, which do not fit, by name."""
-    found: dict[str, str] = {}
-    for name, (value, hint) in settings.items():
-        try:
-            fitting = fitting_value(value, hint)
-        except TypeError as error:
-            found[name] = f"{setting(name)} is {value!r}, but {error}"
-            continue
-        interval = range_of(hint)
-        if interval is not None and (why := refusal(fitting, interval)) is not None:
-            found[name] = f"{setting(name)} {why}"
-    return found
-
-
 def check_value_types(settings: Any) -> None:
     """Make the values of a record, but for those of the records within it, of the types that its fields say.
 
@@ -249,58 +228,14 @@ def check_value_types(settings: Any) -> None:
     """
     hints = _hints_of(type(settings))
     values = {name: getattr(settings, name) for name in hints}
-    if problems := _problems({name: (value, hints[name]) for name, value in values.items()}):
+    if problems := problems_of({name: (value, hints[name]) for name, value in values.items()}):
         raise ConfigurationError("\n".join(problems.values()))
     for name, value in values.items():
-        object.__setattr__(settings, name, _fitted(value, hints[name]))
+        object.__setattr__(settings, name, as_written(value, hints[name]))
     refuse_idle_settings(settings, hints)
-
-
-def _fitted(value: Any, hint: Any) -> Any:
-    fitting = fitting_value(value, hint)
-    # Numbers of Python stay as they were written: 5 in place of 5.0.
-    written = all(type(one) in (int, float) for one in (value if isinstance(value, tuple) else (value,)))
-    return fitting if fitting != value or not written else value
 
 
 @_cached
 def _hints_of(kind: type) -> dict[str, Any]:
     hints = typing.get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
-
-
-def fitting_value(value: Any, kind: Any) -> Any:
-    """Make what a field of a type holds of a value; a TypeError says what the value must be."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return fitting_value(value, parts[0])
-    if origin in (Union, types.UnionType):
-        if value is None or value == "None":
-            return None
-        *first, last = (part for part in parts if part is not types.NoneType)
-        for part in first:
-            with contextlib.suppress(TypeError):
-                return fitting_value(value, part)
-        return fitting_value(value, last)
-    if origin is tuple:
-        values = value if isinstance(value, list | tuple) else [value]
-        try:
-            return tuple(fitting_value(one, parts[0]) for one in values)
-        except TypeError as error:
-            raise TypeError(f"each {error}") from None
-    if origin is Literal:
-        if value not in parts:
-            raise TypeError(f"must be one of {', '.join(map(str, parts))}")
-        return parts[parts.index(value)]
-    if dataclasses.is_dataclass(kind):
-        record = typing.cast(type, kind)
-        if not isinstance(value, record):
-            raise TypeError(f"must be {record.__name__}")
-        return value
-    number = {int: Integral, float: Real}.get(kind)
-    if number is not None and isinstance(value, number) and not isinstance(value, bool):
-        # A whole number may be too large for a fractional one, and is infinite then, as 1e400 is.
-        return float(str(value)) if kind is float and isinstance(value, Integral) else kind(value)
-    if number is not None or not isinstance(value, {bool: bool | np.bool_, Path: str | os.PathLike}.get(kind, kind)):
-        raise TypeError(f"must be {_MUST_BE.get(kind, 'a string')}")
-    return kind(value)

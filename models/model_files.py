@@ -13,7 +13,8 @@ from fedlm.models.base import Model
 from fedlm.models.errors import ConfigurationError
 from fedlm.models.families.bert import BertConfig, bert
 from fedlm.models.families.cifg import CifgConfig, cifg
-from fedlm.models.families.published_decoder import PublishedDecoderConfig, published_decoder
+from fedlm.models.families.published_decoder import published_decoder
+from fedlm.models.families.published_decoder_config import PublishedDecoderConfig
 from fedlm.models.families.reattention import DpFormerConfig, ReattentionConfig, dpformer, reattention_transformer
 from fedlm.models.families.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
 from fedlm.models.families.sasrec import SasRecConfig, sasrec

@@ -13,14 +13,10 @@ from fedlm.models.base import Model
 from fedlm.models.errors import ConfigurationError, setting
 from fedlm.models.families.bert import BertConfig, bert
 from fedlm.models.families.cifg import CifgConfig, cifg
-from fedlm.models.families.published_decoder import published_decoder, vault_gemma
-from fedlm.models.families.reattention import (
-    DpFormerConfig,
-    ParameterErrors,
-    ReattentionConfig,
-    dpformer,
-    reattention_transformer,
-)
+from fedlm.models.families.parameter_errors import ParameterErrors
+from fedlm.models.families.published_decoder import published_decoder
+from fedlm.models.families.published_decoder_config import vault_gemma
+from fedlm.models.families.reattention import DpFormerConfig, ReattentionConfig, dpformer, reattention_transformer
 from fedlm.models.families.recurrent_recommenders import RecurrentRecommenderConfig, gru4rec, lstm4rec
 from fedlm.models.families.sasrec import SasRecConfig, sasrec
 from fedlm.models.families.transformer import TransformerConfig, transformer

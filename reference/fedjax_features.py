@@ -19,7 +19,7 @@ from fedlm.fl_core.updates.compressors import compress_update, decompress_update
 from fedlm.fl_core.updates.registry import make_compressor
 from fedlm.interop.fedjax import SplitForFedJax, data_from_fedjax
 from fedlm.interop.parameters import flatten
-from fedlm.simulations.data.in_memory import RowsInMemory
+from fedlm.simulations.data.splits_in_memory import RowsInMemory
 
 
 def main(folder: str) -> None:

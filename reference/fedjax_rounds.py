@@ -20,7 +20,7 @@ from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.interop.fedjax import SplitForFedJax, model_for_fedjax, planned_cohort
 from fedlm.interop.parameters import save_params
 from fedlm.models.registry import create_model
-from fedlm.simulations.data.in_memory import RowsInMemory
+from fedlm.simulations.data.splits_in_memory import RowsInMemory
 
 
 def main(folder: str) -> None:

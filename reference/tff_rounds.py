@@ -27,7 +27,7 @@ from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.interop.parameters import save_params
 from fedlm.interop.tff import FedAdam, SplitForTff, model_for_tff, params_from_tff, planned_datasets
 from fedlm.models.registry import create_model
-from fedlm.simulations.data.in_memory import RowsInMemory
+from fedlm.simulations.data.splits_in_memory import RowsInMemory
 
 NOISE_SEED = 11
 

@@ -25,7 +25,7 @@ from fedlm.interop.parameters import save_params
 from fedlm.interop.pfl import planned_data
 from fedlm.interop.torch import module_from_params, split_tokens
 from fedlm.models.registry import MODELS
-from fedlm.simulations.data.in_memory import RowsInMemory
+from fedlm.simulations.data.splits_in_memory import RowsInMemory
 
 
 def main(folder: str) -> None:

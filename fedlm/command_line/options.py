@@ -17,8 +17,9 @@ from fedlm.command_line.described_options import Option, OptionGroup, documentat
 from fedlm.command_line.option_help import HELP, HELP_ALL, print_help
 from fedlm.command_line.suggestions import UnknownOptionsError
 from fedlm.command_line.typed_words import checked, unread
-from fedlm.fl_core.composed_settings import fitting_value, value_hints, value_types
+from fedlm.fl_core.composed_settings import value_hints, value_types
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
+from fedlm.fl_core.fitting_values import fitting_value
 from fedlm.fl_core.text_encodings import utf8_text
 
 _Command = TypeVar("_Command")

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 
 if TYPE_CHECKING:
-    from fedlm.simulations.comparisons.comparison import Cell
+    from fedlm.simulations.comparisons.cells import Cell
 
 _PLAIN_SECONDS = 15.0
 

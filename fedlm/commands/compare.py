@@ -16,13 +16,8 @@ from fedlm.command_line.run_endings import NO_GOOD, exit_status
 from fedlm.fl_core.number_ranges import Probability
 from fedlm.simulations.comparisons.benchmarks import benchmark_of, benchmark_presets, scaled
 from fedlm.simulations.comparisons.cell_execution import Row, run_cells
-from fedlm.simulations.comparisons.comparison import (
-    Cell,
-    claim_folder,
-    list_cells,
-    rounds_to_train,
-    run_comparison,
-)
+from fedlm.simulations.comparisons.cells import Cell, list_cells
+from fedlm.simulations.comparisons.comparison import claim_folder, rounds_to_train, run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.presets import PRESETS
 from fedlm.simulations.reporting.gaps import finding, gaps

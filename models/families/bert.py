@@ -12,7 +12,8 @@ import jax.numpy as jnp
 
 from fedlm.models.base import Model, Params
 from fedlm.models.families.masked_language import mask_id, masked_language_model
-from fedlm.models.families.transformer import TransformerSizes, attention, softmax_attention_weights
+from fedlm.models.families.transformer import TransformerSizes
+from fedlm.models.layers.attention import attention, softmax_attention_weights
 from fedlm.models.layers.basic import dense, embed, init_layer_norm, layer_norm, logits_from_table
 from fedlm.models.special_tokens import PAD_ID
 

@@ -15,14 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from fedlm.models.base import Model, Params
-from fedlm.models.families.transformer import (
-    TransformerSizes,
-    attended,
-    cached_decoder,
-    laid_out,
-    queries_keys_values,
-    softmax_attention_weights,
-)
+from fedlm.models.families.transformer import TransformerSizes, cached_decoder, laid_out
+from fedlm.models.layers.attention import attended, queries_keys_values, softmax_attention_weights
 from fedlm.models.layers.basic import dense, embed, init_dense, init_embedding, init_layer_norm, layer_norm
 from fedlm.models.layers.dropout import Drop, drop_nothing
 from fedlm.models.layers.key_value_cache import KeyValueCache

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fedlm.models.base import Params
 from fedlm.models.errors import ConfigurationError
-from fedlm.models.families.published_decoder import PublishedDecoderConfig
+from fedlm.models.families.published_decoder_config import PublishedDecoderConfig
 from fedlm.models.families.transformer import LARGEST_SIZE, check_layers
 
 _GELU = "gelu_pytorch_tanh"

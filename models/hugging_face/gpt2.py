@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedlm.models.base import Params
 from fedlm.models.errors import ConfigurationError
-from fedlm.models.families.published_decoder import PublishedDecoderConfig
+from fedlm.models.families.published_decoder_config import PublishedDecoderConfig
 from fedlm.models.families.transformer import check_layers
 from fedlm.models.hugging_face.gemma import check_fixed, is_read_as, number
 

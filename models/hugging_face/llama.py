@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fedlm.models.base import Params
 from fedlm.models.errors import ConfigurationError
-from fedlm.models.families.published_decoder import PublishedDecoderConfig
+from fedlm.models.families.published_decoder_config import PublishedDecoderConfig
 from fedlm.models.families.transformer import check_layers
 from fedlm.models.hugging_face.gemma import (
     EMBEDDING,

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 
 from fedlm.models.base import Params
 from fedlm.models.layers.basic import dense, init_dense
-from fedlm.models.layers.lora import ADAPTER, Adapter
+from fedlm.models.layers.looped_adapter import LoopedAdapter, Steps
+from fedlm.models.layers.lora import ADAPTER
 from fedlm.models.layers.matrix_products import constant_product, sum_of_outer_products
 from fedlm.models.layers.parameter_uses import Recorded, with_tap
 
@@ -23,7 +24,6 @@ Advance = Callable[[jax.Array, jax.Array, Any], tuple[jax.Array, jax.Array, Any]
 """Maps all that is added up in the gates [batch, 3h], c_{t-1} [batch, h], and what is given of a time step, to c_t, to
 m_t, of which h_t is the projection, and to whatever else is to be known of the step."""
 _Pair = tuple[jax.Array, jax.Array]
-_Steps = tuple[jax.Array | None, ...]
 
 
 class Gating(NamedTuple):
@@ -131,14 +131,14 @@ def adapted_recurrence(
     at_h = LoopedAdapter(projection.get(ADAPTER), (batch, time, hidden), z_bxtx3h.dtype)
     recur, project = constant_product(recurrent["kernel"]), constant_product(projection["kernel"])
 
-    def at_cell(z_bx3h: jax.Array, c_bxh: jax.Array, given: tuple[_Steps, _Steps]) -> tuple[jax.Array, jax.Array, Any]:
+    def at_cell(z_bx3h: jax.Array, c_bxh: jax.Array, given: tuple[Steps, Steps]) -> tuple[jax.Array, jax.Array, Any]:
         return advance(z_bx3h, c_bxh, None)
 
-    def recurred(h_bxe: jax.Array, given: tuple[_Steps, _Steps]) -> tuple[jax.Array, jax.Array | None]:
+    def recurred(h_bxe: jax.Array, given: tuple[Steps, Steps]) -> tuple[jax.Array, jax.Array | None]:
         added, narrow = at_z.add(h_bxe, given[0])
         return recur(h_bxe) + added, narrow
 
-    def projected(m_bxh: jax.Array, given: tuple[_Steps, _Steps]) -> tuple[jax.Array, jax.Array | None]:
+    def projected(m_bxh: jax.Array, given: tuple[Steps, Steps]) -> tuple[jax.Array, jax.Array | None]:
         added, narrow = at_h.add(m_bxh, given[1])
         return project(m_bxh) + added, narrow
 
@@ -152,53 +152,6 @@ def adapted_recurrence(
     at_z.finish(one_later(h_bxtxe), narrow[0])
     at_h.finish(m_bxtxh, narrow[1])
     return h_bxtxe
-
-
-class LoopedAdapter:
-    """An adapter that is applied at every time step of a loop, and recorded as one use of A and of B for all steps.
-
-    Attributes:
-      steps: what `add` is to be given at a step, each with the time first.
-    """
-
-    def __init__(self, adapter: Adapter | None, shape: tuple[int, ...], dtype: jax.typing.DTypeLike):
-        """Begin; the shape is [batch, time, inputs], and without adapter nothing is added."""
-        self._adapter, self._taps = adapter, (None, None)
-        self.steps: _Steps = (None, None, None)
-        if adapter is None:
-            return
-        self._kept = adapter.kept(shape, dtype) if adapter.kept is not None else None
-        taps: list[jax.Array | None] = [None, None]
-        self._uses: list[tuple[Recorded, int]] = []
-        for place, matrix in enumerate((adapter.a, adapter.b)):
-            if isinstance(matrix, Recorded):
-                output = jax.ShapeDtypeStruct((*shape[:2], matrix.shape[1]), dtype)
-                number, tap = matrix.recording.begin(matrix, "multiply", output)
-                self._uses.append((matrix, number))
-                taps[place] = jnp.swapaxes(tap, 0, 1)
-        self._a, self._b = (
-            matrix.value if isinstance(matrix, Recorded) else matrix for matrix in (adapter.a, adapter.b)
-        )
-        self.steps = (None if self._kept is None else jnp.swapaxes(self._kept, 0, 1), *taps)
-
-    def add(self, x: jax.Array, given: _Steps) -> tuple[jax.Array | float, jax.Array | None]:
-        """Compute what is added to what the matrix gives at a time step, and what comes out of A."""
-        if self._adapter is None:
-            return 0.0, None
-        kept, narrow_tap, tap = given
-        narrow = (x if kept is None else x * kept) @ self._a
-        narrow = narrow if narrow_tap is None else narrow + narrow_tap
-        wide = narrow @ self._b
-        return self._adapter.scale * (wide if tap is None else wide + tap), narrow
-
-    def finish(self, x_bxtxi: jax.Array, narrow_txbxr: jax.Array | None) -> None:
-        """Say what came in at all time steps, [batch, time, inputs], and what came out of A."""
-        if self._adapter is None or not self._uses:
-            return
-        assert narrow_txbxr is not None
-        inputs = (x_bxtxi if self._kept is None else x_bxtxi * self._kept, jnp.swapaxes(narrow_txbxr, 0, 1))
-        for (matrix, number), came_in in zip(self._uses, inputs, strict=True):
-            matrix.recording.finish(number, came_in)
 
 
 def _shifted(gating: Gating, unroll: int, inputs: _Pair, matrices: _Pair) -> _Pair:

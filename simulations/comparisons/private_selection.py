@@ -32,7 +32,8 @@ from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.identity import SUMMARY_FILE, TRAINING_DATA
 from fedlm.fl_core.runs.outcome import ledger_in, restated, statement_in
 from fedlm.simulations.comparisons.cell_execution import LocalProcesses, run_cells
-from fedlm.simulations.comparisons.comparison import Cell, CellResult, changed_settings, claim_folder, read_result
+from fedlm.simulations.comparisons.cells import Cell, CellResult, read_result
+from fedlm.simulations.comparisons.comparison import changed_settings, claim_folder
 from fedlm.simulations.comparisons.selection_record import SelectionRecord, ledger_path
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments.configuration import Comparison

@@ -8,7 +8,7 @@ compiled again when cohorts differ. `vmap` runs the lanes of a device together,
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,16 +21,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedlm.fl_core.client_algorithms.interface import (
     Broadcast,
     ClientAlgorithm,
-    LocalState,
     all_finite,
     sent_by_client,
 )
-from fedlm.fl_core.exact_sums import like_of, summed
+from fedlm.fl_core.exact_sums import like_of
 from fedlm.fl_core.processes import lost_processes
 from fedlm.fl_core.rounds.aggregation import (
     AggregationRules,
-    CohortAggregate,
-    add_aggregates,
     contribution,
     empty_aggregate,
 )
@@ -42,13 +39,12 @@ from fedlm.models.base import Batch, Model, Params, given_frozen
 from fedlm.simulations.data.federated_data import FederatedData
 from fedlm.simulations.engine.client_states import ClientStates
 from fedlm.simulations.engine.device_sums import BY_DEVICE, add_devices, rows_of_devices
+from fedlm.simulations.engine.lane_states import DeviceState, LaneState, Reported, end_clients, over_lanes
 from fedlm.simulations.engine.lanes import LaneChunk, LaneShape, lane_chunks
 from fedlm.simulations.engine.prefetching import Prefetched
 
 CHUNKS_AHEAD = 4
 """Chunks made before they are needed, of this cohort or of the next."""
-_PARTS_OF_LANES = 8
-"""In so many parts, at most, the lanes whose clients end at a step are gone through."""
 
 
 @dataclass(frozen=True)
@@ -67,26 +63,6 @@ class RoundSetting(NamedTuple):
     learning_rate: jax.typing.ArrayLike  # float scalar, of the clients' SGD
     clip_norm: jax.typing.ArrayLike | None  # float scalar, of updates; None leaves their norms alone
     upload_key: jax.Array  # see `fedlm.fl_core.rounds.round_loop.RoundPlan.upload_key`
-
-
-class _LaneState(NamedTuple):
-    local: LocalState
-    sums: TrainingSums
-
-
-class _State(NamedTuple):
-    lanes: _LaneState  # [lanes] each
-    aggregate: CohortAggregate
-    kept: Any  # what clients keep to themselves, [places in the cohort] each; no arrays where they keep nothing
-
-
-class _Reported(NamedTuple):
-    update: CohortAggregate
-    kept: Any
-    keeps: jax.Array  # bool, whether that takes the place of what the client kept before
-
-
-_Report = Callable[[_LaneState, LaneChunk], _Reported]
 
 
 class CohortEngine:
@@ -183,7 +159,9 @@ class CohortEngine:
 
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "shape", "mesh", "exact"))
-def _first_state(algorithm: ClientAlgorithm, server: Broadcast, shape: LaneShape, mesh: Mesh, *, exact: bool) -> _State:
+def _first_state(
+    algorithm: ClientAlgorithm, server: Broadcast, shape: LaneShape, mesh: Mesh, *, exact: bool
+) -> DeviceState:
     def everywhere(tree: Any, *leading: int) -> Any:
         def one(leaf: jax.typing.ArrayLike) -> jax.Array:
             full = jnp.broadcast_to(leaf, (*leading, *jnp.shape(leaf)))
@@ -193,12 +171,12 @@ def _first_state(algorithm: ClientAlgorithm, server: Broadcast, shape: LaneShape
 
     aggregate = empty_aggregate(sent_by_client(algorithm, server.params), exact)
     lanes = everywhere(_fresh(algorithm, server), shape.devices, shape.lanes)
-    return _State(lanes, everywhere(aggregate, shape.devices), ())
+    return DeviceState(lanes, everywhere(aggregate, shape.devices), ())
 
 
-def _fresh(algorithm: ClientAlgorithm, server: Broadcast) -> _LaneState:
+def _fresh(algorithm: ClientAlgorithm, server: Broadcast) -> LaneState:
     """Make the state of a lane whose next client is about to begin."""
-    return _LaneState(algorithm.init(server), TrainingSums.zero())
+    return LaneState(algorithm.init(server), TrainingSums.zero())
 
 
 @functools.partial(jax.jit, static_argnames=("work", "mesh"), donate_argnames=("state",))
@@ -208,10 +186,10 @@ def _run_chunk(
     server: Broadcast,
     setting: RoundSetting,
     *,
-    state: _State,
+    state: DeviceState,
     chunk: LaneChunk,
     frozen: Params,
-) -> _State:
+) -> DeviceState:
     return jax.shard_map(
         functools.partial(_run_device_chunk, work),
         mesh=mesh,
@@ -222,8 +200,8 @@ def _run_chunk(
 
 
 def _run_device_chunk(
-    work: ClientWork, given: tuple[Broadcast, RoundSetting, Params], state: _State, chunk: LaneChunk
-) -> _State:
+    work: ClientWork, given: tuple[Broadcast, RoundSetting, Params], state: DeviceState, chunk: LaneChunk
+) -> DeviceState:
     server, setting, frozen = given
     state, chunk = jax.tree_util.tree_map(lambda leaf: leaf[0], (state, chunk))
     algorithm, lanes = work.training.algorithm, chunk.last.shape[1]
@@ -231,7 +209,7 @@ def _run_device_chunk(
     num_steps, steps = chunk.num_steps, chunk._replace(num_steps=chunk.last)
     keeps = bool(jax.tree_util.tree_leaves(state.kept))
 
-    def train(lane: _LaneState, inputs: LaneChunk, kept: Any) -> _LaneState:
+    def train(lane: LaneState, inputs: LaneChunk, kept: Any) -> LaneState:
         if keeps:
             begun = algorithm.begin(server, kept)
             choose = functools.partial(jnp.where, inputs.first)
@@ -242,9 +220,9 @@ def _run_device_chunk(
         stepped, sums = algorithm_step(
             model, algorithm, server, lane.local, batch=batch, learning_rate=setting.learning_rate, gradient_clip=clip
         )
-        return _LaneState(stepped, jax.tree_util.tree_map(jnp.add, lane.sums, sums))
+        return LaneState(stepped, jax.tree_util.tree_map(jnp.add, lane.sums, sums))
 
-    def report(lane: _LaneState, inputs: LaneChunk) -> _Reported:
+    def report(lane: LaneState, inputs: LaneChunk) -> Reported:
         delta = algorithm.finish(server, lane.local)
         key = jax.random.fold_in(setting.upload_key, inputs.client)
         compressed = compress_update(work.compressor, key, delta)
@@ -258,58 +236,13 @@ def _run_device_chunk(
         update = contribution(received, examples, lane.sums, work.rules, clip_norm=setting.clip_norm)
         counts = (update.dropped == 0) & inputs.last
         update = jax.tree_util.tree_map(lambda leaf: jnp.where(inputs.last, leaf, jnp.zeros_like(leaf)), update)
-        return _Reported(update, kept, counts)
+        return Reported(update, kept, counts)
 
-    def step(index: jax.Array, state: _State) -> _State:
+    def step(index: jax.Array, state: DeviceState) -> DeviceState:
         inputs = jax.tree_util.tree_map(lambda leaf: leaf[index], steps)
         kept = jax.tree_util.tree_map(lambda leaf: leaf[inputs.place], state.kept)
-        trained = _over_lanes(lanes)(train)(state.lanes, inputs, kept)
-        return _end_clients(report, _fresh(algorithm, server), state._replace(lanes=trained), inputs)
+        trained = over_lanes(lanes)(train)(state.lanes, inputs, kept)
+        return end_clients(report, _fresh(algorithm, server), state._replace(lanes=trained), inputs)
 
     state = jax.lax.fori_loop(0, num_steps, step, state)
     return jax.tree_util.tree_map(lambda leaf: leaf[None], state)
-
-
-def _end_clients(report: _Report, fresh: _LaneState, state: _State, inputs: LaneChunk) -> _State:
-    """Take the reports of clients of which this was the last step, and make their lanes ready for the next.
-
-    An update is read and written several times on its way into the sum, and few of many lanes end at the same step. So
-    some lanes are taken at a time, those that end before the others, as often as it needs.
-    """
-    lanes = inputs.last.shape[0]
-    at_once = -(-lanes // _PARTS_OF_LANES)
-    ended_first = jnp.argsort(~inputs.last)
-    ended_first = jnp.pad(ended_first, (0, -lanes % at_once))
-    ended = jnp.sum(inputs.last)
-
-    def end_some(number: jax.Array, state: _State) -> _State:
-        places = number * at_once + jnp.arange(at_once)
-        chosen, real = ended_first[places], places < ended
-        some, theirs = jax.tree_util.tree_map(lambda leaf: leaf[chosen], (state.lanes, inputs))
-        reports = _over_lanes(at_once)(report)(some, theirs._replace(last=real))
-        # What has not ended stays as it is: its place lies beyond the lanes.
-        places = jnp.where(real, chosen, lanes)
-        reset = jax.tree_util.tree_map(lambda leaf, new: leaf.at[places].set(new, mode="drop"), state.lanes, fresh)
-        kept = jax.tree_util.tree_map(
-            lambda leaf, new: leaf.at[jnp.where(reports.keeps, theirs.place, len(leaf))].set(new, mode="drop"),
-            state.kept,
-            reports.kept,
-        )
-        return _State(reset, add_aggregates(state.aggregate, summed(reports.update)), kept)
-
-    return jax.lax.fori_loop(0, -(-ended // at_once), end_some, state)
-
-
-def _over_lanes(lanes: int) -> Callable[[Callable], Callable]:
-    if lanes > 1:
-        return jax.vmap
-
-    # With a single lane there is no axis to batch.
-    def single(function: Callable) -> Callable:
-        def call(*trees: Any) -> Any:
-            result = function(*jax.tree_util.tree_map(lambda leaf: leaf[0], trees))
-            return jax.tree_util.tree_map(lambda leaf: leaf[None], result)
-
-        return call
-
-    return single

@@ -2,9 +2,9 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -12,7 +12,6 @@ from fedlm.fl_core.client_algorithms.interface import check_private, check_usabl
 from fedlm.fl_core.composed_settings import idle_names, settings_as_json
 from fedlm.fl_core.exact_sums import number_of_coordinates
 from fedlm.fl_core.privacy.accounting.delta import default_delta
-from fedlm.fl_core.privacy.origins.ancestry import on_other_data
 from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.rounds.round_loop import FederatedOptimization, PlainAveraging
@@ -20,7 +19,7 @@ from fedlm.fl_core.rounds.server_optimizers import ServerState
 from fedlm.fl_core.runs.capabilities.interface import Builder, Capability, Clipped, Opening
 from fedlm.fl_core.runs.capabilities.run_capabilities import Capabilities
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
-from fedlm.fl_core.runs.round_rows import Divergence, find_divergence, find_lost_score
+from fedlm.fl_core.runs.round_rows import Divergence, find_divergence
 from fedlm.fl_core.updates.registry import make_compressor
 from fedlm.models.base import Model, Params
 from fedlm.models.layers.dropout import with_dropout
@@ -32,13 +31,7 @@ from fedlm.simulations.engine.cohort_samplers import Cohorts, make_cohorts
 from fedlm.simulations.experiments.capabilities import CAPABILITIES
 from fedlm.simulations.experiments.configuration import MAY_MOVE, EvaluationSettings, Experiment
 from fedlm.simulations.experiments.federated_models import named_builder
-from fedlm.simulations.experiments.simulated_privacy import SimulatedPrivacySettings
-
-if TYPE_CHECKING:
-    # A run without privacy need not load the libraries of privacy.
-    from fedlm.fl_core.privacy.private_plan import Beside, PlannedRounds
-    from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
-    from fedlm.fl_core.runs.private_releases import BegunRun
+from fedlm.simulations.experiments.simulated_privacy import Privacy
 
 
 class Training(NamedTuple):
@@ -65,22 +58,6 @@ class Scoring(NamedTuple):
         """Give a split, heldout or test, and how many of its examples are scored; None for all."""
         held_out = self.heldout, self.settings.heldout_examples
         return held_out if split == "heldout" else (self.test, self.settings.test_examples)
-
-
-class Privacy(NamedTuple):
-    """What a run with noise promises, and how."""
-
-    settings: SimulatedPrivacySettings
-    rounds: "PlannedRounds"
-    beside: "Beside"
-    noise_seed: int | None  # None for noise that nobody can compute again
-
-    def plan(self, begun: "BegunRun | None" = None) -> "PrivateAggregation":
-        """Work out what happens to the sums of rounds; `begun` is what the run that goes on has promised."""
-        from fedlm.fl_core.privacy.private_plan import plan_aggregation
-
-        beside = self.beside if begun is None else self.beside._replace(origins=begun.origins)
-        return plan_aggregation(self.settings, self.rounds, beside, begun and begun.plan)
 
 
 class PreparedExperiment(NamedTuple):
@@ -153,7 +130,8 @@ def prepare(experiment: Experiment, brought: Sequence[Capability] = (), out: Pat
     )
     delta = experiment.privacy.delta or default_delta(max(people, len(clients.data.num_examples)))
     privacy = _privacy(experiment, opened, clients.cohorts, delta) if experiment.privacy.is_private else None
-    opened = opened.planned(functools.partial(_noise_ratio, privacy, out))
+    if privacy is not None:
+        opened = opened.planned(functools.partial(privacy.noise_ratio, out))
     precision = resolve_precision(experiment.training.precision, jax.default_backend())
     built = opened.built()
     return PreparedExperiment(
@@ -167,7 +145,7 @@ def prepare(experiment: Experiment, brought: Sequence[Capability] = (), out: Pat
         delta=delta,
         model=_in_precision(built, precision),
         capabilities=opened.capabilities,
-        find_divergence=_divergence_of(opened.splits, privacy),
+        find_divergence=find_divergence if privacy is None else privacy.find_divergence(opened.splits),
     )
 
 
@@ -226,30 +204,6 @@ def _training(experiment: Experiment, opened: _Opened, built: Model, clients: _C
         averaging=capabilities.averaging(settings.averaging()),
         lanes_per_device=experiment.lanes_per_device,
     )
-
-
-def _noise_ratio(privacy: Privacy | None, out: Path | None) -> float:
-    """Find the noise on a mean, in clip norms, of a run that may have been begun in a folder."""
-    # The libraries of privacy take a while to load.
-    from fedlm.fl_core.runs.private_releases import begun_in
-
-    assert privacy is not None
-    aggregation = privacy.plan(None if out is None else begun_in(out))
-    return aggregation.plan.noise_multiplier / aggregation.report_goal
-
-
-def _divergence_of(
-    splits: Mapping[str, Any], privacy: Privacy | None
-) -> Callable[[list[dict[str, Any]]], Divergence | None]:
-    """Say what tells that a run diverged: when a private one ends must follow from what was released alone, not from
-    what clients sent, nor from scores on held-out examples of those who are trained on, here or before on other data,
-    which no noise hides."""
-    if privacy is None:
-        return find_divergence
-    before = on_other_data(privacy.beside.origins.ancestry, privacy.beside.training_data)
-    if not before and set(splits["train"].client_ids).isdisjoint(splits["heldout"].client_ids):
-        return find_lost_score
-    return lambda rows: None
 
 
 def _privacy(experiment: Experiment, opened: _Opened, cohorts: Cohorts, delta: float) -> Privacy:

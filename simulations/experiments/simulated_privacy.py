@@ -1,11 +1,22 @@
-"""The settings of privacy that only a simulation has."""
+"""The privacy of a simulation: the settings that only it has, and what a run promises by them."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count
+from fedlm.fl_core.privacy.origins.ancestry import on_other_data
 from fedlm.fl_core.privacy.promise.noise_cohort import NoiseCohort
 from fedlm.fl_core.privacy.settings import PrivacySettings
+from fedlm.fl_core.runs.round_rows import Divergence, find_lost_score
+
+if TYPE_CHECKING:
+    # A run without privacy need not load the libraries of privacy.
+    from fedlm.fl_core.privacy.private_plan import Beside, PlannedRounds
+    from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
+    from fedlm.fl_core.runs.private_releases import BegunRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,3 +42,36 @@ class SimulatedPrivacySettings(PrivacySettings):
                 f"{setting('audit_canaries')}: with a {setting('noise_cohort_size')} an audit would measure neither "
                 "the planned deployment nor a promise; leave one of them out"
             )
+
+
+class Privacy(NamedTuple):
+    """What a run with noise promises, and how."""
+
+    settings: SimulatedPrivacySettings
+    rounds: "PlannedRounds"
+    beside: "Beside"
+    noise_seed: int | None  # None for noise that nobody can compute again
+
+    def plan(self, begun: "BegunRun | None" = None) -> "PrivateAggregation":
+        """Work out what happens to the sums of rounds; `begun` is what the run that goes on has promised."""
+        from fedlm.fl_core.privacy.private_plan import plan_aggregation
+
+        beside = self.beside if begun is None else self.beside._replace(origins=begun.origins)
+        return plan_aggregation(self.settings, self.rounds, beside, begun and begun.plan)
+
+    def noise_ratio(self, out: Path | None) -> float:
+        """Find the noise on a mean, in clip norms, of a run that may have been begun in a folder."""
+        # The libraries of privacy take a while to load.
+        from fedlm.fl_core.runs.private_releases import begun_in
+
+        aggregation = self.plan(None if out is None else begun_in(out))
+        return aggregation.plan.noise_multiplier / aggregation.report_goal
+
+    def find_divergence(self, splits: Mapping[str, Any]) -> Callable[[list[dict[str, Any]]], Divergence | None]:
+        """Say what tells that a run diverged: when a private one ends must follow from what was released alone, not
+        from what clients sent, nor from scores on held-out examples of those who are trained on, here or before on
+        other data, which no noise hides."""
+        before = on_other_data(self.beside.origins.ancestry, self.beside.training_data)
+        if not before and set(splits["train"].client_ids).isdisjoint(splits["heldout"].client_ids):
+            return find_lost_score
+        return lambda rows: None

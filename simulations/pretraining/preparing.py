@@ -28,7 +28,8 @@ from fedlm.models.registry import create_model
 from fedlm.models.training_shapes import shapes_of_training
 from fedlm.simulations.data.federated_data import StoredData, open_splits
 from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.pretraining.batches.privacy_units import Units, open_units
+from fedlm.simulations.pretraining.batches.opening_units import open_units
+from fedlm.simulations.pretraining.batches.privacy_units import Units
 from fedlm.simulations.pretraining.batches.sequences_of_users import sequences_of_users
 from fedlm.simulations.pretraining.capabilities import CAPABILITIES
 from fedlm.simulations.pretraining.microbatches import StepRules

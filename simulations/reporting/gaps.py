@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import scipy.stats
 
-from fedlm.simulations.comparisons.comparison import CellResult
+from fedlm.simulations.comparisons.cells import CellResult
 from fedlm.simulations.experiments.experiment import CLIENTS_TABLE
 from fedlm.simulations.reporting.formatting import DASH
 from fedlm.simulations.reporting.selection import ModelResult, finite

@@ -16,7 +16,7 @@ from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE
 from fedlm.fl_core.runs.files.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
 from fedlm.simulations.comparisons.cell_execution import Row
-from fedlm.simulations.comparisons.comparison import Cell, CellResult, list_cells
+from fedlm.simulations.comparisons.cells import Cell, CellResult, list_cells
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.reporting.formatting import format_number
 from fedlm.simulations.reporting.pages import page_template, write_figure

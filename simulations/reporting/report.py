@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.rounds.scores import DEFINITIONS
 from fedlm.models.arguments import StrPath, checked_arguments
-from fedlm.simulations.comparisons.comparison import CellResult
+from fedlm.simulations.comparisons.cells import CellResult
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.reporting import tables
 from fedlm.simulations.reporting.formatting import format_number, format_spread

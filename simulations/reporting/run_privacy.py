@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE, REPEATABLE
-from fedlm.simulations.comparisons.comparison import CellResult
+from fedlm.simulations.comparisons.cells import CellResult
 
 NO_NOISE = "no noise"
 

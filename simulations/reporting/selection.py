@@ -9,7 +9,7 @@ import numpy as np
 
 from fedlm.fl_core.rounds.scores import Scores
 from fedlm.models.registry import standard_twin
-from fedlm.simulations.comparisons.comparison import CellResult
+from fedlm.simulations.comparisons.cells import CellResult
 from fedlm.simulations.reporting.run_privacy import PrivacyKey, RunPrivacy, privacy_key, run_privacies
 
 SCORES = Scores._fields

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fedlm.fl_core.runs.endings import DIVERGED, FINISHED, UNANSWERED
-from fedlm.simulations.comparisons.comparison import CellResult
+from fedlm.simulations.comparisons.cells import CellResult
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.reporting.formatting import (
     describe_losses,

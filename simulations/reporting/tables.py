@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.runs.endings import UNANSWERED
 from fedlm.simulations.comparisons.benchmarks import benchmark_of, changed_settings, what_scaling_changes
-from fedlm.simulations.comparisons.comparison import CellResult
+from fedlm.simulations.comparisons.cells import CellResult
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.reporting.costs import costs, parameters
 from fedlm.simulations.reporting.formatting import (

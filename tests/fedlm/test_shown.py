@@ -3,7 +3,7 @@
 import pytest
 
 import fedlm
-from fedlm.simulations.comparisons.comparison import Cell, CellResult
+from fedlm.simulations.comparisons.cells import Cell, CellResult
 from fedlm.simulations.evaluation.trained_models import TrainedModel
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from fedlm.models.base import Batch, batch_loss
 from fedlm.models.families.masked_language import MaskedBatch
-from fedlm.models.families.published_decoder import PublishedDecoderConfig, published_decoder
-from fedlm.models.families.reattention import ParameterErrors
+from fedlm.models.families.parameter_errors import ParameterErrors
+from fedlm.models.families.published_decoder import published_decoder
+from fedlm.models.families.published_decoder_config import PublishedDecoderConfig
 from fedlm.models.registry import MODELS, find_entry
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID
 

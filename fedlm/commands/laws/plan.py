@@ -171,7 +171,7 @@ def _opened(data: Path, length: int, laws: "Laws") -> "TrainingData":
     """Count a store's examples, as they are trained on, and say what they and its vocabulary are."""
     from fedlm.simulations.data.store.token_store import TokenStore
     from fedlm.simulations.laws.planning.central_training import TrainingData
-    from fedlm.simulations.pretraining.batches.privacy_units import open_units
+    from fedlm.simulations.pretraining.batches.opening_units import open_units
 
     store = TokenStore.open(data)
     packing = laws.task.get("packing", "packed")

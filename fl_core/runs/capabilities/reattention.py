@@ -17,7 +17,7 @@ from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.processes import is_first
 from fedlm.fl_core.runs.capabilities.interface import Capability, Clipped, Ended, Opening
 from fedlm.fl_core.runs.identity import Fact
-from fedlm.models.families.reattention import ParameterErrors
+from fedlm.models.families.parameter_errors import ParameterErrors
 from fedlm.models.registry import has_reattention
 
 ERRORS_FACT = "parameter_errors_sha256"

@@ -26,7 +26,8 @@ from fedlm.simulations.evaluation.memorization.extraction import (
 from fedlm.simulations.evaluation.memorization.greedy_decoding import greedy_suffixes
 from fedlm.simulations.evaluation.memorization.sequences import Candidates, Lengths, choose_lengths
 from fedlm.simulations.evaluation.trained_models import NOT_COVERED, TrainedModel, open_model
-from fedlm.simulations.pretraining.batches.privacy_units import Units, open_units
+from fedlm.simulations.pretraining.batches.opening_units import open_units
+from fedlm.simulations.pretraining.batches.privacy_units import Units
 from fedlm.simulations.pretraining.inserted_canaries import canaries_of
 
 BASELINE = "heldout"

@@ -31,7 +31,8 @@ from fedlm.simulations.laws.measuring.cell_program import CellProgram, StepMeasu
 from fedlm.simulations.laws.measuring.grid import Grid
 from fedlm.simulations.laws.measuring.measurements import Measurements, make_measurements, write_measurements
 from fedlm.simulations.pretraining.batches.masking import MaskedWords
-from fedlm.simulations.pretraining.batches.privacy_units import Units, open_units
+from fedlm.simulations.pretraining.batches.opening_units import open_units
+from fedlm.simulations.pretraining.batches.privacy_units import Units
 from fedlm.simulations.pretraining.batches.sampling import ShuffledBatches
 
 CHECKPOINT_SECONDS = 120.0

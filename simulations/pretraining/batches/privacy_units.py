@@ -1,20 +1,17 @@
 """Privacy units: what is sampled, clipped and hidden as a whole, each a fixed number of token sequences."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.origins.vocabulary_origin import PACKED
 from fedlm.fl_core.randomness import host_rng
 from fedlm.fl_core.rounds.client_examples import cut_of_prompts
 from fedlm.models.special_tokens import PAD_ID
 from fedlm.simulations.data.grouping import client_digest
-from fedlm.simulations.data.store.token_store import TokenStore
-from fedlm.simulations.pretraining.batches.token_stream import TokenStream, open_stream
+from fedlm.simulations.pretraining.batches.token_stream import TokenStream
 
 Unit = Literal["example", "user"]
 Packing = Literal["none", "packed"]
@@ -23,62 +20,6 @@ _SHORTEST = 8
 """Of the lengths that sequences are padded to; of what is shorter still little is left to be saved."""
 _SHORTER_LENGTHS = 3
 """How many of them there are below the greatest: a step is compiled for each."""
-
-
-def open_units(
-    store: TokenStore,
-    split: str,
-    length: int,
-    *,
-    unit: Unit,
-    packing: Packing,
-    sequences_per_unit: int,
-    seed: int,
-    cache: Path,
-    check: bool = False,
-) -> "Units":
-    """Open the privacy units of a split.
-
-    Args:
-      length: tokens that a model reads in one sequence, at least 1.
-      unit: `example`, one sequence each, or `user`, all that a client has, up to `sequences_per_unit` sequences.
-      packing: `none` makes each stored example a sequence, cut or padded; of one of items the last are kept. `packed`
-        lays examples end to end and cuts them into sequences without padding: all clients' for the unit `example`, each
-        client's for `user`. Prompts with their completions, and items, cannot be packed.
-      sequences_per_unit: K; 1 for the unit `example`.
-      seed: chooses, with a user's name, the sequences of users who have more than K; not negative, of any size.
-      cache: a folder for the tokens; see `open_stream`.
-      check: whether to see that what is there is still what was written.
-
-    Raises:
-      ConfigurationError: a setting is out of range, or two contradict each other.
-      DataError: the split does not exist, is empty or damaged, or the cache cannot be written.
-    """
-    for name, value, choices in (("unit", unit, ("example", "user")), ("packing", packing, ("none", "packed"))):
-        if value not in choices:
-            raise ConfigurationError(f"{setting(name)} is {value!r}, but must be one of {', '.join(choices)}")
-    for name, number in (("length", length), ("sequences_per_unit", sequences_per_unit)):
-        if number < 1:
-            raise ConfigurationError(f"{setting(name)} is {number}, but must be at least 1")
-    if seed < 0:
-        raise ConfigurationError(f"{setting('seed')} is {seed}, but must not be negative")
-    if unit == "example" and sequences_per_unit != 1:
-        raise ConfigurationError(
-            f"{setting('sequences_per_unit')} is {sequences_per_unit}, but must be 1 where the unit is an example. "
-            f"Choose the unit user, or leave {setting('sequences_per_unit')} away"
-        )
-    if packing == "packed" and store.has_completions:
-        raise ConfigurationError(
-            f"{setting('packing')} is packed, but {store.path} has prompts and completions, each pair a sequence of "
-            f"its own; leave {setting('packing')} out, or give none"
-        )
-    if packing == "packed" and store.item_sequences:
-        raise ConfigurationError(
-            f"{setting('packing')} is packed, but {store.path} has sequences of items, each of which is one by itself; "
-            f"leave {setting('packing')} out, or give none"
-        )
-    stream = open_stream(store, split, cache, check)
-    return Units(stream, split, length, unit, packing, sequences_per_unit, seed, store.without_users)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedlm.simulations.comparisons.comparison import CellResult
+from fedlm.simulations.comparisons.cells import CellResult
 from fedlm.simulations.plot_style import INK, MUTED, new_figure, short_name, style_frame
 from fedlm.simulations.reporting.formatting import format_percent, format_perplexity
 from fedlm.simulations.reporting.plots.line_styles import LineStyle, line_styles

@@ -6,22 +6,18 @@ import numpy as np
 import pytest
 
 from fedlm.models.errors import ConfigurationError
+from fedlm.models.families.parameter_errors import ParameterErrors
 from fedlm.models.families.reattention import (
     DpFormerConfig,
     NoisyRows,
-    ParameterErrors,
     ReattentionConfig,
     dpformer,
     reattention_block,
     reattention_transformer,
 )
 from fedlm.models.families.sasrec import SasRecConfig, sasrec
-from fedlm.models.families.transformer import (
-    ATTENTION_WEIGHTS,
-    TransformerConfig,
-    softmax_attention_weights,
-    transformer,
-)
+from fedlm.models.families.transformer import TransformerConfig, transformer
+from fedlm.models.layers.attention import ATTENTION_WEIGHTS, softmax_attention_weights
 from fedlm.models.layers.basic import layer_norm
 from fedlm.models.layers.dropout import with_dropout
 from fedlm.models.layers.lora import LoraConfig, lora_model

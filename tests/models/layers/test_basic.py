@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedlm.models.families.transformer import softmax_attention_weights
+from fedlm.models.layers.attention import softmax_attention_weights
 from fedlm.models.layers.basic import init_dense, init_embedding, init_layer_norm, layer_norm
 from fedlm.models.layers.recurrent import init_cifg_layer
 

@@ -12,7 +12,8 @@ from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger, Release
 from fedlm.simulations.comparisons.cell_execution import LocalProcesses
-from fedlm.simulations.comparisons.comparison import list_cells, read_result, run_comparison
+from fedlm.simulations.comparisons.cells import list_cells, read_result
+from fedlm.simulations.comparisons.comparison import run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
 
 PRIVATE = {"cohort_sampler": "min_separation", "min_separation": 3, "update_clip_norm": 0.5}

@@ -8,7 +8,8 @@ import pytest
 
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
-from fedlm.simulations.comparisons.comparison import Cell, rounds_to_train, run_comparison
+from fedlm.simulations.comparisons.cells import Cell
+from fedlm.simulations.comparisons.comparison import rounds_to_train, run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.reporting.report import write_report
 from fedlm.simulations.reporting.selection import model_results

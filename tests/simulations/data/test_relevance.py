@@ -5,7 +5,7 @@ from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.origins.relevance_origin import read_relevance
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, PAD_ID
 from fedlm.simulations.data.relevance import count_relevance
-from fedlm.simulations.pretraining.batches.privacy_units import open_units
+from fedlm.simulations.pretraining.batches.opening_units import open_units
 from fedlm.simulations.pretraining.preparing import prepare_pretraining
 from fedlm.simulations.pretraining.settings import Pretraining
 from tests.simulations.data.recommendation.item_stores import import_sequences, made_up_sequences

@@ -8,7 +8,8 @@ from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
 from fedlm.simulations.comparisons.cell_execution import LocalProcesses
-from fedlm.simulations.comparisons.comparison import list_cells, run_comparison
+from fedlm.simulations.comparisons.cells import list_cells
+from fedlm.simulations.comparisons.comparison import run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.experiment import run_experiment
 from fedlm.simulations.reporting.run_privacy import run_privacies

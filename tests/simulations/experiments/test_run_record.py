@@ -25,8 +25,8 @@ from fedlm.simulations.experiments.configuration import (
     Experiment,
     experiment_of,
 )
-from fedlm.simulations.experiments.preparation import _divergence_of
 from fedlm.simulations.experiments.presets import PRESETS
+from fedlm.simulations.experiments.simulated_privacy import Privacy
 
 
 def row(number, dropped=0, **more):
@@ -64,7 +64,7 @@ def test_a_private_run_ends_by_nothing_that_those_who_are_trained_on_decide(priv
     splits = {"train": SimpleNamespace(client_ids=list("ab")), "heldout": SimpleNamespace(client_ids=list(heldout))}
     phases = tuple(SimpleNamespace(training_data_sha256=data, people="same") for data in before)
     beside = SimpleNamespace(origins=SimpleNamespace(ancestry=phases), training_data="this split")
-    find = _divergence_of(splits, SimpleNamespace(beside=beside) if private else None)
+    find = Privacy(None, None, beside, None).find_divergence(splits) if private else find_divergence
     assert (find([row(0, heldout_loss=None)]) is not None) == lost
     assert (find([row(1, 4), row(2, 4), row(3, 4)]) is not None) == refusing
 

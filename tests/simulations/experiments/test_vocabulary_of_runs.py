@@ -65,7 +65,7 @@ def test_ledger_summary_and_release_say_it(small_store, tmp_path, origin, sample
     assert (summary["privacy_guarantee"]["epsilon"] > alone) == (origin is OF_NOISE)
     # What the store says afterwards changes nothing of what was written down.
     (store / "store.json").write_text((store / "store.json").read_text().replace('"private"', '"public"'))
-    assert state(ledger).vocabulary == origin
+    assert state(ledger).counts.vocabulary == origin
     published = publish(tmp_path / "run", tmp_path / "out", lambda path: Tokenizer.load(path).fingerprint)
     assert ("tokenizer.json" in published.files) == origin.covered
     stated = read_statement(tmp_path / "out" / "statement.json")

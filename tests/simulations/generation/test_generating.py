@@ -4,7 +4,8 @@ import pytest
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models.base import language_model
-from fedlm.models.families.published_decoder import published_decoder, vault_gemma
+from fedlm.models.families.published_decoder import published_decoder
+from fedlm.models.families.published_decoder_config import vault_gemma
 from fedlm.models.registry import create_model
 from fedlm.models.special_tokens import BOS_ID, EOS_ID, PAD_ID
 from fedlm.simulations.generation import generating

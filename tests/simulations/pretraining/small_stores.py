@@ -4,7 +4,7 @@ import numpy as np
 
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.store.writer import StoreWriter
-from fedlm.simulations.pretraining.batches.privacy_units import open_units
+from fedlm.simulations.pretraining.batches.opening_units import open_units
 from tests.simulations.data.vocabulary.trained_tokenizer import train_tokenizer
 
 TOKENIZER = train_tokenizer(["some words make a small vocabulary of words"], 64)

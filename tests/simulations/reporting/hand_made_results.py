@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.composed_settings import compose, with_changes
-from fedlm.simulations.comparisons.comparison import Cell, CellResult
+from fedlm.simulations.comparisons.cells import Cell, CellResult
 from fedlm.simulations.experiments.configuration import Comparison, Experiment
 
 ROUNDS = 4

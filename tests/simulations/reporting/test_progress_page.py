@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from fedlm.simulations.comparisons.comparison import list_cells
+from fedlm.simulations.comparisons.cells import list_cells
 from fedlm.simulations.reporting.progress_page import (
     BEGUN,
     WAITING,

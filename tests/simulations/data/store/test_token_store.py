@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fedlm.fl_core.errors import DataError, DiskError
 from fedlm.simulations.data.client_text import SkippedCounts
-from fedlm.simulations.data.in_memory import TokensInMemory
 from fedlm.simulations.data.splits import SPLITS
+from fedlm.simulations.data.splits_in_memory import TokensInMemory
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer

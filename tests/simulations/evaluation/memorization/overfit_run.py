@@ -9,7 +9,7 @@ from fedlm.fl_core.runs.files.checkpoints import Checkpoints
 from fedlm.models.base import Batch, batch_loss
 from fedlm.models.families.transformer import TransformerConfig, transformer
 from fedlm.models.registry import ModelEntry, create_model
-from fedlm.simulations.pretraining.batches.privacy_units import open_units
+from fedlm.simulations.pretraining.batches.opening_units import open_units
 from fedlm.simulations.pretraining.inserted_canaries import canaries_of, with_canaries
 
 SMALL = ModelEntry(transformer, TransformerConfig(layers=1, heads=2, embedding=32, mlp=64))

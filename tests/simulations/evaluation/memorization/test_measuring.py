@@ -12,7 +12,7 @@ from fedlm.simulations.evaluation.memorization.measuring import MemorizationSett
 from fedlm.simulations.evaluation.memorization.sequences import Candidates, choose_lengths
 from fedlm.simulations.evaluation.trained_models import open_model
 from fedlm.simulations.experiments.trained_run import federated_run
-from fedlm.simulations.pretraining.batches.privacy_units import open_units
+from fedlm.simulations.pretraining.batches.opening_units import open_units
 from tests.simulations.evaluation.memorization.overfit_run import write_run
 from tests.simulations.pretraining.small_stores import TOKENIZER
 
