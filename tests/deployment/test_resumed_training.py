@@ -245,5 +245,5 @@ def test_a_secure_sum_without_noise_that_may_have_been_seen_is_not_made_again_af
     settings = small.deployment(**secure, rounds=3)
     assert go_on(tmp_path, settings, drain_after=1) == [0]
     with contextlib.closing(SqlState(sqlite_url(tmp_path / DATABASE_FILE))) as state:
-        SecureAttempts(state.database).save(SecureAttempt(secure_cohorts.NAME._replace(round_number=1), announced=True))
+        SecureAttempts(state.database).save(SecureAttempt(secure_cohorts.NAME._replace(round_number=1), charged=True))
     assert go_on(tmp_path, settings) == [2]

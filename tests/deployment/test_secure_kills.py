@@ -24,9 +24,11 @@ from tests.deployment.test_secure_sums import COUNT, FLOORS, NOISED, PROMPT, mak
 SETTINGS = NOISED | PROMPT | {"minimum_reports": 5, "rounds": 3, "min_separation": 1, "max_participations": 6}
 # After which call of a method in the second round the process ends, and whether its sum may have been seen by then.
 PLACES = {
-    "dealt": (SecureAttempts, "save", lambda kept, attempt: attempt.phase == "masking", False),
-    "announced in the database alone": (SecureAttempts, "save", lambda kept, one: one.phase == "agreeing", False),
+    "dealing": (SecureAttempts, "save", lambda kept, attempt: attempt.phase == "dealing", False),
+    "charged in the database alone": (SecureAttempts, "save", lambda kept, one: one.phase == "masking", False),
     "charged": (Run, "see", lambda run, done: done == 2, True),
+    "masked": (SecureAttempt, "merge", lambda attempt, *given: len(attempt.survivors) == 1, True),
+    "announced": (SecureAttempts, "save", lambda kept, attempt: attempt.phase == "agreeing", True),
     "agreed": (SecureAttempts, "save", lambda kept, attempt: attempt.phase == "revealing", True),
     "revealed": (SecureAttempt, "reveal", lambda attempt, *given: len(attempt.revealed) == 1, True),
     "unmasked": (SecureAttempts, "save", lambda kept, attempt: attempt.phase == "finished", True),

@@ -229,15 +229,18 @@ async def test_clients_that_ask_for_more_noise_add_nothing(credentials, tmp_path
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", [SECURE, NOISED])
-async def test_a_sum_that_is_lost_after_survivors_were_told_is_spent(credentials, tmp_path, monkeypatch, kind):
-    reveal = Member.reveal
+@pytest.mark.parametrize("question", ["mask", "reveal"])
+async def test_a_sum_that_is_lost_after_vectors_may_have_left_is_spent(
+    credentials, tmp_path, monkeypatch, kind, question
+):
+    answer = getattr(Member, question)
 
-    def silent(member, survivors):
+    def silent(member, *asked):
         if member._name.round_number == 0 and member._index < 5:
             raise UnsafeSumError("this client says no more")
-        return reveal(member, survivors)
+        return answer(member, *asked)
 
-    monkeypatch.setattr(Member, "reveal", silent)
+    monkeypatch.setattr(Member, question, silent)
     settings = small.deployment(**kind | PROMPT | {"reporting_seconds": 5.0, "minimum_reports": 5})
     rows, _ = await deploy(settings, credentials, tmp_path)
     assert [row["clients"] for row in rows] == [0, COUNT]

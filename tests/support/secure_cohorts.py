@@ -65,10 +65,10 @@ def member(index, *, name=NAME, floors=FLOORS, **others):
 
 
 def kept_attempts(kept):
-    """What a database knows of attempts: phase, whether survivors were told, and why it was abandoned."""
+    """What a database knows of attempts: phase, whether their rounds are charged, and why it was abandoned."""
     with kept._database.reading() as connection:
         rows = connection.execute(sql.select(SECURE_ATTEMPTS))
-        return {bytes.fromhex(row.attempt): (row.phase, row.announced, row.reason) for row in rows}
+        return {bytes.fromhex(row.attempt): (row.phase, row.charged, row.reason) for row in rows}
 
 
 def vectors(count, parameters, seed=0):

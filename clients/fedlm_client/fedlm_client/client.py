@@ -220,8 +220,7 @@ class Client:
 
         if update is not None and self._sums is not None:
             try:
-                close = functools.partial(self._participation.close, asked)
-                reply = await self._sums.give(channel, asked, update, send, close=close)
+                reply = await self._sums.give(channel, asked, update, send)
             except UnsafeSumError as error:
                 self._notice(f"round {asked.round_number}: its update is in no sum, since {error}")
                 return self._backoff()
@@ -236,9 +235,11 @@ class Client:
             return (
                 "the server would see its update by itself" if self._sums else "it has no keys to mask its update with"
             )
-        if self._sums is not None and asked.HasField("participation") and not asked.secure_sum.HasField("noise"):
+        if self._sums is None or asked.HasField("participation") == asked.secure_sum.HasField("noise"):
+            return ""
+        if asked.HasField("participation"):
             return "the server shows a plan of privacy, but a sum without noise would be exact"
-        return ""
+        return "the server asks for a sum with noise, but shows no plan of how often"
 
     def _tell_owner(self, number: int, outcome: "messages.UploadHeader.Outcome", reply: messages.UploadReply) -> None:
         why = _WHY_NOT.get(outcome)

@@ -27,6 +27,8 @@ def replace_whole(path: Path, content: str | bytes, private: bool = False) -> No
     try:
         write_synced(beside, content, os.O_TRUNC, 0o600 if private else 0o666)
         beside.replace(path)
+        # Else a failure of power may bring back what was there before.
+        _sync_folder(path.parent)
     except OSError:
         with contextlib.suppress(OSError):
             beside.unlink()
@@ -50,6 +52,14 @@ def write_synced(path: Path, content: str | bytes, flags: int, mode: int) -> Non
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

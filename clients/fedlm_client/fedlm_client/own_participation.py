@@ -6,7 +6,7 @@ population, and each round that got an update of its text. It refuses more, what
 whichever rounds it repeats, and however often it begins a population again. Only the device's owner changes that.
 
 An abandoned attempt at a round may be made again: the same request gives the same update, bit for bit. But each attempt
-at a secure sum has other noise. So a round is closed, whatever the server says, before the device signs for its sum.
+at a secure sum has other noise. So its round is over for the device before its vector leaves, whatever the server says.
 
 The result of training (a loss, or no number) goes to the server before an update, and the server need not take the
 update. A server could make up a model whose loss tells the text. So the device counts results too: beside the updates
@@ -25,6 +25,8 @@ from .files import keep_own
 from .link.protocol import LONGEST_POPULATION
 
 _LEAST_TOLD = 4
+_NOTHING = ""
+"""In place of the digest of what a round may be asked again: nothing has it."""
 
 
 class ShownPlan(NamedTuple):
@@ -131,20 +133,10 @@ class OwnParticipation:
         be written."""
         record, name, digest = self._read(), configuration.population, _digest(configuration, device)
         found = _of(record, name)
-        taken = found["taken"] | {str(configuration.round_number): digest}
+        again = _NOTHING if configuration.HasField("secure_sum") else digest
+        taken = found["taken"] | {str(configuration.round_number): again}
         record[name] = found | {"taken": taken, "told": [one for one in found["told"] if one != digest]}
         self._write(record)
-
-    def close(self, configuration: messages.RoundConfiguration) -> None:
-        """Give nothing more for a round: whoever runs the server may have its sum from now on. When this returns, it is
-        on disk. Raises ClientError where it cannot be written."""
-        if not configuration.HasField("participation"):
-            return
-        record, name, number = self._read(), configuration.population, configuration.round_number
-        found = _of(record, name)
-        if number not in found["closed"]:
-            record[name] = found | {"closed": [*found["closed"], number]}
-            self._write(record)
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -179,18 +171,14 @@ def _check_kept(found: dict[str, Any]) -> None:
         raise ValueError("its rounds are not numbers with digests")
     if type(found["told"]) is not list:
         raise ValueError("its told updates are not a list")
-    if any(type(number) is not int for number in found.get("closed", [])):
-        raise ValueError("its closed rounds are not numbers")
 
 
 def _of(record: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {"plan": None, "taken": {}, "told": [], "closed": []} | record.get(name, {})
+    return {"plan": None, "taken": {}, "told": []} | record.get(name, {})
 
 
 def _why_not(plan: ShownPlan, found: Mapping[str, Any], number: int, digest: str) -> str:
     taken, told = found["taken"], found["told"]
-    if number in found["closed"]:
-        return "its update may be in a sum of this round that was seen"
     if taken.get(str(number)) == digest:
         return ""
     if number >= plan.rounds:

@@ -42,8 +42,8 @@ class SecureAttempt:
       advertisements: of clients, by the names in their certificates.
       dealings: by index; while dealing, of those so far, then of U2.
       survivors: U3; while masking, those whose vectors are merged so far.
-      announced: whether survivors may know that they are. Whoever runs the server may have the sum from then on, so
-        the attempt counts as released.
+      charged: whether members may send their vectors. Each gives one for a round, and whoever runs the server may
+        have a sum of it, so the round counts as released.
       signatures: by index, of U4.
       revealed: by index, of U5.
       culprits: members that have given wrong shares.
@@ -56,7 +56,7 @@ class SecureAttempt:
     advertisements: dict[str, Advertisement] = field(default_factory=dict)
     dealings: dict[int, Dealing] = field(default_factory=dict)
     survivors: frozenset[int] = frozenset()
-    announced: bool = False
+    charged: bool = False
     signatures: dict[int, bytes] = field(default_factory=dict)
     revealed: dict[int, Revealed] = field(default_factory=dict)
     culprits: frozenset[int] = frozenset()
@@ -109,7 +109,7 @@ class SecureAttempt:
         """Take no more shares: who has dealt is U2; raises `AbandonedError`."""
         self._check_phase("dealing")
         self._check_count(len(self.dealings), self._frozen_roster().parameters)
-        self.phase = "masking"
+        self.phase, self.charged = "masking", True
 
     def dealt_for(self, index: int) -> Dealt:
         """Give a member what it needs to mask its vector; raises `RefusedAnswerError`."""
@@ -117,6 +117,11 @@ class SecureAttempt:
             raise RefusedAnswerError("shares are not dealt yet, or not by this member")
         near = self._frozen_roster().neighbours(index) & self.dealings.keys()
         return Dealt(frozenset(self.dealings), {one: self.dealings[one].sealed[index] for one in near})
+
+    @property
+    def dealers(self) -> set[str]:
+        """Names in certificates of who has dealt, and sends a vector where the attempt is charged."""
+        return {owner for index, owner in enumerate(self.advertisements) if index in self.dealings}
 
     def merge(self, total: Words, members: frozenset[int], partial: Words) -> None:
         """Add a partial sum of masked vectors to the sum, in place, with the members whose vectors it is of.
@@ -140,7 +145,7 @@ class SecureAttempt:
             # Nothing of a member without a survivor beside it is in the sum.
             if len(near) < rules.threshold and (near or one in self.survivors):
                 self._abandon(f"{len(near)} neighbours of a member are left, but {rules.threshold} must be")
-        self.phase, self.announced = "agreeing", True
+        self.phase = "agreeing"
         return self.survivors
 
     def agree(self, index: int, signature: bytes) -> None:

@@ -21,7 +21,7 @@ class _Row(NamedTuple):
     attempt: str  # that names it, in hex
     round_number: int
     phase: Phase
-    announced: bool  # whether survivors were told: it counts as released
+    charged: bool  # whether its round counts as released
     reason: str  # why it was abandoned; empty where it was not
 
 
@@ -34,9 +34,9 @@ class SecureAttempts:
     def save(self, state: SecureAttempt) -> None:
         """Write an attempt in place of what was known of it; before anybody is told what follows from it."""
         attempt = state.name.attempt.hex()
-        row = _Row(attempt, state.name.round_number, state.phase, state.announced, state.reason)
+        row = _Row(attempt, state.name.round_number, state.phase, state.charged, state.reason)
         members = [
-            {"attempt": attempt, "number": number, "owner": owner, "survives": number in state.survivors}
+            {"attempt": attempt, "number": number, "owner": owner, "dealt": number in state.dealings}
             for number, owner in enumerate(state.advertisements)
         ]
         with self._database.writing() as connection:
@@ -50,34 +50,32 @@ class SecureAttempts:
         """Abandon all attempts that are not over, since the process that held their sums has ended.
 
         Returns:
-          How many were abandoned that count as released, since their survivors had been told.
+          How many were abandoned that count as released.
         """
         still_open = SECURE_ATTEMPTS.c.phase.not_in(_OVER)
-        announced = sql.select(sql.func.count()).where(still_open, SECURE_ATTEMPTS.c.announced)
+        charged = sql.select(sql.func.count()).where(still_open, SECURE_ATTEMPTS.c.charged)
         with self._database.writing() as connection:
-            count = connection.scalar(announced) or 0
+            count = connection.scalar(charged) or 0
             connection.execute(sql.update(SECURE_ATTEMPTS).where(still_open).values(phase="abandoned", reason=reason))
         return count
 
     def settle(self) -> None:
         """Give up what was open when a server ended.
 
-        Attempts whose survivors were told become records of rounds that these took part in.
+        Attempts that count as released become records of rounds that all took part in who may have sent a vector.
         """
         self.abandon_open("the server ended")
         recorded, known = sql.select(ATTEMPTS.c.token), SECURE_MEMBERS.c.owner == CLIENTS.c.identity
-        lost = sql.select(SECURE_ATTEMPTS).where(
-            SECURE_ATTEMPTS.c.announced, SECURE_ATTEMPTS.c.attempt.not_in(recorded)
-        )
+        lost = sql.select(SECURE_ATTEMPTS).where(SECURE_ATTEMPTS.c.charged, SECURE_ATTEMPTS.c.attempt.not_in(recorded))
         members = sql.select(CLIENTS.c.number).select_from(SECURE_MEMBERS).join(CLIENTS, known)
         with self._database.writing() as connection:
             for row in [_Row(*one) for one in connection.execute(lost)]:
-                survive = (SECURE_MEMBERS.c.attempt == row.attempt, SECURE_MEMBERS.c.survives)
-                numbers = list(connection.scalars(members.where(*survive)))
+                dealt = (SECURE_MEMBERS.c.attempt == row.attempt, SECURE_MEMBERS.c.dealt)
+                numbers = list(connection.scalars(members.where(*dealt)))
                 write_attempt(connection, _record(row, len(numbers)), numbers, ())
 
 
-def _record(row: _Row, survivors: int) -> AttemptRecord:
+def _record(row: _Row, members: int) -> AttemptRecord:
     return AttemptRecord(
         token=row.attempt,
         round_number=row.round_number,
@@ -85,8 +83,8 @@ def _record(row: _Row, survivors: int) -> AttemptRecord:
         reason=lost_sum(row.reason or "the server ended"),
         started=time.time(),
         seconds=0.0,
-        selected=survivors,
-        reported=survivors,
+        selected=members,
+        reported=members,
         refused=0,
         declined=0,
         bytes_down=0,

@@ -68,7 +68,8 @@ class SecureRound:
             self._add(index, content)
             return Reply("ready")
         if step == "survivors":
-            return Reply("ready", wire.write_members(attempt.survivors)) if attempt.announced else _WAIT
+            early = attempt.phase in ("dealing", "masking")
+            return _WAIT if early else Reply("ready", wire.write_members(attempt.survivors))
         if step == "agree":
             attempt.agree(index, content)
             if attempt.phase == "agreeing":

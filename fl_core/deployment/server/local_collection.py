@@ -179,6 +179,11 @@ class LocalCollection:
             bytes_up=attempt.bytes_up,
         )
 
+    @property
+    def counted(self) -> list[int]:
+        """Numbers of the clients that the round counts for, where it is finished."""
+        return self.attempt.accepted
+
     def record(self, seconds: float) -> AttemptRecord:
         """Put down how it ended after so many seconds."""
         attempt = self.attempt

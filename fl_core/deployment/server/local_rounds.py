@@ -121,13 +121,14 @@ class LocalRounds:
         silent, seconds = collection.silent(self._clock()), self._clock() - attempt.opened
         self._pacing.round_took(seconds)
         record = collection.record(seconds)
-        await self._save(record, attempt.accepted if record.outcome == "finished" else [], silent)
+        counted = collection.counted if record.outcome == "finished" else []
+        await self._save(record, counted, silent)
         self.registry.was_silent(silent, plan.round_number)
         self._let_rest(attempt.participants)
         event(f"round_{record.outcome}", **record._asdict())
         if record.outcome == "abandoned":
             return None
-        self.registry.took_part(attempt.accepted, plan.round_number)
+        self.registry.took_part(counted, plan.round_number)
         self._next_round = plan.round_number + 1
         aggregate = await asyncio.to_thread(total.finish)
         return CohortResult(aggregate, attempt.steps, attempt.bytes_down, attempt.bytes_up, len(attempt.participants))

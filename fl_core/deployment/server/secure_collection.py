@@ -66,10 +66,19 @@ class SecureCollection(LocalCollection):
     def next_moment(self, now: float) -> float:
         return min(super().next_moment(now), _LONGEST_LOOK)
 
+    @property
+    def counted(self) -> list[int]:
+        if self._secure.attempt.phase == "finished":
+            return super().counted
+        assert isinstance(self.attempt.sum, SecureSum)
+        # Of a sum that is lost nobody knows whose vectors were to be in it.
+        return self.attempt.sum.senders
+
     def record(self, seconds: float) -> AttemptRecord:
         record, attempt = super().record(seconds), self._secure.attempt
         if attempt.phase == "finished":
             return record
-        if isinstance(total := self.attempt.sum, SecureSum) and total.is_charged:
-            return record._replace(outcome="finished", reason=lost_sum(attempt.reason))
+        if attempt.charged:
+            reason = lost_sum(attempt.reason)
+            return record._replace(outcome="finished", reason=reason, reported=len(self.counted))
         return record._replace(outcome="abandoned", reason=attempt.reason[:256])

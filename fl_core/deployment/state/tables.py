@@ -106,7 +106,7 @@ SECURE_ATTEMPTS = sql.Table(
     sql.Column("attempt", sql.String(128), primary_key=True),
     sql.Column("round_number", sql.Integer, nullable=False),
     sql.Column("phase", sql.String(16), nullable=False),
-    sql.Column("announced", sql.Boolean, nullable=False),
+    sql.Column("charged", sql.Boolean, nullable=False),
     sql.Column("reason", sql.String(256), nullable=False),
 )
 SECURE_MEMBERS = sql.Table(
@@ -115,7 +115,7 @@ SECURE_MEMBERS = sql.Table(
     sql.Column("attempt", sql.ForeignKey("secure_attempts.attempt"), primary_key=True),
     sql.Column("number", sql.Integer, primary_key=True, autoincrement=False),
     sql.Column("owner", sql.String(256), nullable=False),
-    sql.Column("survives", sql.Boolean, nullable=False),
+    sql.Column("dealt", sql.Boolean, nullable=False),
 )
 # The runs that a server of several was given.
 SUBMISSIONS = sql.Table(

@@ -104,7 +104,7 @@ class FakeSums:
     def __init__(self):
         self.updates = []
 
-    async def give(self, channel, asked, update, send, *, close):
+    async def give(self, channel, asked, update, send):
         self.updates.append(update)
         return await send(b"masked")
 
@@ -230,9 +230,13 @@ def test_a_client_says_why_it_has_no_update(tmp_path):
     assert heard == ["round 0: it declined, since it has no text to train on; the server's answer: ACCEPTED"]
 
 
+NOISE = {"secure_sum": {"noise": {"kind": "skellam"}}}
+PLAN = {"population": "people", "participation": {"rounds": 9, "min_separation": 1}}
+
+
 @pytest.mark.parametrize("lacks", ["text", "finite numbers"])
 def test_a_client_that_adds_noise_does_not_tell_that_it_has_no_update_but_adds_zeros(tmp_path, lacks):
-    server, sums = SecureServer(secure_sum={"noise": {"kind": "skellam"}}), FakeSums()
+    server, sums = SecureServer(**NOISE, **PLAN), FakeSums()
     if lacks == "finite numbers":
         wrong = jax.tree_util.tree_map(lambda leaf: np.full_like(leaf, np.nan), PARAMS)
         server.parameters = ServedArtifact(pack_parameters(wrong), "float32", 4096)
@@ -244,10 +248,9 @@ def test_a_client_that_adds_noise_does_not_tell_that_it_has_no_update_but_adds_z
     assert len(update.upload) == upload_bytes(SETTINGS.training.compressor(), PARAMS)
 
 
-def test_a_client_adds_to_no_exact_sum_of_a_server_that_shows_a_plan_of_privacy(tmp_path):
-    plan = {"rounds": 9, "min_separation": 1}
-    server = SecureServer(secure_sum={"clip_norm": 1.0}, population="people", participation=plan)
-    assert outcome_of(server, tmp_path, sums=FakeSums()) == "NOT_ALLOWED"
+@pytest.mark.parametrize("shown", [PLAN | {"secure_sum": {"clip_norm": 1.0}}, NOISE])
+def test_a_client_adds_to_no_exact_sum_under_a_plan_of_privacy_and_to_no_noised_one_without(tmp_path, shown):
+    assert outcome_of(SecureServer(**shown), tmp_path, sums=FakeSums()) == "NOT_ALLOWED"
 
 
 @pytest.mark.parametrize("cut", ["sentences", "texts"])

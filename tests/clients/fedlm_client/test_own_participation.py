@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import os
 
 import jax
 import pytest
@@ -179,16 +180,14 @@ def test_with_layers_of_its_own_too_an_attempt_that_is_made_again_gets_the_same_
     assert first != second
 
 
-def test_a_round_whose_sum_may_be_seen_gets_nothing_more_in_any_life_of_the_device(tmp_path):
+def test_a_round_of_a_secure_sum_gets_one_vector_in_all_lives_of_the_device(tmp_path):
     """A noised sum has other noise in each attempt, so a server must not have several."""
-    record = OwnParticipation(tmp_path / "record.json")
-    assert record.may(asked(4), "text") == ""
-    record.take(asked(4), "text")
-    assert record.may(asked(4, attempt=b"abandoned"), "text") == ""
-    record.close(asked(4))
+    record, noised = OwnParticipation(tmp_path / "record.json"), {"secure_sum": messages.SecureSum(clip_norm=1.0)}
+    assert record.may(asked(4, **noised), "text") == ""
+    record.take(asked(4, **noised), "text")
     for device in (record, OwnParticipation(tmp_path / "record.json")):
-        assert "in a sum of this round" in device.may(asked(4, attempt=b"says it was abandoned"), "text")
-        assert device.may(asked(7), "text") == ""
+        assert "rounds away" in device.may(asked(4, attempt=b"says it was abandoned", **noised), "text")
+        assert device.may(asked(7, **noised), "text") == ""
 
 
 def test_what_no_server_wanted_is_not_counted(tmp_path):
@@ -333,3 +332,11 @@ def test_one_client_at_a_time_has_a_record(tmp_path):
         pass
     with pytest.raises(ClientError, match="cannot be written"), held_alone(tmp_path / "nowhere" / "record"):
         pass
+
+
+def test_a_count_is_on_disk_under_its_name_before_it_is_relied_on(tmp_path, monkeypatch):
+    """Else a failure of power brings back an older one, and the round is given for again."""
+    synced, record = [], tmp_path / "record.json"
+    monkeypatch.setattr("os.fsync", lambda descriptor: synced.append((os.fstat(descriptor).st_ino, record.exists())))
+    OwnParticipation(record).take(asked(0), "text")
+    assert synced == [(record.stat().st_ino, False), (tmp_path.stat().st_ino, True)]

@@ -55,8 +55,6 @@ class SecureSums:
         asked: messages.RoundConfiguration,
         update: Update,
         send: Callable[[bytes], Awaitable[messages.UploadReply]],
-        *,
-        close: Callable[[], None],
     ) -> messages.UploadReply:
         """Add an update to a secure sum.
 
@@ -64,9 +62,7 @@ class SecureSums:
           channel: to the server.
           asked: what the server asks for.
           update: float32 values, as an upload of the first scheme has them.
-          send: uploads the masked vector.
-          close: writes down that this client gives nothing more for this round; called before the signature leaves
-            with which a server may have the sum.
+          send: uploads the masked vector, once it is on disk that this client gives no other for this round.
 
         Returns:
           The answer to the upload.
@@ -87,8 +83,6 @@ class SecureSums:
                 reply = await send(content)
                 accepted = reply.status == messages.UploadReply.ACCEPTED
                 return Reply("ready" if accepted else "over", reason=reply.reason)
-            if step == "agree":
-                close()
             request = messages.SecureRequest(attempt=asked.attempt, step=step, content=content)
             try:
                 answer, failures = await channel.secure_sum(request), 0

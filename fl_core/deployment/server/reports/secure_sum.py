@@ -59,9 +59,9 @@ class SecureSettings:
         )
 
     def keep(self, attempt: SecureAttempt) -> None:
-        """Write an attempt and, if survivors are to be told, what this spends."""
+        """Write an attempt and, if members are to send their vectors, what this spends."""
         self.save(attempt)
-        if attempt.phase == "agreeing":
+        if attempt.phase == "masking":
             self.integers.charge(attempt.name.round_number)
 
 
@@ -82,9 +82,11 @@ class SecureSum(StreamingSum):
         return self.round
 
     @property
-    def is_charged(self) -> bool:
-        """Whether the round counts as released, whatever becomes of the sum."""
-        return self.round is not None and self.round.attempt.announced
+    def senders(self) -> list[int]:
+        """Numbers of the clients that may have sent a vector, where the attempt is charged."""
+        assert self.round is not None
+        dealers = self.round.attempt.dealers
+        return [client for client, owner in self._owners.items() if owner in dealers]
 
     def compile(self) -> None:
         pass

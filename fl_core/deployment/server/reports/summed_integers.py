@@ -49,7 +49,7 @@ class SummedIntegers(Protocol):
         ...
 
     def charge(self, round_number: int, /) -> None:
-        """Enter a round where it counts as released; before anybody learns whose integers are in its sum."""
+        """Enter a round where it counts as released; before any client sends integers for it."""
         ...
 
     def aggregate(self, total: Words, clients: int, plan: RoundPlan) -> CohortAggregate:

@@ -5,9 +5,7 @@ import datetime
 import numpy as np
 import pytest
 
-from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import UnsafeSumError
-from fedlm.fedlm_client.own_participation import OwnParticipation
 from fedlm.fedlm_client.secure_aggregation import device, wire
 from fedlm.fedlm_client.secure_aggregation.floors import Floors
 from fedlm.fedlm_client.secure_aggregation.keys import shared_key
@@ -272,28 +270,6 @@ def test_two_attempts_of_the_same_clients_have_nothing_in_common():
         uploads.append(cohort.unpacked(cohort.uploads[0]).astype(int))
     difference = (uploads[0] - uploads[1]) % (1 << 20)
     assert np.count_nonzero(difference) > 30
-
-
-async def test_a_noised_round_is_asked_for_again_in_vain_once_a_client_has_signed(monkeypatch):
-    """Else a server that says that sums were abandoned would average their noise away."""
-    shown = messages.ParticipationPlan(rounds=9, min_separation=1)
-    asked, record, heard = messages.RoundConfiguration(round_number=7, participation=shown), OwnParticipation(), []
-
-    class Channel:
-        async def secure_sum(self, request):
-            heard.append((request.step, record.may(asked, "text")))
-            return messages.SecureReply(state=messages.SecureReply.READY)
-
-    async def answers(member, integers, ask, wait):
-        for step in ("survivors", "agree"):
-            await ask(step, b"")
-
-    monkeypatch.setattr(device, "take_part", answers)
-    monkeypatch.setattr(device, "_integers", lambda *_: (None, None))
-    record.take(asked, "text")
-    sums = device.SecureSums(cohorts.identity("client0"), (), cohorts.FLOORS)
-    await sums.give(Channel(), asked, None, None, close=lambda: record.close(asked))
-    assert heard == [("survivors", ""), ("agree", "its update may be in a sum of this round that was seen")]
 
 
 def test_a_roster_with_another_kind_of_noise_than_the_round_is_refused():

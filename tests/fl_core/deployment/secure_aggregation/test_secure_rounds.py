@@ -88,26 +88,26 @@ def test_a_client_that_ends_in_a_step_is_left_out_or_counts_and_the_sum_is_right
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_server_that_ends_in_a_step_counts_the_attempt_once_survivors_were_told_and_begins_anew(kept, step):
+def test_a_server_that_ends_in_a_step_counts_the_attempt_once_vectors_may_leave_and_begins_anew(kept, step):
     with pytest.raises(EndedError):
         asyncio.run(run(kept, server_ends=step))
-    assert kept.abandon_open("the server ended") == (step in STEPS[3:])
+    assert kept.abandon_open("the server ended") == (step in STEPS[2:])
     server, _ = asyncio.run(run(kept, attempt=b"second"))
     assert np.array_equal(server.total, plain(range(COUNT)))
-    announced = [told for _, told, _ in cohorts.kept_attempts(kept).values()]
-    assert sum(announced) == 1 + (step in STEPS[3:])
+    charged = [one for _, one, _ in cohorts.kept_attempts(kept).values()]
+    assert sum(charged) == 1 + (step in STEPS[2:])
 
 
 def test_with_too_few_left_the_attempt_is_over_and_everybody_is_told_so(kept):
     with pytest.raises(AbandonedError, match="2 members are left, but 3 must be"):
         asyncio.run(run(kept, ends=dict.fromkeys(range(4), "vector")))
-    expected = ("abandoned", False, "2 members are left, but 3 must be")
+    expected = ("abandoned", True, "2 members are left, but 3 must be")
     assert cohorts.kept_attempts(kept) == {b"first": expected}
 
 
 def test_nobody_is_told_what_could_not_be_written(kept, monkeypatch):
     def save(state):
-        if state.announced:
+        if state.charged:
             raise StateError("the disk is full")
 
     monkeypatch.setattr(kept, "save", save)
