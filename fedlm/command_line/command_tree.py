@@ -22,6 +22,7 @@ COMMANDS = {
     "serve": "train one model with clients that dial in",
     "server": "train the runs that are submitted, one after another, with clients that dial in",
     "run": "submit runs to a server, list, pause, resume and stop them",
+    "audit": "export the audit log of a server, and verify one",
     "status": "show the state of a running server",
     "fleet": "run many virtual clients of a server",
     "client": "take part in a deployment with text that stays on this device",

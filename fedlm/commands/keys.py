@@ -16,7 +16,8 @@ from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.deployment.addresses import check_address
 from fedlm.fl_core.deployment.security.certificates import MOST_DAYS
 from fedlm.fl_core.deployment.security.keys import Authority
-from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, write_operator_token
+from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, token_lines, write_operator_token
+from fedlm.fl_core.deployment.security.people import check_person_name
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, create_plan_key
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.number_ranges import Range
@@ -168,11 +169,22 @@ class ListCommand(_InFolder):
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorCommand(_InFolder):
-    """Make the token that operators show to see status and metrics, in place of an earlier one, and print it."""
+    """Make the token with which operators may do everything, in place of an earlier one, and print it.
+
+    With a name: make the token of a person or a program, in NAME.token, and print the lines that let it in, for the
+    file of `fedlm server --access`.
+    """
+
+    name: tyro.conf.Positional[str | None] = None
+    """Name of the person or program: letters, digits, and . _ @ + -."""
 
     def run(self) -> None:
         make_folder(self.keys, private=True)
-        print(write_operator_token(self.keys / OPERATOR_TOKEN_FILE))
+        if self.name is None:
+            print(write_operator_token(self.keys / OPERATOR_TOKEN_FILE))
+            return
+        check_person_name(self.name)
+        print(token_lines(self.name, write_operator_token(self.keys / f"{self.name}.token")))
 
 
 @dataclass(frozen=True, kw_only=True)

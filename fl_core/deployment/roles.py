@@ -30,6 +30,7 @@ from fedlm.fl_core.deployment.protocol.training_program import write_training_pr
 from fedlm.fl_core.deployment.runs.held_run import HeldRun
 from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer
 from fedlm.fl_core.deployment.runs.shown_runs import RunLogs, ShownRuns
+from fedlm.fl_core.deployment.security.audit_log import AuditLog
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.server.client_service import ClientService
 from fedlm.fl_core.deployment.server.task import Task
@@ -46,7 +47,7 @@ from fedlm.fl_core.runs.files.private_files import keep_private
 from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.run_folder import AGGREGATOR, QUEUE_FILE, SERVER, RunFolder, refuse_other_contents
 
-LOGS_FOLDER = "logs"
+LOGS_FOLDER, AUDIT_FILE = "logs", "audit.jsonl"
 _GRACE_SECONDS, _LOOK_SECONDS = 2.0, 0.1
 
 
@@ -155,7 +156,8 @@ async def serve_runs(maker: RunMaker, directory: Path, endpoints: Endpoints, obs
         database = await opened.enter_async_context(endpoints.reached(sqlite_url(directory / QUEUE_FILE)))
         server, logs = RunServer(directory, database, maker, observe), RunLogs(directory / LOGS_FOLDER)
         opened.enter_context(handled_by(logs))
-        shown = ShownRuns(server, database, logs)
+        audit = opened.enter_context(contextlib.closing(AuditLog(directory / AUDIT_FILE)))
+        shown = ShownRuns(server, database, logs, audit)
         await opened.enter_async_context(endpoints.listening(server.clients, shown))
         with _draining_signals(server.drain):
             await server.train()

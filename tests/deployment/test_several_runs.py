@@ -82,7 +82,7 @@ async def test_a_run_whose_settings_leave_defaults_out_is_the_same_as_one_that_s
     with opened_server(tmp_path) as server:
         server.submit("one", {})
         server.submit("one", {"rounds": 5})
-        (run,) = ShownRuns(server, None, RunLogs(tmp_path / "logs")).read()["runs"]
+        (run,) = ShownRuns(server, None, RunLogs(tmp_path / "logs"), None).read()["runs"]
     assert run["rounds"] == 5
 
 
@@ -102,7 +102,7 @@ async def test_damaged_metrics_of_one_run_hide_no_other(tmp_path):
             server.submit(name, {})
             server.folder(name).mkdir(parents=True)
             (server.folder(name) / "metrics.jsonl").write_text(metrics)
-        one, two = ShownRuns(server, None, RunLogs(tmp_path / "logs")).read()["runs"]
+        one, two = ShownRuns(server, None, RunLogs(tmp_path / "logs"), None).read()["runs"]
     assert ("line 1" in one["reason"], two["released"]) == (True, 4)
 
 

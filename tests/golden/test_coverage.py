@@ -20,7 +20,7 @@ from tests.golden.cases import CASES
 # What cases have without its name: by default, or as a number of bits.
 DEFAULTS = {"sgd", "fedadam", "uniform", "uniform4", "float32"}
 # What they have not: what it says hangs on the moment.
-LEFT_OUT = {"status"}
+LEFT_OUT = {"audit", "status"}
 WORDS = {word for case in CASES if case.name != "mistakes" for line in case.lines for word in line.split()}
 
 

@@ -49,6 +49,9 @@ class Listening:
     With keys it speaks HTTPS and needs the token of `fedlm keys operator`; insecure it speaks HTTP, for whoever can log
     in to this machine. `fedlm server` takes runs at `/runs` too, and insecure whoever can log in may stop them. An
     aggregator of `fedlm serve` has `/metrics` alone; the rest is the coordinator's."""
+    access: Path | None = None
+    """File that says who may do what at the operators' address, in TOML (docs/security.md). It takes the place of the
+    token of `fedlm keys operator`, which may do everything. What changes in the file counts at once."""
     log: Path | None = None
     """Log file. It is put aside at 64 MiB, and four such files are kept. If not given, the log goes to standard
     error."""
@@ -91,17 +94,22 @@ def listen_to_operators(command: Listening) -> "Callable[[Shown, CallMetrics], L
     from fedlm.fl_core.deployment.addresses import loopback_only
     from fedlm.fl_core.deployment.operations.certificate_days import CertificateDays
     from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
+    from fedlm.fl_core.deployment.security.access_file import AccessFile
     from fedlm.fl_core.deployment.security.credentials import reloading_tls
     from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
+    from fedlm.fl_core.deployment.security.people import Access
 
     address = command.operator_address
     if address is None:
+        if command.access is not None:
+            raise ConfigurationError(f"{setting('access')} is for operators; give {setting('operator_address')} too")
         return None
-    keys, tls, access = command.keys, None, None
+    keys, tls = command.keys, None
+    access: Access | None = None if command.access is None else AccessFile(command.access)
     if keys is None:
         loopback_only(address)
     else:
-        tls, access = reloading_tls(keys), OperatorAccess(keys / OPERATOR_TOKEN_FILE)
+        tls, access = reloading_tls(keys), access or OperatorAccess(keys / OPERATOR_TOKEN_FILE)
 
     def listen(shown: "Shown", metrics: "CallMetrics") -> "Listener":
         if keys is not None:

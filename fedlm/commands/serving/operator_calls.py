@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -9,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.deployment.addresses import check_address, loopback_only
-from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, OperatorAccess
+from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, read_token
 from fedlm.fl_core.errors import ConfigurationError, UserError
 
 _SECONDS = 60.0
+TOKEN_VARIABLE = "FEDLM_TOKEN"
 ONE_RUN = "that server trains one run (`fedlm serve`); `fedlm run` is for `fedlm server`"
 
 
@@ -23,7 +25,10 @@ class OperatorOptions:
     server: str = "127.0.0.1:8471"
     """Host and port of the operators' listener."""
     keys: Path | None = None
-    """Folder with `ca.pem` and `operator.token`, as `fedlm keys` makes it; for a server with keys."""
+    """Folder with `ca.pem`, as `fedlm keys` makes it; for a server with keys."""
+    token_file: Path | None = None
+    """File with your token. If not given, the token is the value of FEDLM_TOKEN in the environment; without that,
+    `operator.token` in --keys."""
 
 
 class RefusedCallError(UserError):
@@ -38,13 +43,12 @@ class OperatorCaller:
         from fedlm.fedlm_client.link.credentials import authority_tls
 
         check_address(options.server)
-        self._headers, tls, scheme = {}, None, "http"
+        token, tls, scheme = _token(options), None, "http"
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         if options.keys is None:
             loopback_only(options.server)
         else:
-            token = OperatorAccess(options.keys / OPERATOR_TOKEN_FILE).token()
-            self._headers["Authorization"], scheme = f"Bearer {token}", "https"
-            tls = authority_tls(options.keys)
+            tls, scheme = authority_tls(options.keys), "https"
         # By no proxy that the environment names, which would hear plain text.
         handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls)
         self._opener, self._address = urllib.request.build_opener(*handlers), f"{scheme}://{options.server}"
@@ -78,11 +82,22 @@ class OperatorCaller:
             ) from error
 
 
+def _token(options: OperatorOptions) -> str | None:
+    if options.token_file is not None:
+        return read_token(options.token_file)
+    if (given := os.environ.get(TOKEN_VARIABLE, "").strip()) != "":
+        if not given.isascii() or not given.isprintable():
+            raise ConfigurationError(f"{TOKEN_VARIABLE} in the environment holds other characters than a token has")
+        return given
+    return None if options.keys is None else read_token(options.keys / OPERATOR_TOKEN_FILE)
+
+
 def _refusal(request: urllib.request.Request, error: urllib.error.HTTPError) -> str:
     said = error.read().decode(errors="replace").strip()
     if error.code == http.HTTPStatus.CONFLICT:
         return said
     if error.code in (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.METHOD_NOT_ALLOWED) and "/runs/" in request.full_url:
         return f"{request.full_url}: {ONE_RUN}"
-    keys = "; are --keys those of this server?" if error.code == http.HTTPStatus.UNAUTHORIZED else ""
-    return f"{request.full_url}: refused with {error.code}: {said}{keys}"
+    if error.code == http.HTTPStatus.UNAUTHORIZED:
+        said = f"{said}; is the token of --token-file, {TOKEN_VARIABLE} or --keys one of this server?"
+    return f"{request.full_url}: refused with {error.code}: {said}"

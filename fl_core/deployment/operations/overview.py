@@ -5,11 +5,11 @@ It names no client, and holds nothing that a client sent but sums over cohorts.
 
 import time
 from collections.abc import Callable, Iterable
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from fedlm.fl_core.deployment.operations.operator_calls import OperatorCalls
 from fedlm.fl_core.deployment.server.client_registry import ClientsSeen
 from fedlm.fl_core.deployment.server.round_rules import RoundProgress
 from fedlm.fl_core.deployment.server.settings import Deployment
@@ -60,7 +60,7 @@ class Shown(Protocol):
         ...
 
     @property
-    def calls(self) -> "OperatorCalls | None":
+    def calls(self) -> OperatorCalls | None:
         """What operators may ask of the process beside that; None for nothing."""
         ...
 
@@ -79,15 +79,6 @@ class Shown(Protocol):
 
     def collect(self) -> Iterable[Metric]:
         """See `prometheus_client.registry.Collector.collect`."""
-        ...
-
-
-class OperatorCalls(Protocol):
-    """What operators may ask of a process beside what they are shown."""
-
-    def answer(self, method: str, path: str, body: bytes) -> "tuple[HTTPStatus, Any] | None":
-        """Answer a call with what is JSON-able, from any thread; None where there is no such call. Raises UserError
-        where it is refused."""
         ...
 
 

@@ -3,7 +3,6 @@
 import json
 import logging
 from collections.abc import Iterable
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,17 @@ from prometheus_client.core import Metric
 
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.deployment.event_log import JsonLines, open_owners_file
+from fedlm.fl_core.deployment.operations.operator_calls import Call, FoundCall
 from fedlm.fl_core.deployment.operations.overview import database_reached
 from fedlm.fl_core.deployment.runs.run_queue import PAUSED, QUEUED, STOPPED, SubmittedRun
 from fedlm.fl_core.deployment.runs.run_server import RunServer
+from fedlm.fl_core.deployment.security.audit_log import AuditLog
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.errors import ConfigurationError, UserError
 from fedlm.fl_core.runs.files.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
 
-_ACTIONS = {"pause": PAUSED, "resume": QUEUED, "stop": STOPPED}
+_ACTIONS = {"pause": (Call.PAUSE, PAUSED), "resume": (Call.RESUME, QUEUED), "stop": (Call.STOP, STOPPED)}
 _LOG_BYTES, _OFFSET_DIGITS = 1 << 16, 18
 _JSON_KINDS = {type(None): "null", bool: "true or false", str: "a string", list: "an array"}
 
@@ -29,8 +30,8 @@ class ShownRuns:
 
     page = "runs.html"
 
-    def __init__(self, server: RunServer, database: Database, logs: "RunLogs"):
-        self._server, self._database, self._logs = server, database, logs
+    def __init__(self, server: RunServer, database: Database, logs: "RunLogs", audit: AuditLog):
+        self._server, self._database, self._logs, self.audit = server, database, logs, audit
         self._released: dict[str, tuple[int, int]] = {}  # by run: bytes of its metrics, and released rounds in them
 
     @property
@@ -87,19 +88,27 @@ class ShownRuns:
         held = self._server.held
         return [database_reached(self._database.reachable)] if held is None else held[1].overview.collect()
 
-    def answer(self, method: str, path: str, body: bytes) -> tuple[HTTPStatus, Any] | None:
-        """Answer what operators ask of a run: `GET /runs/NAME` tells all of it, and `GET /runs/NAME/log/OFFSET` the
-        lines of its log from a byte on; `POST /runs/NAME` submits it, with its settings as the body, and `POST
-        /runs/NAME/ACTION` pauses, resumes or stops it."""
+    def find(self, method: str, path: str) -> FoundCall | None:
+        """Find what is asked: `GET /runs/NAME` tells all of a run, and `GET /runs/NAME/log/OFFSET` the lines of its log
+        from a byte on; `POST /runs/NAME` submits it, with its settings as the body, and `POST /runs/NAME/ACTION`
+        pauses, resumes or stops it; `GET /audit/OFFSET` gives lines of the audit log from a byte on."""
+        server = self._server
         match [method, *path.strip("/").split("/")]:
             case ["GET", "runs", name]:
-                return HTTPStatus.OK, self._all_of(self._server.queue.find(name))
-            case ["GET", "runs", name, "log", offset] if offset.isdecimal() and len(offset) <= _OFFSET_DIGITS:
-                return HTTPStatus.OK, self._logs.read(self._server.queue.find(name).name, int(offset))
+                return FoundCall(Call.SHOW_RUN, name, lambda body: self._all_of(server.queue.find(name)))
+            case ["GET", "runs", name, "log", offset] if _is_offset(offset):
+                return FoundCall(
+                    Call.SHOW_LOG, name, lambda body: self._logs.read(server.queue.find(name).name, int(offset))
+                )
             case ["POST", "runs", name]:
-                return HTTPStatus.OK, self._acted_on(self._server.submit(name, _settings_in(body)))
+                return FoundCall(
+                    Call.SUBMIT, name, lambda body: self._acted_on(server.submit(name, _settings_in(body)))
+                )
             case ["POST", "runs", name, action] if action in _ACTIONS:
-                return HTTPStatus.OK, self._acted_on(self._server.become(name, _ACTIONS[action]))
+                call, state = _ACTIONS[action]
+                return FoundCall(call, name, lambda body: self._acted_on(server.become(name, state)))
+            case ["GET", "audit", offset] if _is_offset(offset):
+                return FoundCall(Call.READ_AUDIT, offset, lambda body: self.audit.read(int(offset)))
         return None
 
     def _acted_on(self, run: SubmittedRun) -> dict[str, Any]:
@@ -131,6 +140,10 @@ def _settings_in(body: bytes) -> dict[str, Any]:
         kind = _JSON_KINDS.get(type(found), "a number")
         raise ConfigurationError(f"the settings of a run are {kind} in JSON, but must be an object")
     return found
+
+
+def _is_offset(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _OFFSET_DIGITS
 
 
 def _read_line(line: bytes) -> Any:

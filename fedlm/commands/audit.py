@@ -1,0 +1,124 @@
+"""`fedlm audit`: who asked a server for what, exported and verified."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from fedlm.command_line.command import Command, Group
+from fedlm.command_line.options import read_options
+from fedlm.commands.serving.operator_calls import OperatorCaller, OperatorOptions
+from fedlm.fl_core.atomic_files import disk_errors
+from fedlm.fl_core.deployment.security.audit_log import BrokenChainError, Head, read_chain
+from fedlm.fl_core.errors import ConfigurationError, setting
+
+_BROKEN = 1
+_HEAD = re.compile(r"(\d{1,18}):([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyCommand:
+    """Verify an audit log, offline: say where its chain breaks, or how many lines it has, and its head.
+
+    The status is 1 where the chain breaks. Keep the head elsewhere: given again, it shows that no line up to there was
+    changed or removed since.
+    """
+
+    file: tyro.conf.Positional[Path]
+    """The audit log: `audit.jsonl` in the folder of a server, or what `fedlm audit export` wrote."""
+    head: str | None = None
+    """A head that it had once, LINE:HASH, as this command printed it or the server's log has it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportCommand:
+    """Bring the audit log of a server into a file here, and verify it.
+
+    If the file is there already, only later lines are added. The status is 1 where they do not continue its chain:
+    the server's log is not the one that it was.
+    """
+
+    file: tyro.conf.Positional[Path]
+    """Where the lines go."""
+    of: OperatorOptions
+
+
+def _verify(argv: list[str]) -> int:
+    command = read_options(VerifyCommand, argv, "fedlm audit verify")
+    known = None
+    if command.head is not None:
+        if (found := _HEAD.fullmatch(command.head)) is None:
+            raise ConfigurationError(f"{setting('head')} is {command.head!r}, but must be LINE:HASH, as printed before")
+        known = Head(int(found[1]), found[2])
+    return _say_chain(command.file, known)
+
+
+def _export(argv: list[str]) -> int:
+    command = read_options(ExportCommand, argv, "fedlm audit export")
+    file, end = command.file, 0
+    if file.exists():
+        if status := _say_chain(file, silent=True):
+            return status
+        end = read_chain(file).end
+    lines = _later_lines(OperatorCaller(command.of), end)
+    if lines is None:
+        print(f"{file}: has lines that are missing in the server's log")
+        return _BROKEN
+    with disk_errors(file):
+        _put(file, end, lines)
+        if status := _say_chain(file):
+            _put(file, end, b"")
+            print("the file is as it was before")
+    return status
+
+
+def _later_lines(caller: OperatorCaller, offset: int) -> bytes | None:
+    """Ask for all lines from a byte on; None where the server has not so many bytes."""
+    lines, size = b"", None
+    while size is None or offset < size:
+        found = caller.get(f"/audit/{offset}")
+        # Asking adds lines too.
+        size = found["size"] if size is None else size
+        if found["offset"] <= offset:
+            break
+        lines, offset = lines + found["text"].encode(), found["offset"]
+    return lines if offset <= size else None
+
+
+def _put(file: Path, end: int, lines: bytes) -> None:
+    with file.open("r+b" if file.exists() else "wb") as out:
+        out.truncate(end)
+        out.seek(end)
+        out.write(lines)
+
+
+def _say_chain(file: Path, known: Head | None = None, silent: bool = False) -> int:
+    try:
+        chain = read_chain(file, known)
+    except BrokenChainError as error:
+        print(error)
+        return _BROKEN
+    except OSError as error:
+        raise ConfigurationError(f"{file}: cannot be read ({error.strerror}); give an audit log") from error
+    if silent:
+        return 0
+    print(f"{file}: {chain.head.line} lines, none of them changed; head {chain.head}")
+    if chain.unfinished:
+        print(f"{len(chain.unfinished)} bytes after them are no whole line: the server was killed or writes them now")
+    return 0
+
+
+COMMAND = Group(
+    "fedlm audit",
+    "action",
+    "Who asked a server (`fedlm server`) for what.",
+    {
+        "verify": ("verify an audit log", Command(VerifyCommand, _verify)),
+        "export": ("bring the audit log of a server here", Command(ExportCommand, _export)),
+    },
+    """For example:
+
+  fedlm audit export audit.jsonl --keys keys --token-file auditor.token
+  fedlm audit verify audit.jsonl""",
+)
