@@ -47,8 +47,8 @@ _TRANSFORMERS = {
     "transformer_21m": TransformerConfig(layers=6, heads=8, embedding=512, mlp=2048),
 }
 _SI_TRANSFORMER = {"attention": "scale_invariant"}
-_REATTENTION = "reattention"
-"""The setting that makes a Transformer one with re-attention."""
+_REATTENTION, _ERRORS = "reattention", "parameter_errors"
+"""The setting that makes a Transformer one with re-attention, and its field of constants."""
 _SHAPE = re.compile(r"transformer_([1-9]\d{0,3})x([1-9]\d{0,5})")
 _HEAD_SIZE = 32  # of the heads of a Transformer that is named by its shape
 
@@ -178,12 +178,18 @@ def create_model(
     return made_by(entry.build, name, with_special_tokens(name, config, special_tokens))
 
 
-_ERRORS = "parameter_errors"
-
-
 def has_reattention(name: str) -> bool:
     """Say whether a model corrects its attention for the noise that is in its parameters; see `create_model`."""
     return hasattr(find_entry(name).config, _ERRORS)
+
+
+def refuse_run_constants(name: str) -> None:
+    """Refuse, as a ConfigurationError, a model with constants that follow from a run's noise, where none gives them."""
+    if has_reattention(name):
+        raise ConfigurationError(
+            f"the model {name} has re-attention, which is for private runs of `fedlm pretrain` and `fedlm simulate`, "
+            "which know the noise that it corrects for; take the model without re-attention"
+        )
 
 
 def with_special_tokens(name: str, config: Any, special_tokens: SpecialTokens | None) -> Any:

@@ -66,15 +66,15 @@ def served_model(name: str, training: "TrainingSettings", vocabulary: Path) -> S
     import jax
 
     from fedlm.fl_core.privacy.origins.vocabulary_origin import tokenizer_file
-    from fedlm.fl_core.runs.capabilities.reattention import refuse_reattention
     from fedlm.models.layers.dropout import with_dropout
     from fedlm.models.precision import resolve_precision, with_precision
+    from fedlm.models.registry import refuse_run_constants
     from fedlm.models.special_tokens import OWN
     from fedlm.models.training_shapes import check_length
     from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
     from fedlm.simulations.experiments.federated_models import create_federated_model
 
-    refuse_reattention(name)
+    refuse_run_constants(name)
     path = tokenizer_file(vocabulary)
     tokenizer = Tokenizer.load(path)
     if tokenizer.special_tokens != OWN:

@@ -24,10 +24,6 @@ ERRORS_FACT = "parameter_errors_sha256"
 """Under which checkpoints and ledgers have the fingerprint of a model's constants; None of one without."""
 ERRORS_FILE = "parameter_errors.json"
 """In the folder of a run with re-attention, and of its release: the constants themselves."""
-NOT_THERE = (
-    "is for private runs of `fedlm pretrain` and `fedlm simulate`, which know the noise that it corrects for; take the "
-    "model without re-attention"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,12 +181,6 @@ def _check_units(path: Path, found: Relevance, clipped: Clipped | None) -> None:
             f"{path}: was counted by {found.unit}, in sequences of {found.length} tokens, packing {found.packing}, but "
             f"this run clips by {clipped.unit}; count with `fedlm data relevance --unit {clipped.unit}{of_sequences}`"
         )
-
-
-def refuse_reattention(model: str) -> None:
-    """Refuse a model with re-attention where nothing gives it the constants it needs. Raises ConfigurationError."""
-    if has_reattention(model):
-        raise ConfigurationError(f"the model {model} has re-attention, which {NOT_THERE}")
 
 
 def _errors_as_text(errors: ParameterErrors) -> str:

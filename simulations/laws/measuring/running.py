@@ -15,11 +15,10 @@ from fedlm.fl_core.composed_settings import changes_in_words, settings_as_json
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.runs.capabilities.data_budget import budget_of
-from fedlm.fl_core.runs.capabilities.reattention import refuse_reattention
 from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.run_folder import GRID, GRID_FILE, refuse_other_contents
 from fedlm.models.base import parameter_count
-from fedlm.models.registry import create_model
+from fedlm.models.registry import create_model, refuse_run_constants
 from fedlm.models.training_shapes import check_length
 from fedlm.simulations.comparisons.cell_execution import LocalProcesses, run_cells
 from fedlm.simulations.data.store.token_store import TokenStore
@@ -137,7 +136,7 @@ def _prepare(grid: Grid, out: Path) -> TokenStore:
     if store.has_completions:
         raise ConfigurationError(f"{store.path} has prompts and completions; give data that was imported as texts")
     for name in grid.models:
-        refuse_reattention(name)
+        refuse_run_constants(name)
         model = create_model(name, store.vocabulary_size, store.special_tokens)
         check_length(name, model, grid.length)
     units = open_grid_units(grid, store)

@@ -12,12 +12,12 @@ from fedlm.fl_core.privacy.promise.counts.relevance_spending import plan_relevan
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.statement import state_plan
 from fedlm.fl_core.runs.capabilities.data_budget import DataBudget
-from fedlm.fl_core.runs.capabilities.reattention import ERRORS_FACT, ERRORS_FILE, read_errors, refuse_reattention
+from fedlm.fl_core.runs.capabilities.reattention import ERRORS_FACT, ERRORS_FILE, read_errors
 from fedlm.fl_core.runs.statements.publishing import publish
 from fedlm.fl_core.runs.statements.statement_check import check_statement
 from fedlm.fl_core.runs.statements.statement_reading import read_statement
 from fedlm.models.families.reattention import ReattentionConfig, reattention_transformer
-from fedlm.models.registry import ModelEntry, create_model
+from fedlm.models.registry import ModelEntry, create_model, refuse_run_constants
 from fedlm.simulations.data.relevance import count_relevance
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
@@ -197,8 +197,8 @@ def test_what_does_not_fit_is_refused(train, files, tmp_path, changes, found):
 def test_where_nothing_gives_the_constants_the_models_are_refused(trained, settings_of, files, simulation, tmp_path):
     for name in ("transformer_tiny+reattention", "dpformer_tiny"):
         with pytest.raises(ConfigurationError, match="take the model without re-attention"):
-            refuse_reattention(name)
-    refuse_reattention("transformer_tiny")
+            refuse_run_constants(name)
+    refuse_run_constants("transformer_tiny")
     with pytest.raises(ConfigurationError, match="no other program's form has a place"):
         export_model(trained[1], tmp_path / "exported", "safetensors")
     adapters = settings_of(relevance=files / "private", init_from=trained[1], lora_rank=2)
