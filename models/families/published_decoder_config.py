@@ -10,7 +10,7 @@ from fedlm.models.special_tokens import OWN, SpecialTokens
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedDecoderConfig:
-    """Sizes and parts of a decoder, few of which have a default.
+    """Sizes and parts of a decoder; what few have is left out by default.
 
     Attributes:
       vocabulary_size: number of token ids.
@@ -53,12 +53,12 @@ class PublishedDecoderConfig:
     query_scale: float
     epsilon: float
     rope_base: float
-    windows: tuple[int, ...]
-    window_rope_base: float | None
-    attention_cap: float | None
-    logit_cap: float | None
-    post_norms: bool
-    query_key_norms: bool
+    windows: tuple[int, ...] = ()
+    window_rope_base: float | None = None
+    attention_cap: float | None = None
+    logit_cap: float | None = None
+    post_norms: bool = False
+    query_key_norms: bool = False
     norm: Literal["rms_norm_1", "rms_norm", "layer_norm"]
     positions: Literal["rotary", "learned"]
     activation: Literal["gelu", "silu"]
@@ -98,12 +98,6 @@ def vault_gemma(
         query_scale=head_size,
         epsilon=1e-6,
         rope_base=10_000.0,
-        windows=(),
-        window_rope_base=None,
-        attention_cap=None,
-        logit_cap=None,
-        post_norms=False,
-        query_key_norms=False,
         norm="rms_norm_1",
         positions="rotary",
         activation="gelu",

@@ -11,6 +11,7 @@ import scipy.stats
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.mechanisms.interface import HorizonError
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
+from fedlm.fl_core.privacy.mechanisms.toeplitz import ToeplitzMechanism
 from fedlm.fl_core.privacy.noise.noise_source import fresh_secret, noise_from
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation
@@ -29,7 +30,8 @@ PLANS = {name: plan_of(name) for name in MECHANISMS}
 for _name in ("tree", "tree_honaker"):
     PLANS[f"{_name}, restarts"] = plan_of(_name, restart_every=5)
     PLANS[f"{_name}, completed"] = plan_of(_name, restart_every=5, complete_trees=True)
-EXACT = ("gaussian", "blt", "banded", "bisr")
+TOEPLITZ = tuple(name for name, mechanism in MECHANISMS.items() if isinstance(mechanism, ToeplitzMechanism))
+EXACT = ("gaussian", *TOEPLITZ)
 INDEPENDENT = ("gaussian", "skellam", "discrete_gaussian")
 
 
@@ -68,7 +70,7 @@ def tree_prefix(leaf, honaker):
 
 def expected_covariance(plan):
     """In float64, from the definitions alone: the covariance of the noise of the prefix sums."""
-    if plan.mechanism in ("blt", "banded", "bisr"):
+    if plan.mechanism in TOEPLITZ:
         prefix = np.tri(plan.rounds) @ np.linalg.inv(strategy_matrix(plan))
         return prefix @ prefix.T
     if plan.mechanism in INDEPENDENT:
