@@ -40,12 +40,14 @@ WORDS = {word for case in CASES if case.name != "mistakes" for line in case.line
     ids=lambda names: next(iter(names)),
 )
 def test_a_case_has_each_name(names):
-    assert not set(names) - WORDS - DEFAULTS - LEFT_OUT
+    without = sorted(set(names) - WORDS - DEFAULTS - LEFT_OUT)
+    assert not without, f"{', '.join(without)}: no command of tests/golden/cases.txt has this name; add one"
 
 
 def test_a_case_has_a_model_of_each_architecture():
     built = {find_entry(word).build for word in WORDS if word in MODELS or word.startswith("transformer_")}
-    assert not [name for name, architecture in ARCHITECTURES.items() if architecture.build not in built]
+    without = [name for name, architecture in ARCHITECTURES.items() if architecture.build not in built]
+    assert not without, f"{', '.join(without)}: no command of tests/golden/cases.txt has such a model; add one"
 
 
 def test_cases_have_names_of_their_own_and_come_after_what_they_need():

@@ -16,7 +16,7 @@ class SharedRound(NamedTuple):
     clip_norm: float | None  # of this round; None leaves norms alone
     to_select: int
     minimum: int  # reports without which it is abandoned
-    min_separation: int  # see `fedlm.fl_core.privacy.participation.BoundedParticipation`
+    min_separation: int  # see `fedlm.fl_core.privacy.participation.limits.BoundedParticipation`
     max_participations: int | None  # see there
     agreement: str  # digest of the settings that coordinator and aggregators must have in common
     parameters: str  # digest of the model's bytes, see `SharedRounds.fetch`
