@@ -18,6 +18,7 @@ from fedlm.fl_core.deployment.security.people import Role
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import sqlite_url
 from fedlm.fl_core.errors import DiskError
+from tests.support.issuer import Issuer
 from tests.support.serving import refusing_at_once
 
 REQUESTS = {
@@ -39,6 +40,12 @@ MAY[Role.AUDITOR] = MAY[Role.VIEWER] | {Call.READ_AUDIT}
 STRANGERS = {"no token": None, "another token": "x" * 64, "a hash as token": token_hash("viewer" + "t" * 64)}
 
 
+@pytest.fixture(scope="module")
+def issuer():
+    with Issuer() as issuer:
+        yield issuer
+
+
 def bearer(role):
     return f"{role}{'t' * 64}"
 
@@ -58,9 +65,11 @@ async def asked(port, method, path, token):
 class Served:
     """A server of runs that trains none of them, with an access file that has somebody of each role."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, issuer=None):
         rows = [f'[tokens.{role}]\nroles = ["{role}"]\nsha256 = ["{token_hash(bearer(role))}"]\n' for role in Role]
-        (directory / "access.toml").write_text("".join(rows))
+        groups = "".join(f'roles.the_{role} = ["{role}"]\n' for role in Role)
+        openid = issuer and f'[openid]\nissuer = "{issuer.url}"\naudience = "fedlm"\nclaim = "groups"\n{groups}'
+        (directory / "access.toml").write_text("".join([*rows, openid or ""]))
         self.directory = directory
 
     async def __aenter__(self):
@@ -88,23 +97,23 @@ class Served:
 
 
 @pytest.mark.parametrize("call", list(Call))
-async def test_every_call_is_for_the_roles_of_the_table_and_the_audit_log_says_who_was_refused(tmp_path, call):
+async def test_every_call_is_for_the_roles_of_the_table_and_the_audit_log_says_who_was_refused(tmp_path, call, issuer):
     method, path = REQUESTS[call]
-    found = {}
+    known = {role: bearer(role) for role in Role}
+    known |= {f"openid:{role}": issuer.token(sub=str(role), groups=[f"the_{role}"]) for role in Role}
+    nobody = issuer.token(sub="nobody", groups=[])
+    strangers, found = STRANGERS | issuer.bad_tokens(), {}
     with refusing_at_once():
-        async with Served(tmp_path) as served:
-            port = served.listener.port
-            for role in Role:
-                found[role] = await asked(port, method, path, bearer(role))
-            for name, token in STRANGERS.items():
-                found[name] = await asked(port, method, path, token)
+        async with Served(tmp_path, issuer) as served:
+            for name, token in (known | strangers | {"openid:nobody": nobody}).items():
+                found[name] = await asked(served.listener.port, method, path, token)
             lines = served.lines()
-    expected = {role: 200 if call in MAY[role] else 403 for role in Role} | dict.fromkeys(STRANGERS, 401)
-    assert found == expected
-    refused = {line["actor"] for line in lines if line["outcome"] == "refused"}
-    assert refused == {None, *(role for role in Role if call not in MAY[role])}
+    may = {name for name in known if call in MAY[Role(name.removeprefix("openid:"))]}
+    may_not = known.keys() - may | {"openid:nobody"}
+    assert found == dict.fromkeys(may, 200) | dict.fromkeys(may_not, 403) | dict.fromkeys(strangers, 401)
+    assert {line["actor"] for line in lines if line["outcome"] == "refused"} == {None, *may_not}
     done = {line["actor"] for line in lines if line["outcome"] == "done" and line["call"] == call}
-    assert done == (set() if call in MAY[Role.VIEWER] else {role for role in Role if call in MAY[role]})
+    assert done == (set() if call in MAY[Role.VIEWER] else may)
 
 
 async def test_what_the_audit_log_cannot_take_is_not_done(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LIBRARIES = {
-    "deploy": ("alembic", "cryptography", "h11", "sqlalchemy"),
+    "deploy": ("alembic", "cryptography", "h11", "jwt", "sqlalchemy"),
     "data": ("h5py", "lxml", "py7zr"),
     "pretrain": ("grain",),
     "evaluation": ("lm_eval", "rapidfuzz"),

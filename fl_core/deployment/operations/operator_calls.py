@@ -62,7 +62,8 @@ def refusal(person: Person, call: Call) -> str | None:
     needed = _MAY[call]
     if needed & person.roles:
         return None
-    return f"{call} needs the role {' or '.join(sorted(needed))}; {person.name} has {', '.join(sorted(person.roles))}"
+    found = ", ".join(sorted(person.roles)) or "none"
+    return f"{call} needs the role {' or '.join(sorted(needed))}; {person.name} has {found}"
 
 
 def is_audited(call: Call) -> bool:

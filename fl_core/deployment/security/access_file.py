@@ -1,4 +1,4 @@
-"""Who may do what at a server, in one file of TOML: people with tokens.
+"""Who may do what at a server, in one file of TOML: people with tokens, and those of an issuer.
 
 The file holds hashes of tokens, SHA-256 in hex. Tokens are 256 random bits, so that a plain hash tells nothing of them,
 and how long it takes to find one tells nothing either.
@@ -12,17 +12,20 @@ from typing import Any, NamedTuple
 
 from fedlm.fedlm_client.errors import RefusedError
 from fedlm.fl_core.deployment.event_log import warn
+from fedlm.fl_core.deployment.security.openid import ALGORITHMS, Issuer, OpenId, check_url
 from fedlm.fl_core.deployment.security.operator_access import UNKNOWN_TOKEN, token_hash
 from fedlm.fl_core.deployment.security.people import Person, Role, check_person_name, presented_token
 from fedlm.fl_core.errors import ConfigurationError
 
 _HASH = re.compile(r"[0-9a-f]{64}")
+_DOTS_OF_A_JWT = 2
 
 
 class AccessRules(NamedTuple):
     """What an access file says."""
 
     people: dict[str, Person]  # by the hash of a token
+    openid: OpenId | None = None  # knows people by tokens of an issuer
 
 
 class AccessFile:
@@ -36,10 +39,12 @@ class AccessFile:
 
     def who(self, authorization: str | None) -> Person:
         token = presented_token(authorization)
-        person = self._now().people.get(token_hash(token))
-        if person is None:
+        rules = self._now()
+        if (person := rules.people.get(token_hash(token))) is not None:
+            return person
+        if rules.openid is None or token.count(".") != _DOTS_OF_A_JWT:
             raise RefusedError(UNKNOWN_TOKEN)
-        return person
+        return rules.openid.who(token)
 
     def _now(self) -> AccessRules:
         with self._lock:
@@ -63,7 +68,7 @@ def read_access_file(path: Path) -> AccessRules:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path}: cannot be read as an access file ({error}); write TOML there") from error
-    _check_names(path, "the file", found, {"tokens"})
+    _check_names(path, "the file", found, {"tokens", "openid"})
     people: dict[str, Person] = {}
     for name, table in _table(path, "tokens", found.get("tokens", {})).items():
         where = f"tokens.{name}"
@@ -82,18 +87,42 @@ def read_access_file(path: Path) -> AccessRules:
             if one in people:
                 raise ConfigurationError(f"{path}: {where}.sha256: {people[one].name} has this token too; make another")
             people[one] = person
-    if not people:
+    openid = None if "openid" not in found else OpenId(_issuer(path, _table(path, "openid", found["openid"])))
+    if not people and openid is None:
         raise ConfigurationError(f"{path}: lets nobody in; add the lines that `fedlm keys operator NAME` prints")
-    return AccessRules(people)
+    return AccessRules(people, openid)
 
 
-def _roles(path: Path, where: str, value: Any) -> frozenset[Role]:
-    named = _texts(path, f"{where}.roles", value)
+def _issuer(path: Path, table: dict[str, Any]) -> Issuer:
+    _check_names(path, "openid", table, {"issuer", "audience", "claim", "roles", "algorithms"})
+    url, audience, claim = (_text(path, f"openid.{name}", table.get(name)) for name in ("issuer", "audience", "claim"))
+    if (why := check_url(url)) is not None:
+        raise ConfigurationError(f"{path}: openid.issuer is {url!r}, but {why}")
+    named = _table(path, "openid.roles", table.get("roles"))
+    roles = {text: _roles(path, "openid.roles", value, text) for text, value in named.items()}
+    algorithms = _texts(path, "openid.algorithms", table.get("algorithms", ["RS256", "ES256"]))
+    for one in algorithms:
+        if one not in ALGORITHMS:
+            raise ConfigurationError(
+                f"{path}: openid.algorithms has {one!r}, but may have only {', '.join(ALGORITHMS)}, which need the "
+                "issuer's private key"
+            )
+    return Issuer(url, audience, claim, roles, tuple(algorithms))
+
+
+def _roles(path: Path, where: str, value: Any, name: str = "roles") -> frozenset[Role]:
+    named = _texts(path, f"{where}.{name}", value)
     known = [role.value for role in Role]
     for one in named:
         if one not in known:
-            raise ConfigurationError(f"{path}: {where}.roles has {one!r}, but roles are {', '.join(known)}")
+            raise ConfigurationError(f"{path}: {where}.{name} has {one!r}, but roles are {', '.join(known)}")
     return frozenset(map(Role, named))
+
+
+def _text(path: Path, where: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{path}: {where} is {'not given' if value is None else repr(value)}; give a text")
+    return value
 
 
 def _texts(path: Path, where: str, value: Any) -> list[str]:
@@ -105,7 +134,7 @@ def _texts(path: Path, where: str, value: Any) -> list[str]:
 
 def _table(path: Path, where: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ConfigurationError(f"{path}: {where} is {value!r}, but must be a table")
+        raise ConfigurationError(f"{path}: {where} is {'not given' if value is None else repr(value)}; write a table")
     return value
 
 

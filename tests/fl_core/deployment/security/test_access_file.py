@@ -38,6 +38,7 @@ def test_a_person_is_known_by_each_of_their_tokens_as_long_as_the_file_has_its_h
         access.who(f"Bearer {new}")
 
 
+ISSUER = 'audience = "us"\nclaim = "groups"\nroles.all = ["viewer"]'
 HASH = f'sha256 = ["{64 * "a"}"]'
 
 
@@ -51,6 +52,10 @@ HASH = f'sha256 = ["{64 * "a"}"]'
         (f"[tokens.ann]\n{HASH}", "tokens.ann.roles is not given"),
         (f'[tokens.ann]\nroles = ["king"]\n{HASH}', "has 'king', but roles are viewer"),
         ('[tokens.ann]\nroles = ["viewer"]\nsha256 = ["secret"]', "64 hex digits"),
+        ('[openid]\naudience = "us"', "openid.issuer is not given"),
+        (f'[openid]\nissuer = "http://a.org"\n{ISSUER}', "address of https"),
+        (f'[openid]\nissuer = "https://a.org"\n{ISSUER}\nalgorithms = ["HS256"]', "has 'HS256'"),
+        (f'[openid]\nissuer = "https://a.org"\n{ISSUER}\nroles.staff = ["king"]', "openid.roles.staff has 'king'"),
         (f'[tokens.ann]\nroles = ["viewer"]\n{HASH}\nrole = 1', "tokens.ann has 'role'"),
         (f'[tokens.a]\nroles = ["viewer"]\n{HASH}\n[tokens.b]\nroles = ["viewer"]\n{HASH}', "a has this token too"),
     ],
