@@ -13,7 +13,7 @@ from fedlm.command_line.command import Command, Group
 from fedlm.command_line.options import read_options
 from fedlm.commands.serving.operator_calls import ONE_RUN, OperatorCaller, OperatorOptions
 from fedlm.commands.serving.served_run import ServedRun
-from fedlm.commands.status import describe, runs_table
+from fedlm.commands.status import describe, population_lines, runs_table
 from fedlm.fl_core.deployment.addresses import check_run_name
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
@@ -106,7 +106,10 @@ def _list(argv: list[str]) -> int:
     status = OperatorCaller(command.to).get("/status.json")
     if "runs" not in status:
         raise ConfigurationError(f"{setting('server')} is {command.to.server}: {ONE_RUN}")
-    return _print_runs(status["runs"], command.json)
+    _print_runs(status["runs"], command.json)
+    if not command.json:
+        Console(soft_wrap=True, highlight=False).print(population_lines(status["population"]))
+    return 0
 
 
 def _show(argv: list[str]) -> int:

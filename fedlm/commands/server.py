@@ -11,6 +11,7 @@ from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
 from fedlm.commands.serving.listening import Listening, listen_to_clients, listen_to_operators
 from fedlm.commands.serving.served_run import ServedRun, log_release, make_task
+from fedlm.fl_core.deployment.runs.population_settings import PopulationSettings
 from fedlm.fl_core.errors import ConfigurationError, setting
 
 
@@ -26,9 +27,10 @@ class ServerCommand:
     directory: tyro.conf.Positional[Path]
     """Folder of the server: its queue, a folder for each run in `runs`, and their logs."""
     listening: Listening
+    population: PopulationSettings
 
 
-_ESSENTIALS = ("directory", "address", "keys", "insecure", "operator_address")
+_ESSENTIALS = ("directory", "address", "keys", "insecure", "operator_address", "epsilon", "delta")
 
 
 def main(argv: list[str]) -> int:
@@ -49,7 +51,7 @@ def main(argv: list[str]) -> int:
 
     maker = RunMaker(_complete, task)
     with json_log(listening.log):
-        asyncio.run(serve_runs(maker, command.directory, endpoints, log_release))
+        asyncio.run(serve_runs(maker, command.directory, endpoints, log_release, promised=command.population))
     return 0
 
 

@@ -64,7 +64,7 @@ def describe(status: dict[str, Any]) -> Group:
     """Put a status, as `fedlm.fl_core.deployment.operations.overview.Overview.read` tells it, into lines, or that of a
     server of several runs into a table."""
     if "runs" in status:
-        return Group(runs_table(status["runs"]))
+        return Group(runs_table(status["runs"]), population_lines(status["population"]))
     run, clients = status["run"], status["clients"]
     lines: list[Any] = [
         Text(f"{run['model']}: {run['released']} of {run['rounds']} rounds done, {run['doing']}", style="bold"),
@@ -96,6 +96,30 @@ def runs_table(runs: list[dict[str, Any]]) -> Table | Text:
         words = run["name"], run["model"], state, f"{run['released']} of {run['rounds']}", submitted
         table.add_row(*map(escape, words))
     return table
+
+
+def population_lines(population: dict[str, Any] | None) -> Text:
+    """Say what is promised of all runs together."""
+    if population is None:
+        return Text("NOT PRIVATE")
+    name, most = population["name"], population["max_participations"]
+    budget = f"epsilon {rounded_up(population['epsilon_budget'])} at delta {rounded_up(population['delta'])}"
+    lines = [
+        f"population {name}: all runs together may spend {budget}",
+        f"rounds: {population['rounds']} of all runs, {population['rounds_left']} of them left; each client in "
+        f"{'any number' if most is None else most}, whose numbers differ by {population['min_separation']} or more",
+    ]
+    if population["unit"] is None:
+        return Text("\n".join([*lines, "reserved: nothing"]))
+    reserved = population["epsilon_reserved"]
+    lines += [
+        f"reserved: epsilon {rounded_up(math.inf if reserved is None else reserved)} at that delta",
+        f"unit: {population['unit']}",
+        f"adjacency: {population['adjacency']}",
+        *(f"vocabulary: {origin['statement']}" for origin in population["vocabularies"]),
+        *(f"assumes: {assumption}" for assumption in population["assumptions"]),
+    ]
+    return Text("\n".join(lines))
 
 
 def _round_lines(found: dict[str, Any]) -> list[Any]:

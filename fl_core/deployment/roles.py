@@ -28,6 +28,8 @@ from fedlm.fl_core.deployment.operations.overview import Overview, ProcessShown,
 from fedlm.fl_core.deployment.protocol.interface import Handlers
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.runs.held_run import HeldRun
+from fedlm.fl_core.deployment.runs.population import Population
+from fedlm.fl_core.deployment.runs.population_settings import PopulationSettings
 from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer
 from fedlm.fl_core.deployment.runs.shown_runs import RunLogs, ShownRuns
 from fedlm.fl_core.deployment.security.audit_log import AuditLog
@@ -135,7 +137,14 @@ async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, 
         return over
 
 
-async def serve_runs(maker: RunMaker, directory: Path, endpoints: Endpoints, observe: Observer) -> None:
+async def serve_runs(
+    maker: RunMaker,
+    directory: Path,
+    endpoints: Endpoints,
+    observe: Observer,
+    *,
+    promised: PopulationSettings = PopulationSettings(),  # noqa: B008
+) -> None:
     """Train the runs that operators submit, one after another, until asked to stop.
 
     Args:
@@ -143,6 +152,7 @@ async def serve_runs(maker: RunMaker, directory: Path, endpoints: Endpoints, obs
       directory: of the queue's database, the runs' folders and their logs.
       endpoints: where clients and operators reach the server.
       observe: hears of each round, in another thread.
+      promised: what is promised of all runs together.
 
     Raises:
       UserError: another process serves this directory, something else is in it, or an address is taken; or the disk
@@ -156,6 +166,9 @@ async def serve_runs(maker: RunMaker, directory: Path, endpoints: Endpoints, obs
         database = await opened.enter_async_context(endpoints.reached(sqlite_url(directory / QUEUE_FILE)))
         server, logs = RunServer(directory, database, maker, observe), RunLogs(directory / LOGS_FOLDER)
         opened.enter_context(handled_by(logs))
+        population = Population.open(directory, promised, server.queue.all())
+        if population is not None:
+            await asyncio.to_thread(server.promise, population)
         audit = opened.enter_context(contextlib.closing(AuditLog(directory / AUDIT_FILE)))
         shown = ShownRuns(server, database, logs, audit)
         await opened.enter_async_context(endpoints.listening(server.clients, shown))

@@ -255,7 +255,10 @@ def test_the_deployment_page_works_as_it_is_written(workplace, free_ports):
         assert (summary["status"], summary["rounds"]) == ("finished", 3)
         assert summary["privacy_guarantee"]["epsilon"] > 0
     for run in ("first", "second"):
-        assert summary_of(workplace / "runs/server/runs" / run)["rounds"] == 2
+        summary = summary_of(workplace / "runs/server/runs" / run)
+        assert summary["rounds"] == 2
+        assert summary["privacy_guarantee"]["epsilon"] > 0
+    assert not (workplace / "runs/server/runs/third").exists()
 
 
 @pytest.mark.long

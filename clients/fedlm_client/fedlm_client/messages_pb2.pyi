@@ -88,14 +88,16 @@ class Plan(_message.Message):
     def __init__(self, manifest: _Optional[_Union[Artifact, _Mapping]] = ..., model: _Optional[_Union[Artifact, _Mapping]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class ParticipationPlan(_message.Message):
-    __slots__ = ("rounds", "max_participations", "min_separation")
+    __slots__ = ("rounds", "max_participations", "min_separation", "first_round")
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     MAX_PARTICIPATIONS_FIELD_NUMBER: _ClassVar[int]
     MIN_SEPARATION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROUND_FIELD_NUMBER: _ClassVar[int]
     rounds: int
     max_participations: int
     min_separation: int
-    def __init__(self, rounds: _Optional[int] = ..., max_participations: _Optional[int] = ..., min_separation: _Optional[int] = ...) -> None: ...
+    first_round: int
+    def __init__(self, rounds: _Optional[int] = ..., max_participations: _Optional[int] = ..., min_separation: _Optional[int] = ..., first_round: _Optional[int] = ...) -> None: ...
 
 class TrainingProgram(_message.Message):
     __slots__ = ("model", "vocabulary_size", "length", "precision", "batch_size", "epochs", "max_batches", "gradient_clip", "max_examples", "cap_order", "batches_across_epochs", "upload", "algorithm", "dropout", "examples")

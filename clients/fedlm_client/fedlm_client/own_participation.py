@@ -4,6 +4,7 @@ A server promises how many rounds there are, how often a client takes part, and 
 follow from its own database, which a device cannot see. So a device remembers the first plan that it was shown for a
 population, and each round that got an update of its text. It refuses more, whatever plan a server shows later,
 whichever rounds it repeats, and however often it begins a population again. Only the device's owner changes that.
+All runs of a population number their rounds one after another, so that they share the plan.
 
 An abandoned attempt at a round may be made again: the same request gives the same update, bit for bit. But each attempt
 at a secure sum has other noise. So its round is over for the device before its vector leaves, whatever the server says.
@@ -32,7 +33,7 @@ _NOTHING = ""
 class ShownPlan(NamedTuple):
     """What a server promises of participation."""
 
-    rounds: int  # of the run
+    rounds: int  # of all runs of the population
     max_participations: int | None  # of one client; None for as often as the separation allows
     min_separation: int  # the least difference between the numbers of two rounds of a client
 
@@ -115,7 +116,7 @@ class OwnParticipation:
                 f"the server shows a plan that allows more ({plan.words}) than the one that it showed first "
                 f"({known[name].words}){_ADVICE}"
             )
-        return _why_not(plan, _of(record, name), configuration.round_number, _digest(configuration, device))
+        return _why_not(plan, _of(record, name), _number(configuration), _digest(configuration, device))
 
     def tell(self, configuration: messages.RoundConfiguration, device: object) -> None:
         """Count what training came to, which goes to a server before it says whether it wants the update; see
@@ -134,7 +135,7 @@ class OwnParticipation:
         record, name, digest = self._read(), configuration.population, _digest(configuration, device)
         found = _of(record, name)
         again = _NOTHING if configuration.HasField("secure_sum") else digest
-        taken = found["taken"] | {str(configuration.round_number): again}
+        taken = found["taken"] | {str(_number(configuration)): again}
         record[name] = found | {"taken": taken, "told": [one for one in found["told"] if one != digest]}
         self._write(record)
 
@@ -175,6 +176,11 @@ def _check_kept(found: dict[str, Any]) -> None:
 
 def _of(record: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"plan": None, "taken": {}, "told": []} | record.get(name, {})
+
+
+def _number(configuration: messages.RoundConfiguration) -> int:
+    """Number a round among those of all runs of its population."""
+    return configuration.participation.first_round + configuration.round_number
 
 
 def _why_not(plan: ShownPlan, found: Mapping[str, Any], number: int, digest: str) -> str:

@@ -39,7 +39,7 @@ export class OwnParticipation {
     if (!first) throw new ClientError(`the server asks for the population ${JSON.stringify(name)}, but this device is of another${advice}`);
     if (promise[0] > first[0] || mostOf(promise) > mostOf(first) || promise[2] < first[2])
       throw new ClientError(`the server's plan of participation allows more than the one that it showed first${advice}`);
-    return whyNot(promise, of(record, name), asked.roundNumber, await digestOf(asked, examples));
+    return whyNot(promise, of(record, name), numberOf(asked), await digestOf(asked, examples));
   }
 
   /** Count what training came to, which a server learns before it says whether it wants the update. */
@@ -54,7 +54,7 @@ export class OwnParticipation {
   /** Count a round that an update goes to; when this ends, it is kept. */
   async take(asked: RoundConfiguration, examples: string): Promise<void> {
     const record = await this.read(), digest = await digestOf(asked, examples), found = of(record, asked.population);
-    const taken = { ...found.taken, [String(asked.roundNumber)]: digest }, told = found.told.filter((one) => one !== digest);
+    const taken = { ...found.taken, [String(numberOf(asked))]: digest }, told = found.told.filter((one) => one !== digest);
     record.set(asked.population, { ...found, taken, told });
     await this.write(record);
   }
@@ -102,6 +102,11 @@ function promised(asked: RoundConfiguration): Promised | null {
   const { rounds, maxParticipations, minSeparation } = participation;
   if (rounds < 1 || minSeparation < 1 || maxParticipations === 0) throw new ClientError("the server shows a plan without rounds, participations or a separation");
   return [rounds, maxParticipations ?? null, minSeparation];
+}
+
+/** Number a round among those of all runs of its population. */
+function numberOf({ participation, roundNumber }: RoundConfiguration): number {
+  return (participation?.firstRound ?? 0) + roundNumber;
 }
 
 function whyNot(promise: Promised, { taken, told }: Kept, round: number, digest: string): string {

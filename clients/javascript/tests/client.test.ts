@@ -133,6 +133,14 @@ test("another plan is another training", async () => {
   assert.match(await record.may(asked("plan 1"), "1"), /less than 1 rounds away|has taken part 1 times/);
 });
 
+test("rounds of all runs of a population count by one numbering", async () => {
+  const record = new OwnParticipation(new MemoryRecord());
+  const asked = (roundNumber: number, firstRound: number) => create(RoundConfigurationSchema, { population: "people", participation: { rounds: 8, minSeparation: 3, firstRound }, roundNumber });
+  await record.take(asked(1, 0), "1");
+  assert.match(await record.may(asked(0, 3), "1"), /less than 3 rounds away/);
+  assert.equal(await record.may(asked(1, 3), "1"), "");
+});
+
 test("a thread that answers what is no answer is ended", async () => {
   let ended = 0;
   const thread: Thread = { post: () => queueMicrotask(() => taken(5 as unknown as Answer)), answers: (given) => void (taken = given), end: () => void ended++ };

@@ -1,25 +1,29 @@
 """The runs that a server was given, in its database. They are trained one after another, in the order of submission.
 
-A run is `queued`, also while it is trained, until something else becomes of it. A server that was killed goes on with
-the first that is queued, though another was under way.
+A private run is `submitted` until the budget of its population has room for it. A run is `queued`, also while it is
+trained, until something else becomes of it. A server that was killed goes on with the first that is queued, though
+another was under way.
 """
 
 import json
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sql
+from sqlalchemy.engine import Connection
 
 from fedlm.fl_core.deployment.addresses import check_run_name
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.tables import SUBMISSIONS
 from fedlm.fl_core.errors import ConfigurationError
 
-QUEUED, PAUSED, STOPPED, FINISHED, FAILED = "queued", "paused", "stopped", "finished", "failed"
+SUBMITTED, QUEUED, PAUSED, STOPPED = "submitted", "queued", "paused", "stopped"
+FINISHED, FAILED = "finished", "failed"
 _MAY_BECOME = {
     PAUSED: (QUEUED, PAUSED),
-    QUEUED: (QUEUED, PAUSED, FAILED),
-    STOPPED: (QUEUED, PAUSED, FAILED, STOPPED),
+    QUEUED: (SUBMITTED, QUEUED, PAUSED, FAILED),
+    STOPPED: (SUBMITTED, QUEUED, PAUSED, FAILED, STOPPED),
     FINISHED: (QUEUED, PAUSED, STOPPED, FAILED, FINISHED),
     FAILED: (QUEUED, PAUSED),
 }
@@ -33,6 +37,7 @@ class SubmittedRun(NamedTuple):
     submitted: float  # seconds since 1970
     state: str
     reason: str  # why it failed; empty where it did not
+    first_round: int | None = None  # number of its round 0 among those of its population; None without privacy
 
 
 class RunQueue:
@@ -41,8 +46,16 @@ class RunQueue:
     def __init__(self, database: Database):
         self._database = database
 
-    def submit(self, name: str, settings: dict[str, Any]) -> SubmittedRun:
+    def submit(
+        self, name: str, settings: dict[str, Any], first_round: Callable[[Sequence[SubmittedRun]], int] | None = None
+    ) -> SubmittedRun:
         """Add a run to the end of the queue, once: the same name with the same settings is the same run.
+
+        Args:
+          name: of the run.
+          settings: of the run.
+          first_round: of all runs there are finds the first round of one that has to reserve, and may refuse it; None
+            for a run that is queued at once.
 
         Raises:
           ConfigurationError: another run has the name, or it is none.
@@ -53,10 +66,18 @@ class RunQueue:
             known = connection.scalar(sql.select(SUBMISSIONS.c.settings).where(SUBMISSIONS.c.name == name))
             if known is None:
                 row = {"name": name, "settings": written, "submitted": time.time(), "state": QUEUED, "reason": ""}
+                if first_round is not None:
+                    row |= {"state": SUBMITTED, "first_round": first_round(_read(connection, sql.true()))}
                 connection.execute(sql.insert(SUBMISSIONS).values(**row))
             elif known != written:
                 raise ConfigurationError(f"the server has another run {name!r}; give this one another name")
         return self.find(name)
+
+    def withdraw(self, name: str) -> None:
+        """Forget a run that the budget has no room for."""
+        with self._database.writing() as connection:
+            one = (SUBMISSIONS.c.name == name) & (SUBMISSIONS.c.state == SUBMITTED)
+            connection.execute(sql.delete(SUBMISSIONS).where(one))
 
     def find(self, name: str) -> SubmittedRun:
         """Find a run by its name. Raises ConfigurationError where there is none."""
@@ -73,10 +94,8 @@ class RunQueue:
         return next(iter(self._read(SUBMISSIONS.c.state == QUEUED)), None)
 
     def _read(self, which: sql.ColumnElement[bool]) -> list[SubmittedRun]:
-        columns = [SUBMISSIONS.c[name] for name in SubmittedRun._fields]
         with self._database.reading() as connection:
-            rows = connection.execute(sql.select(*columns).where(which).order_by(SUBMISSIONS.c.number)).all()
-        return [SubmittedRun(*row)._replace(settings=json.loads(row.settings)) for row in rows]
+            return _read(connection, which)
 
     def become(self, name: str, state: str, reason: str = "") -> SubmittedRun:
         """Say what becomes of a run. Raises ConfigurationError where it cannot become that any more."""
@@ -87,3 +106,9 @@ class RunQueue:
         if not changed.rowcount:
             raise ConfigurationError(f"the run {name!r} is {known.state}, and cannot be {state} any more")
         return self.find(name)
+
+
+def _read(connection: Connection, which: sql.ColumnElement[bool]) -> list[SubmittedRun]:
+    columns = [SUBMISSIONS.c[name] for name in SubmittedRun._fields]
+    rows = connection.execute(sql.select(*columns).where(which).order_by(SUBMISSIONS.c.number)).all()
+    return [SubmittedRun(*row)._replace(settings=json.loads(row.settings)) for row in rows]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,19 @@ from fedlm.fl_core.deployment.addresses import check_run_name
 from fedlm.fl_core.deployment.event_log import event, of_run, warn
 from fedlm.fl_core.deployment.runs.current_run import CurrentRun
 from fedlm.fl_core.deployment.runs.held_run import HeldRun
-from fedlm.fl_core.deployment.runs.run_queue import FAILED, FINISHED, QUEUED, RunQueue, SubmittedRun
+from fedlm.fl_core.deployment.runs.population import Population
+from fedlm.fl_core.deployment.runs.run_queue import (
+    FAILED,
+    FINISHED,
+    PAUSED,
+    QUEUED,
+    STOPPED,
+    SUBMITTED,
+    RunQueue,
+    SubmittedRun,
+)
 from fedlm.fl_core.deployment.server.task import Task
+from fedlm.fl_core.deployment.server.training import planned_reservation
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.state import OtherStateError, StateError
@@ -40,7 +52,10 @@ class RunServer:
       draining: whether the process is going down.
       queue: of all runs.
       held: name of the run that is trained now, and that run; None where none is.
+      population: what is promised of all runs together; None where these are NOT PRIVATE.
     """
+
+    population: Population | None = None
 
     def __init__(self, directory: Path, database: Database, maker: RunMaker, observe: Observer):
         """Prepare; nothing is trained before `train`.
@@ -55,10 +70,22 @@ class RunServer:
         self.queue = RunQueue(database)
         self.held: tuple[str, HeldRun] | None = None
         self._directory = directory
-        self._maker, self._observe = maker, observe
+        self._maker, self._observe, self._submitting = maker, observe, threading.Lock()
         self._changed, self._loop = asyncio.Event(), asyncio.get_running_loop()
 
     # What the process does.
+
+    def promise(self, population: Population) -> None:
+        """Take private runs alone, and settle what a process that was killed left undone."""
+        self.population = population
+        for run in self.queue.all():
+            if run.state == SUBMITTED:
+                try:
+                    self._admit(run)
+                except UserError as error:
+                    warn("run_withdrawn", run=run.name, reason=error.for_command_line())
+            elif run.state not in (QUEUED, PAUSED):
+                population.budget.give_back(run.name)
 
     async def train(self) -> None:
         """Train what is queued, until asked to drain.
@@ -93,10 +120,10 @@ class RunServer:
         event(f"run_{state}", reason=reason)
         # Where it was stopped meanwhile, it stays so.
         with contextlib.suppress(ConfigurationError):
-            await asyncio.to_thread(with_retries, lambda: self.queue.become(run.name, state, reason))
+            await asyncio.to_thread(self._end, run.name, state, reason)
 
     async def _hold(self, run: SubmittedRun) -> bool:
-        task = await asyncio.to_thread(self._maker.make_task, run.settings)
+        task = await asyncio.to_thread(self._task, run)
         out = self.folder(run.name)
         with RunFolder(out, private=task.deployment.privacy.is_private) as folder:
             state = SqlState(await asyncio.to_thread(Database, sqlite_url(out / DATABASE_FILE)))
@@ -112,6 +139,23 @@ class RunServer:
                 self.clients.be_none()
                 self.held = None
                 state.close()
+
+    def _task(self, run: SubmittedRun) -> Task:
+        """Make what is trained, with what its clients gave to other runs."""
+        task = self._maker.make_task(run.settings)
+        if self.population is None:
+            return task
+        others = [self.folder(other.name) for other in with_retries(self.queue.all) if other.name != run.name]
+        return self.population.place(task, run, others)
+
+    def _end(self, name: str, state: str, reason: str) -> None:
+        with self._submitting:
+            with_retries(lambda: self.queue.become(name, state, reason))
+            self._give_back(name)
+
+    def _give_back(self, name: str) -> None:
+        if self.population is not None:
+            self.population.budget.give_back(name)
 
     def drain(self) -> None:
         """Let the round under way end, and begin no other."""
@@ -134,20 +178,50 @@ class RunServer:
     def submit(self, name: str, settings: Settings) -> SubmittedRun:
         """Add a run to the queue. Raises UserError where it could not be trained."""
         check_run_name(name)
-        settings = self._maker.complete(settings)
-        if settings["privacy"] != "none":
-            raise ConfigurationError(
-                f"{setting('privacy')} is {settings['privacy']}, but a server of several runs keeps no "
-                "budget of privacy for all of them so far; train this run alone, with `fedlm serve`"
-            )
-        self._maker.make_task(settings)
-        run = self.queue.submit(name, settings)
+        settings, population = self._maker.complete(settings), self.population
+        if population is None:
+            if settings["privacy"] != "none":
+                raise ConfigurationError(
+                    f"{setting('privacy')} is {settings['privacy']}, but this server has no budget of privacy; start "
+                    "one with --epsilon and --delta, in another folder, or train this run alone, with `fedlm serve`"
+                )
+            self._maker.make_task(settings)
+            run = self.queue.submit(name, settings)
+        else:
+            settings = population.complete(settings)
+            with self._submitting:
+                run = self.queue.submit(name, settings, lambda runs: population.first_round(settings, runs))
+                run = self._admit(run) if run.state == SUBMITTED else run
         self._loop.call_soon_threadsafe(self._drain_held, run)
         return run
+
+    def _admit(self, run: SubmittedRun) -> SubmittedRun:
+        """Queue a private run once all that it plans is reserved. Raises UserError, and forgets it, where it cannot be
+        trained or there is no room."""
+        try:
+            self._reserve(run)
+        except (DiskError, StateError):
+            # It may be submitted again.
+            raise
+        except UserError:
+            self.queue.withdraw(run.name)
+            raise
+        return self.queue.become(run.name, QUEUED)
+
+    def _reserve(self, run: SubmittedRun) -> None:
+        if self.population is not None:
+            task = self.population.place(self._maker.make_task(run.settings), run)
+            self.population.reserve(run, planned_reservation(task, self.folder(run.name)))
 
     def become(self, name: str, state: str) -> SubmittedRun:
         """Pause a run, stop it, or queue it again; `state` is one of the queue's. Raises UserError where it cannot be
         that any more."""
-        run = self.queue.become(name, state)
+        with self._submitting:
+            if state == QUEUED and self.queue.find(name).state == FAILED:
+                # What it had not spent was given back.
+                self._reserve(self.queue.find(name))
+            run = self.queue.become(name, state)
+            if state == STOPPED:
+                self._give_back(name)
         self._loop.call_soon_threadsafe(self._drain_held, run)
         return run

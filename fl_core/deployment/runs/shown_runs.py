@@ -48,9 +48,14 @@ class ShownRuns:
         Returns:
           JSON-able. `runs`, in their order: `name`, `model`, `state` (one of the queue's), `doing` (what it does while
           it is trained; None while it is not), `rounds`, `released`, `reason` (why it failed, or cannot be read),
-          `submitted` (seconds since 1970).
+          `submitted` (seconds since 1970). `population`: what is promised of all of them, see `Population.read`; None
+          where they are NOT PRIVATE.
         """
-        return {"runs": [self._described(run, self._status(run.name)) for run in self._server.queue.all()]}
+        runs, population = self._server.queue.all(), self._server.population
+        return {
+            "runs": [self._described(run, self._status(run.name)) for run in runs],
+            "population": None if population is None else population.read(runs),
+        }
 
     def _described(self, run: SubmittedRun, status: dict[str, Any] | None) -> dict[str, Any]:
         released, reason = 0, run.reason

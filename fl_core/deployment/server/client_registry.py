@@ -6,7 +6,7 @@ at once: should the server stop in between, nothing depends on them.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,6 +33,13 @@ class ClientsSeen(NamedTuple):
     within_a_day: int
 
 
+class OtherRuns(NamedTuple):
+    """What clients gave to other runs of the population, whose rounds are on disk."""
+
+    most: int  # rounds in which a client takes part, of all runs
+    taken: Mapping[str, int]  # in how many rounds of other runs a client took part, by its identity
+
+
 @dataclass(slots=True, eq=False)
 class _Client:
     number: int
@@ -49,9 +56,15 @@ class _Client:
 class ClientRegistry:
     """All clients of a run. Used in one thread."""
 
-    def __init__(self, state: SqlState, bound: BoundedParticipation, saved_every: int):
+    def __init__(
+        self,
+        state: SqlState,
+        bound: BoundedParticipation,
+        saved_every: int,
+        others: OtherRuns | None = None,
+    ):
         """Read the clients of the run so far, whose rounds are on disk after every `saved_every` of them."""
-        self._state, self._bound, self._saved_every = state, bound, saved_every
+        self._state, self._bound, self._saved_every, self._others = state, bound, saved_every, others
         self._clients: dict[str, _Client] = {}
         self._by_number: dict[int, _Client] = {}
         self._unsaved: dict[int, _Client] = {}
@@ -125,13 +138,21 @@ class ClientRegistry:
           Rounds from that one until it may, or until it is worth asking again; None where it never may again.
         """
         client = self._by_number[number]
+        left = self._left(client)
         if client.last_round is None:
-            return 0
-        most = self._bound.max_participations
-        if most is not None and client.participations >= most:
+            return 0 if left is None or left > 0 else None
+        if left is not None and left <= 0:
             whole = round_number if is_open else round_number - 1
             return final_rest(client.last_round, whole, self._saved_every)
         return max(0, client.last_round + self._bound.min_separation - round_number)
+
+    def _left(self, client: _Client) -> int | None:
+        """Count the rounds that a client may still take part in; None where nothing bounds them."""
+        most = self._bound.max_participations
+        limits = [] if most is None else [most]
+        if self._others is not None:
+            limits.append(self._others.most - self._others.taken.get(client.identity, 0))
+        return min(limits) - client.participations if limits else None
 
     def took_part(self, numbers: Sequence[int], round_number: int) -> None:
         """Note which clients took part in a round, once the state has it."""

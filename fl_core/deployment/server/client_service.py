@@ -30,7 +30,7 @@ from fedlm.fl_core.deployment.server.reports.summed_integers import (
 from fedlm.fl_core.deployment.server.reports.upload_buffers import DiskRoom, UploadBuffers
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.deployment.server.settings import Deployment
-from fedlm.fl_core.deployment.server.task import Task
+from fedlm.fl_core.deployment.server.task import PlaceInPopulation, Task
 from fedlm.fl_core.deployment.state.state_sql import SqlState
 from fedlm.fl_core.runs.run_folder import TRANSFERS_FOLDER
 from fedlm.fl_core.updates.update_bytes import DownloadEncoding, download_bytes, upload_bytes
@@ -42,13 +42,21 @@ _KEPT_MODELS, _KEPT_BYTES = 5, 1 << 26
 _ROSTER_BYTES = 4096
 
 
-def participation_plan(deployment: Deployment) -> messages.ParticipationPlan | None:
+def participation_plan(
+    deployment: Deployment, place: PlaceInPopulation | None = None
+) -> messages.ParticipationPlan | None:
     """Say what clients are promised of how often each takes part; None without privacy, which nothing depends on."""
     if not deployment.privacy.is_private:
         return None
     bound = deployment.participation
+    rounds, first = deployment.rounds, 0
+    if place is not None:
+        rounds, bound, first = place.rounds, place.promised, place.first_round
     return messages.ParticipationPlan(
-        rounds=deployment.rounds, max_participations=bound.max_participations, min_separation=bound.min_separation
+        rounds=rounds,
+        max_participations=bound.max_participations,
+        min_separation=bound.min_separation,
+        first_round=first,
     )
 
 
@@ -87,6 +95,7 @@ class ClientService:
             task.deployment.round_rules(),
             task.deployment.training.compressor(),
         )
+        place = task.place
         # What clients download, and uploads that memory has no room for.
         folder = out / TRANSFERS_FOLDER
         folder.mkdir(exist_ok=True)
@@ -111,12 +120,14 @@ class ClientService:
         return cls(
             state=state,
             rules=rules,
-            registry=ClientRegistry(state, deployment.participation, deployment.saved_every),
+            registry=ClientRegistry(
+                state, deployment.participation, deployment.saved_every, None if place is None else place.other_runs
+            ),
             offer=Offer(
                 program=program,
                 vocabulary=vocabulary,
                 population=deployment.population,
-                participation=participation_plan(deployment),
+                participation=participation_plan(deployment, place),
                 plan=plan,
                 secure=None if secure is None else secure.integers,
             ),

@@ -24,6 +24,15 @@ from fedlm.fl_core.updates.float32 import FLOAT32
 from fedlm.fl_core.updates.update_bytes import DownloadEncoding
 
 
+def check_population(name: str) -> None:
+    """Refuse what is no name of a population. Raises ConfigurationError."""
+    if not (name.isprintable() and 1 <= len(name) <= LONGEST_POPULATION):
+        raise ConfigurationError(
+            f"{setting('population')} is {name!r}, but must have 1 to {LONGEST_POPULATION} characters that can be "
+            "printed"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Model:
     """One model trained by clients that dial in."""
@@ -125,11 +134,7 @@ class Deployment(_Travel, _Selection, _Model):
                 f"{setting('cohort_size')}, {self.cohort_size}"
             )
         _ = self.participation
-        if not (self.population.isprintable() and 1 <= len(self.population) <= LONGEST_POPULATION):
-            raise ConfigurationError(
-                f"{setting('population')} is {self.population!r}, but must have 1 to {LONGEST_POPULATION} characters "
-                "that can be printed"
-            )
+        check_population(self.population)
         self._check_aggregation()
         training = self.training
         self.privacy.check_privacy("min_separation", training.update_clip_norm, training.weighting, audited=False)

@@ -44,7 +44,9 @@ from fedlm.models.precision import resolve_precision
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
     from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
+    from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
     from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
+    from fedlm.fl_core.runs.capabilities.data_budget import Reservation
     from fedlm.fl_core.runs.private_releases import PrivacyTerms
 
 _RUN_FILE = "run"
@@ -58,7 +60,7 @@ class DeployedTraining:
         deployment = task.deployment
         self._task, self._state, self._sampler = task, state, task.sampler or WhoeverChecksIn()
         name = _run_name(folder.directory)
-        capabilities = Capabilities.read(CAPABILITIES, _opening(task, folder))
+        capabilities = Capabilities.read(CAPABILITIES, _opening(task, folder.directory))
         self._identity = _identity(task, name, capabilities)
         state.claim(name)
         aggregation, terms = _privacy(task, folder, self._identity)
@@ -178,7 +180,27 @@ class _CommonState:
         return with_retries(lambda: self._state.entered(name))
 
 
-def _opening(task: Task, folder: RunFolder) -> Opening:
+def planned_reservation(task: Task, directory: Path) -> "Reservation":
+    """Work out what a private run reserves in the budget of its population, before there is anything in its folder.
+    Raises UserError where it cannot be planned."""
+    from fedlm.fl_core.privacy.private_plan import Beside, plan_aggregation
+
+    capabilities = Capabilities.read(CAPABILITIES, _opening(task, directory))
+    origins = capabilities.origins(Origins(vocabulary=task.vocabulary_origin))
+    privacy, planned = planned_privacy(task)
+    return _reservation(task, directory, origins, plan_aggregation(privacy, planned, Beside(origins)).plan)
+
+
+def _reservation(task: Task, directory: Path, origins: Origins, plan: "PrivacyPlan") -> "Reservation":
+    from fedlm.fl_core.runs.capabilities.data_budget import reservation_from
+    from fedlm.fl_core.runs.private_releases import planned_training
+
+    assert task.place is not None
+    training = planned_training("serve", directory, plan, training_data=None)
+    return reservation_from(task.place.budget, training, origins, task.place.run)
+
+
+def _opening(task: Task, directory: Path) -> Opening:
     privacy = task.deployment.privacy
     return Opening(
         settings=task.deployment,
@@ -186,7 +208,7 @@ def _opening(task: Task, folder: RunFolder) -> Opening:
         secret=privacy.noise_seed == "entropy",
         # Nobody knows who the clients of a deployment are.
         vocabulary=task.fingerprint,
-        folder=folder.directory,
+        folder=directory,
     )
 
 
@@ -218,7 +240,10 @@ def _privacy(
     if privacy.is_distributed:
         check_sizes(aggregation.plan, planned)
     seed = deployment.seed if privacy.noise_seed == "experiment" else None
-    return aggregation, PrivacyTerms(aggregation.plan, planned.delta, seed, repeatable=False)
+    reservation = None
+    if task.place is not None:
+        reservation = _reservation(task, folder.directory, identity.origins, aggregation.plan)
+    return aggregation, PrivacyTerms(aggregation.plan, planned.delta, seed, repeatable=False, reservation=reservation)
 
 
 def _training(

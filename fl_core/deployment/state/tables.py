@@ -127,4 +127,5 @@ SUBMISSIONS = sql.Table(
     sql.Column("submitted", sql.Double, nullable=False),
     sql.Column("state", sql.String(16), nullable=False),
     sql.Column("reason", sql.Text, nullable=False),
+    sql.Column("first_round", sql.Integer),
 )

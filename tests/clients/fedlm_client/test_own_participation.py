@@ -222,6 +222,16 @@ def test_training_that_came_to_no_number_is_told_as_often_as_other(tmp_path, mon
     assert curious.outcomes == ["NOT_FINITE"] * 5 + ["NOT_ALLOWED"]
 
 
+def test_rounds_of_all_runs_of_a_population_count_by_one_numbering():
+    own, text, later = OwnParticipation(), (1, 1), plan()
+    own.take(asked(1), text)
+    later.first_round = 3
+    assert "rounds away" in own.may(asked(0, later), text)
+    assert own.may(asked(1, later), text) == ""
+    later.first_round = 19
+    assert "has 20 rounds" in own.may(asked(1, later), text)
+
+
 def test_the_owner_agrees_once(tmp_path):
     record, text = tmp_path / "record.json", (1, 1)
     first = OwnParticipation(record)

@@ -1,0 +1,175 @@
+"""The people whose devices train all private runs of a server, and what is promised to them of all runs together.
+
+What is promised stands in the first record of their budget of privacy, so that nobody changes it later. All runs
+number their rounds one after another, with so many numbers between two runs that no device takes part too soon again,
+whichever of the two goes on. Devices count their rounds by these numbers, see `fedlm.fedlm_client.own_participation`.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedlm.fl_core.deployment.runs.population_settings import POPULATION_DEFAULTS, PopulationSettings
+from fedlm.fl_core.deployment.runs.run_queue import SubmittedRun
+from fedlm.fl_core.deployment.server.settings import check_population
+from fedlm.fl_core.deployment.server.task import PlaceInPopulation, Task
+from fedlm.fl_core.deployment.state.database import Database
+from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
+
+if TYPE_CHECKING:
+    # A server without private runs need not load the libraries of privacy.
+    from fedlm.fl_core.runs.capabilities.data_budget import Reservation
+
+_TERMS = ("unit", "adjacency", "vocabularies", "assumptions")
+
+
+class Population:
+    """What is promised of all runs of a server together. Any thread may use it."""
+
+    def __init__(self, directory: Path):
+        """Name the server's folder, which has a budget of privacy. Raises BudgetError where that is damaged."""
+        from fedlm.fl_core.runs.capabilities.data_budget import DataBudget
+
+        self.budget = DataBudget(directory)
+        found = POPULATION_DEFAULTS | self.budget.promised
+        self.name, self.rounds = str(found["population"]), int(found["rounds"])
+        self.promised = BoundedParticipation(found["max_participations"], found["min_separation"])
+        self._stated: tuple[int, dict[str, Any]] = (0, {})
+
+    @staticmethod
+    def open(directory: Path, asked: PopulationSettings, runs: Sequence[SubmittedRun]) -> "Population | None":
+        """Find what a server promises, or promise it where it has no runs yet; None where it promises nothing.
+
+        Raises:
+          ConfigurationError: it promised something else, or has runs and promised nothing.
+        """
+        known = (directory / BUDGET_FILE).exists()
+        if not known and any(run.first_round is not None for run in runs):
+            raise ConfigurationError(f"{directory / BUDGET_FILE}: is missing, but private runs are there; put it back")
+        if not known and asked.epsilon is None:
+            if asked.promised:
+                names = ", ".join(map(setting, asked.promised))
+                raise ConfigurationError(
+                    f"{names}: promised with a budget of privacy alone; give {setting('epsilon')} and "
+                    f"{setting('delta')} too, or leave it out"
+                )
+            return None
+        if not known:
+            if runs:
+                raise ConfigurationError(
+                    f"{directory}: the server has runs that are NOT PRIVATE, so that nothing can be promised to the "
+                    "people who trained them; give another folder, and other people"
+                )
+            from fedlm.fl_core.runs.capabilities.data_budget import DataBudget
+
+            check_population(asked.population or POPULATION_DEFAULTS["population"])
+            assert asked.epsilon is not None
+            assert asked.delta is not None
+            DataBudget.set(directory, asked.epsilon, asked.delta, promised=POPULATION_DEFAULTS | asked.promised)
+        population = Population(directory)
+        population._check(asked)
+        return population
+
+    def _check(self, asked: PopulationSettings) -> None:
+        found = {"epsilon": self.budget.epsilon, "delta": self.budget.delta, **self.budget.promised}
+        for name, value in dataclasses.asdict(asked).items():
+            if value is not None and value != found[name]:
+                raise ConfigurationError(
+                    f"{setting(name)} is {value}, but {found[name]} was promised when this server started for the "
+                    "first time, and stays so; leave it out, or give another folder, and other people"
+                )
+
+    def read(self, runs: Sequence[SubmittedRun]) -> dict[str, Any]:
+        """Tell what is promised of these runs together, and what they have reserved of it.
+
+        Returns:
+          JSON-able: `name`, `rounds`, `rounds_left` for another run, `max_participations`, `min_separation`,
+          `epsilon_budget`, `delta`, `epsilon_reserved` (also by runs that are over), and `unit`, `adjacency`,
+          `vocabularies` and `assumptions`, which are None where nothing is reserved.
+        """
+        size = self.budget.size
+        if size != self._stated[0]:
+            self._stated = size, self._state_reserved()
+        last = max((run.first_round + run.settings["rounds"] for run in runs if run.first_round is not None), default=0)
+        return {
+            "name": self.name,
+            "rounds": self.rounds,
+            "rounds_left": self.rounds - last,
+            **dataclasses.asdict(self.promised),
+            "epsilon_budget": self.budget.epsilon,
+            "delta": self.budget.delta,
+            **self._stated[1],
+        }
+
+    def _state_reserved(self) -> dict[str, Any]:
+        reserved = self.budget.reserved()
+        if reserved is None:
+            return {"epsilon_reserved": 0.0} | dict.fromkeys(_TERMS)
+        stated = reserved.as_json()
+        return {"epsilon_reserved": stated["epsilon"]} | {name: stated[name] for name in _TERMS}
+
+    def complete(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Add the population's name to all settings of a run. Raises ConfigurationError where they promise less than
+        the population was."""
+        if settings["privacy"] == "none" or settings["noise_seed"] != "entropy":
+            raise ConfigurationError(
+                f"{setting('privacy')} is {settings['privacy']} and {setting('noise_seed')} {settings['noise_seed']}, "
+                "but the population of this server has a budget of privacy, so that only private runs with secret "
+                f"noise may use it; give {setting('privacy')}, and leave {setting('noise_seed')} out"
+            )
+        if settings["population"] not in (POPULATION_DEFAULTS["population"], self.name):
+            raise ConfigurationError(
+                f"{setting('population')} is {settings['population']!r}, but this server's is {self.name!r}; leave it "
+                "out"
+            )
+        if settings["min_separation"] < self.promised.min_separation:
+            raise ConfigurationError(
+                f"{setting('min_separation')} is {settings['min_separation']}, but the population was promised "
+                f"{self.promised.min_separation}; give that, or more"
+            )
+        return settings | {"population": self.name}
+
+    def first_round(self, settings: dict[str, Any], runs: Sequence[SubmittedRun]) -> int:
+        """Choose where the numbers of a new run's rounds begin. Raises ConfigurationError where not enough are left."""
+        placed = [run for run in runs if run.first_round is not None]
+        apart = max(one["min_separation"] for one in [settings, *(run.settings for run in placed)])
+        ends = [run.first_round + run.settings["rounds"] for run in placed if run.first_round is not None]
+        first = max(ends) + apart - 1 if ends else 0
+        if first + settings["rounds"] > self.rounds:
+            raise ConfigurationError(
+                f"{setting('rounds')} is {settings['rounds']}, but of the {self.rounds} rounds that the population was "
+                f"promised at most {max(self.rounds - first, 0)} are left for another run"
+            )
+        return first
+
+    def reserve(self, run: SubmittedRun, reservation: "Reservation") -> None:
+        """Reserve all that a run plans, unless it has. Raises BudgetError where that is too much."""
+        if not self.budget.has_reserved(run.name):
+            reservation.reserve(f"run {run.name}")
+
+    def place(self, task: Task, run: SubmittedRun, folders: Iterable[Path] = ()) -> Task:
+        """Put a run into its place among all others, of which these are the folders."""
+        assert run.first_round is not None
+        place = PlaceInPopulation(
+            run.name, run.first_round, self.rounds, self.promised, self.budget, _rounds_taken(folders)
+        )
+        return dataclasses.replace(task, place=place)
+
+
+def _rounds_taken(folders: Iterable[Path]) -> dict[str, int]:
+    """Count, by the identities of clients, in how many rounds of runs each took part."""
+    taken: dict[str, int] = {}
+    for folder in folders:
+        if not (folder / DATABASE_FILE).exists():
+            continue
+        state = SqlState(Database(sqlite_url(folder / DATABASE_FILE)))
+        try:
+            for client in state.clients():
+                taken[client.identity] = taken.get(client.identity, 0) + client.participations
+        finally:
+            state.close()
+    return taken

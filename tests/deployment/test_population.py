@@ -1,0 +1,165 @@
+"""A population: what all private runs of a server promise together."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from fedlm.fedlm_client.own_participation import OwnParticipation
+from fedlm.fl_core.composed_settings import compose, settings_as_json
+from fedlm.fl_core.deployment.roles import serve_runs
+from fedlm.fl_core.deployment.runs import current_run
+from fedlm.fl_core.deployment.runs.population import Population
+from fedlm.fl_core.deployment.runs.population_settings import PopulationSettings
+from fedlm.fl_core.deployment.runs.run_queue import FINISHED, QUEUED, STOPPED, RunQueue
+from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer
+from fedlm.fl_core.deployment.server.settings import Deployment
+from fedlm.fl_core.deployment.state.database import Database
+from fedlm.fl_core.deployment.state.state_sql import sqlite_url
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.joint_statement import state_together
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
+from fedlm.fl_core.runs.capabilities.budget_records import BudgetError
+from fedlm.fl_core.runs.capabilities.data_budget import DataBudget
+from fedlm.fl_core.runs.run_folder import QUEUE_FILE
+from tests.deployment import small_deployment as small
+
+# Two runs of these settings spend about 10.9 at this delta, and three 14.4.
+PROMISED = PopulationSettings(epsilon=12.0, delta=1e-3, rounds=50, max_participations=2, min_separation=2)
+RUN = small.PRIVACY | {"noise_seed": "entropy", "rounds": 3, "noise_multiplier": 1.0}
+
+
+def maker():
+    def complete(settings):
+        return settings_as_json(compose(Deployment, **settings))
+
+    return RunMaker(complete, lambda settings: small.task(compose(Deployment, **settings)))
+
+
+def settings_of(**changes):
+    return settings_as_json(small.deployment(**RUN | changes))
+
+
+@contextlib.contextmanager
+def opened(directory, promised=PROMISED, make=None):
+    """A server that trains nothing."""
+    database = Database(sqlite_url(directory / QUEUE_FILE))
+    with contextlib.closing(database):
+        server = RunServer(directory, database, make or maker(), lambda row: None)
+        population = Population.open(directory, promised, server.queue.all())
+        if population is not None:
+            server.promise(population)
+        yield server
+
+
+async def test_a_run_that_does_not_fit_is_refused_and_what_never_began_goes_back(tmp_path):
+    with opened(tmp_path) as server:
+        for name in ("one", "two", "two"):
+            server.submit(name, settings_of())
+        with pytest.raises(BudgetError, match=r"by `fedlm serve` in .*/one, .*/two; this run does not fit: .* alone"):
+            server.submit("three", settings_of())
+        assert [run.name for run in server.queue.all()] == ["one", "two"], "a name that was refused is free"
+        server.become("one", STOPPED)
+        server.submit("three", settings_of(min_separation=3))
+        assert [run.first_round for run in server.queue.all()] == [0, 4, 9], "runs are apart as either asks"
+        with pytest.raises(BudgetError):
+            server.submit("four", settings_of())
+    with opened(tmp_path) as server:
+        told = server.population.read(server.queue.all())
+        assert (told["rounds_left"], told["unit"].split(":")[0]) == (38, "client")
+        with pytest.raises(ConfigurationError, match="at most 36 are left"):
+            server.submit("long", settings_of(rounds=37, noise_multiplier=50.0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"privacy": "none", "noise_multiplier": None, "delta": None, "noise_seed": "entropy"}, "only private runs"),
+        ({"noise_seed": "experiment"}, "only private runs with secret noise"),
+        ({"min_separation": 1}, "was promised 2"),
+        ({"population": "others"}, "leave it out"),
+    ],
+)
+async def test_a_run_that_promises_less_than_the_population_was_is_refused(tmp_path, changes, words):
+    with opened(tmp_path) as server, pytest.raises(ConfigurationError, match=words):
+        server.submit("one", settings_of(**changes))
+
+
+async def test_what_was_promised_stays_and_a_server_without_a_budget_promises_nothing(tmp_path):
+    with opened(tmp_path) as server:
+        server.submit("one", settings_of())
+    with (
+        pytest.raises(ConfigurationError, match="was promised when"),
+        opened(tmp_path, PopulationSettings(epsilon=13.0, delta=1e-3)),
+    ):
+        pass
+    (tmp_path / "privacy-budget.jsonl").unlink()
+    with pytest.raises(ConfigurationError, match="put it back"), opened(tmp_path):
+        pass
+    (tmp_path / "open").mkdir()
+    with opened(tmp_path / "open", PopulationSettings()) as server:
+        with pytest.raises(ConfigurationError, match="no budget of privacy"):
+            server.submit("one", settings_of())
+        server.submit("two", settings_of(privacy="none", noise_multiplier=None, delta=None, noise_seed="entropy"))
+    with pytest.raises(ConfigurationError, match="NOT PRIVATE"), opened(tmp_path / "open"):
+        pass
+
+
+class KilledError(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("at", ["reserve", "reserved", "queued"])
+async def test_a_server_that_is_killed_while_a_run_is_submitted_reserves_it_once(tmp_path, monkeypatch, at):
+    kind, name = {
+        "reserve": (DataBudget, "reserve"),
+        "reserved": (RunQueue, "become"),
+        "queued": (RunServer, "_drain_held"),
+    }[at]
+
+    def die(*arguments, **others):
+        raise KilledError
+
+    with monkeypatch.context() as patch, opened(tmp_path) as server:
+        patch.setattr(kind, name, die)
+        with contextlib.suppress(KilledError):
+            server.submit("one", settings_of())
+            await asyncio.sleep(0.1)
+    with opened(tmp_path) as server:
+        assert [run.state for run in server.queue.all()] == [QUEUED]
+        server.submit("one", settings_of())
+        server.submit("two", settings_of())
+        with pytest.raises(BudgetError):
+            server.submit("three", settings_of())
+
+
+@pytest.mark.long
+async def test_devices_give_all_runs_of_their_population_together_what_the_first_plan_allows(
+    tmp_path, free_port, monkeypatch
+):
+    """Each client holds the server to the plan that it was shown first, and none has to agree to another."""
+    monkeypatch.setattr(current_run, "_NO_MORE_SECONDS", 1.0)
+    folder = tmp_path / "server"
+    folder.mkdir()
+    with opened(folder) as server:
+        for name in ("one", "two"):
+            server.submit(name, settings_of())
+    serving = asyncio.create_task(
+        serve_runs(maker(), folder, small.endpoints(None, free_port), lambda row: None, promised=PROMISED)
+    )
+    own = [OwnParticipation(tmp_path / f"{number}.json", require_plan=True) for number in range(40)]
+    clients = [small.make_client(free_port, tmp_path, number, participation=one) for number, one in enumerate(own)]
+    async with small.running(clients):
+        states = []
+        while states != [FINISHED, FINISHED]:
+            assert not serving.done(), serving.exception()
+            await asyncio.sleep(0.2)
+            with opened(folder) as server:
+                states = [run.state for run in server.queue.all()]
+                promised = server.population.read(server.queue.all())["epsilon_reserved"]
+    serving.cancel()
+    taken = [sorted(map(int, one._read().get("default", {"taken": {}})["taken"])) for one in own]
+    assert all(len(numbers) <= 2 and (len(numbers) < 2 or numbers[1] - numbers[0] >= 2) for numbers in taken)
+    assert {number for numbers in taken for number in numbers} == {0, 1, 2, 4, 5, 6}
+    ledgers = {name: PrivacyLedger(folder / "runs" / name / "privacy/ledger.jsonl") for name in ("one", "two")}
+    assert state_together(ledgers).epsilon <= promised <= 12
