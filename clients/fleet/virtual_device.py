@@ -142,6 +142,9 @@ class VirtualLink:
     async def secure_sum(self, request: messages.SecureRequest) -> messages.SecureReply:
         return await self._inner.secure_sum(request)
 
+    async def log(self, request: messages.LogRequest) -> messages.LogReply:
+        return await self._inner.log(request)
+
     async def upload(self, header: messages.UploadHeader, pieces: AsyncIterator[bytes]) -> messages.UploadReply:
         device = self._device
         device.check_reachable()

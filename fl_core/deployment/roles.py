@@ -41,6 +41,9 @@ from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.state import UnreachableError
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fedlm.fl_core.deployment.transparency.log_handlers import HandlersWithLog
+from fedlm.fl_core.deployment.transparency.logged_run import LoggedRun
+from fedlm.fl_core.deployment.transparency.stored_log import StoredLog
 from fedlm.fl_core.deployment.transport.http_enrolment import EnrolmentServer
 from fedlm.fl_core.deployment.transport.listeners import Listener
 from fedlm.fl_core.process_memory import frozen_start, return_freed_memory
@@ -126,8 +129,9 @@ async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, 
         folder = opened.enter_context(RunFolder(out, private=task.deployment.privacy.is_private))
         url = database or sqlite_url(out / DATABASE_FILE)
         state = SqlState(await opened.enter_async_context(endpoints.reached(url)))
-        run = await HeldRun.open(task, folder, state)
-        await opened.enter_async_context(endpoints.listening(run.handlers, run.overview))
+        log = await asyncio.to_thread(StoredLog, state.database)
+        run = await HeldRun.open(task, folder, state, log)
+        await opened.enter_async_context(endpoints.listening(HandlersWithLog(run.handlers, log), run.overview))
         with _draining_signals(run.rounds.drain):
             over = await run.train(observe)
             event("run_over" if over else "drained")
@@ -171,7 +175,7 @@ async def serve_runs(
             await asyncio.to_thread(server.promise, population)
         audit = opened.enter_context(contextlib.closing(AuditLog(directory / AUDIT_FILE)))
         shown = ShownRuns(server, database, logs, audit)
-        await opened.enter_async_context(endpoints.listening(server.clients, shown))
+        await opened.enter_async_context(endpoints.listening(HandlersWithLog(server.clients, server.log), shown))
         with _draining_signals(server.drain):
             await server.train()
         event("drained")
@@ -189,13 +193,14 @@ async def coordinate(task: Task, out: Path, endpoints: Endpoints, observe: Obser
         connections = await opened.enter_async_context(endpoints.reached(database))
         state, shared = SqlState(connections), SharedRounds(connections)
         training = DeployedTraining(task, folder, state)
+        logged = LoggedRun(StoredLog(connections), task.deployment.population, state.run(), training.ledger)
         opened.enter_context(_draining_signals(draining.set))
         runner = SharedCohortRunner(shared, task.deployment, agreement(task), draining.is_set)
         status = SharedStatus(runner, state, draining.is_set)
         overview = Overview(task.deployment, status, training, state)
         await opened.enter_async_context(endpoints.listening(None, overview))
         try:
-            over = await asyncio.to_thread(training.run, runner, observe, draining.is_set)
+            over = await asyncio.to_thread(training.run, runner, logged.before(observe), draining.is_set)
         finally:
             # Its thread may outlive this, as where the task is cancelled.
             draining.set()
@@ -220,10 +225,11 @@ async def aggregate(task: Task, out: Path, endpoints: Endpoints, database: str) 
     async with contextlib.AsyncExitStack() as opened:
         connections = await opened.enter_async_context(endpoints.reached(database, knows=False))
         service = ClientService.make(task, SqlState(connections), out)
+        log = await asyncio.to_thread(StoredLog, connections)
         rounds = Aggregator(SharedRounds(connections), service, agreement(task), task.deployment.saved_every)
         opened.enter_context(_draining_signals(rounds.drain))
         shown = ProcessShown(connections, lambda: not (rounds.finished or rounds.draining))
-        await opened.enter_async_context(endpoints.listening(service.handlers(rounds), shown))
+        await opened.enter_async_context(endpoints.listening(HandlersWithLog(service.handlers(rounds), log), shown))
         tasks = [asyncio.create_task(work) for work in (rounds.follow(), rounds.registry.save_now_and_then())]
         try:
             while not rounds.over:

@@ -171,7 +171,10 @@ class Server:
         listening = asyncio.Event()
 
         def listen(handlers):
-            self.rounds = getattr(handlers, "inner", handlers).rounds
+            inner = handlers
+            while not hasattr(inner, "rounds"):
+                inner = inner.inner
+            self.rounds = inner.rounds
             made = HttpServer(handlers, ListenOptions(f"127.0.0.1:{self.port}", **self.options))
             start = made.start
 

@@ -23,6 +23,8 @@ from fedlm.fl_core.deployment.operations.listener import OperatorApplication, Op
 from fedlm.fl_core.deployment.roles import Endpoints, aggregate, agreement, coordinate
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import SqlState, sqlite_url
+from fedlm.fl_core.deployment.transparency.logged_run import LoggedRun
+from fedlm.fl_core.deployment.transparency.stored_log import StoredLog
 from fedlm.fl_core.rounds.cohorts import UniformSampler
 from fedlm.fl_core.updates.update_bytes import pack_parameters
 from tests.deployment import small_deployment as small
@@ -130,6 +132,7 @@ async def test_an_aggregator_alone_that_is_asked_to_end_hands_over_what_it_has(t
     what, database = small.task(settings), Database(url)
     shared = SharedRounds(database)
     SqlState(database).claim("run")
+    LoggedRun(StoredLog(database), settings.population, "run", None)
     content = b"".join(pack_parameters(what.model.init(jax.random.key(0))))
     round_ = SharedRound("aa" * 16, 0, 0, 0.1, 0.1, 2, 1, 1, 3, agreement(what), "", "selecting", 600.0)
     named = set()

@@ -11,6 +11,7 @@ from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.security import callers
 from fedlm.fl_core.deployment.transport.http_server import HttpServer
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
+from tests.support.logged import Logged
 
 CONTENT = bytes(range(256)) * 64
 ARTIFACT = ServedArtifact([CONTENT], "test", 4096)
@@ -75,7 +76,9 @@ def refusing_at_once():
 @contextlib.asynccontextmanager
 async def serving(handlers, keys=None, address="127.0.0.1:0", **options):
     """Listen until what is inside is over; yields the server."""
-    server = HttpServer(handlers, ListenOptions(address, keys, **options))
+    server = HttpServer(
+        handlers if isinstance(handlers, Logged) else Logged(handlers), ListenOptions(address, keys, **options)
+    )
     with refusing_at_once():
         await server.start()
         try:

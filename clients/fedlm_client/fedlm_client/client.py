@@ -144,6 +144,7 @@ class Client:
             reply = await self._check_in(channel)
             self._answered = True
             if reply.WhichOneof("answer") == "selected":
+                await self._participation.log.confirm(channel, reply.selected)
                 return await self._take_part_in(channel, reply.selected)
             # Not where it was selected: what fails after that would be tried as often as if it were the first.
             self._failures = 0
@@ -165,6 +166,7 @@ class Client:
     async def _check_in(self, channel: Channel) -> messages.CheckInReply:
         request = self._trainer.introduce()
         request.protocol, request.secure_sums = PROTOCOL, self._sums is not None
+        request.log_sizes.extend(self._participation.log.sizes)
         try:
             reply = await channel.check_in(request)
         except UnknownArtifactError as error:
@@ -177,6 +179,7 @@ class Client:
                 f"it speaks version {', '.join(map(str, spoken))} of the protocol, but this client speaks {PROTOCOL}; "
                 "update the older of the two"
             )
+        self._participation.log.see(reply)
         return reply
 
     def _told_to_come_back(self, answer: messages.ComeBack) -> float | bool:

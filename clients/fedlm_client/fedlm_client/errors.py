@@ -21,6 +21,10 @@ class WrongServerError(ClientError):
     does not help."""
 
 
+class LogError(ClientError):
+    """A server's log of what it tells devices does not hold: it lacks something, or was another before."""
+
+
 class KeysError(ClientError):
     """A key or a certificate is missing, damaged, not valid now or not of this deployment."""
 

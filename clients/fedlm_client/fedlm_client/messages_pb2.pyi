@@ -8,30 +8,100 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CheckInRequest(_message.Message):
-    __slots__ = ("protocol", "client_version", "models", "algorithms", "needs_plan", "secure_sums")
+    __slots__ = ("protocol", "client_version", "models", "algorithms", "needs_plan", "secure_sums", "log_sizes")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     ALGORITHMS_FIELD_NUMBER: _ClassVar[int]
     NEEDS_PLAN_FIELD_NUMBER: _ClassVar[int]
     SECURE_SUMS_FIELD_NUMBER: _ClassVar[int]
+    LOG_SIZES_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     client_version: str
     models: _containers.RepeatedScalarFieldContainer[str]
     algorithms: _containers.RepeatedScalarFieldContainer[str]
     needs_plan: bool
     secure_sums: bool
-    def __init__(self, protocol: _Optional[int] = ..., client_version: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., algorithms: _Optional[_Iterable[str]] = ..., needs_plan: _Optional[bool] = ..., secure_sums: _Optional[bool] = ...) -> None: ...
+    log_sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, protocol: _Optional[int] = ..., client_version: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., algorithms: _Optional[_Iterable[str]] = ..., needs_plan: _Optional[bool] = ..., secure_sums: _Optional[bool] = ..., log_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CheckInReply(_message.Message):
-    __slots__ = ("selected", "come_back", "protocols")
+    __slots__ = ("selected", "come_back", "protocols", "tree_head", "consistency")
     SELECTED_FIELD_NUMBER: _ClassVar[int]
     COME_BACK_FIELD_NUMBER: _ClassVar[int]
     PROTOCOLS_FIELD_NUMBER: _ClassVar[int]
+    TREE_HEAD_FIELD_NUMBER: _ClassVar[int]
+    CONSISTENCY_FIELD_NUMBER: _ClassVar[int]
     selected: RoundConfiguration
     come_back: ComeBack
     protocols: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, selected: _Optional[_Union[RoundConfiguration, _Mapping]] = ..., come_back: _Optional[_Union[ComeBack, _Mapping]] = ..., protocols: _Optional[_Iterable[int]] = ...) -> None: ...
+    tree_head: SignedTreeHead
+    consistency: _containers.RepeatedCompositeFieldContainer[ConsistencyProof]
+    def __init__(self, selected: _Optional[_Union[RoundConfiguration, _Mapping]] = ..., come_back: _Optional[_Union[ComeBack, _Mapping]] = ..., protocols: _Optional[_Iterable[int]] = ..., tree_head: _Optional[_Union[SignedTreeHead, _Mapping]] = ..., consistency: _Optional[_Iterable[_Union[ConsistencyProof, _Mapping]]] = ...) -> None: ...
+
+class SignedTreeHead(_message.Message):
+    __slots__ = ("key", "size", "root", "signature")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    size: int
+    root: bytes
+    signature: bytes
+    def __init__(self, key: _Optional[bytes] = ..., size: _Optional[int] = ..., root: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class ConsistencyProof(_message.Message):
+    __slots__ = ("size", "root", "path")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    root: bytes
+    path: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, size: _Optional[int] = ..., root: _Optional[bytes] = ..., path: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class LogRequest(_message.Message):
+    __slots__ = ("run", "log_sizes")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    LOG_SIZES_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    log_sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, run: _Optional[str] = ..., log_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class LogReply(_message.Message):
+    __slots__ = ("tree_head", "consistency", "leaves")
+    TREE_HEAD_FIELD_NUMBER: _ClassVar[int]
+    CONSISTENCY_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    tree_head: SignedTreeHead
+    consistency: _containers.RepeatedCompositeFieldContainer[ConsistencyProof]
+    leaves: _containers.RepeatedCompositeFieldContainer[InclusionProof]
+    def __init__(self, tree_head: _Optional[_Union[SignedTreeHead, _Mapping]] = ..., consistency: _Optional[_Iterable[_Union[ConsistencyProof, _Mapping]]] = ..., leaves: _Optional[_Iterable[_Union[InclusionProof, _Mapping]]] = ...) -> None: ...
+
+class InclusionProof(_message.Message):
+    __slots__ = ("index", "leaf", "path")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    LEAF_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    leaf: bytes
+    path: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, index: _Optional[int] = ..., leaf: _Optional[bytes] = ..., path: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class LogEntry(_message.Message):
+    __slots__ = ("population", "run", "plan", "statement", "release")
+    POPULATION_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    population: str
+    run: str
+    plan: RoundConfiguration
+    statement: str
+    release: str
+    def __init__(self, population: _Optional[str] = ..., run: _Optional[str] = ..., plan: _Optional[_Union[RoundConfiguration, _Mapping]] = ..., statement: _Optional[str] = ..., release: _Optional[str] = ...) -> None: ...
 
 class ComeBack(_message.Message):
     __slots__ = ("seconds", "reason", "finished", "done")

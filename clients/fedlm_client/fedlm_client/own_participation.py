@@ -15,15 +15,15 @@ it tells as many others as the plan has participations, or four. That leaves roo
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import messages_pb2 as messages
 from .errors import ClientError
-from .files import keep_own
 from .link.protocol import LONGEST_POPULATION
+from .record_file import RecordFile
+from .transparency.watched_log import WatchedLog
 
 _LEAST_TOLD = 4
 _NOTHING = ""
@@ -55,7 +55,12 @@ class ShownPlan(NamedTuple):
 
 
 class OwnParticipation:
-    """What a device has been shown, and has taken part in. Several runs of one population share one count."""
+    """What a device has been shown, and has taken part in. Several runs of one population share one count.
+
+    Attributes:
+      record: where that is kept.
+      log: what it knows of its server's log.
+    """
 
     def __init__(self, path: Path | None = None, accept_plan: bool = False, require_plan: bool = False):
         """Open a record, which need not exist yet.
@@ -66,8 +71,8 @@ class OwnParticipation:
             population or none at all: the owner's word, for once.
           require_plan: take part for a server that shows a plan alone.
         """
-        self._path, self._accept, self._require = path, accept_plan, require_plan
-        self._kept: dict[str, Any] = {}
+        self.record, self._accept, self._require = RecordFile(path), accept_plan, require_plan
+        self.log = WatchedLog(self.record, accept_plan)
 
     def may(self, configuration: messages.RoundConfiguration, device: object) -> str:
         """Hold what a server asks for to the plan.
@@ -140,26 +145,18 @@ class OwnParticipation:
         self._write(record)
 
     def _read(self) -> dict[str, Any]:
-        try:
-            if self._path is None or not self._path.exists():
-                return dict(self._kept)
-            found = json.loads(self._path.read_text(encoding="utf-8"))["populations"]
-            for one in found.values():
-                _check_kept(one)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ClientError(
-                f"{self._path}: not a record of what this device took part in ({error}); put it back as it was"
-            ) from error
-        return dict(found)
+        return self.record.read("populations", _check_populations)
 
     def _write(self, record: dict[str, Any]) -> None:
-        self._kept = record
-        if self._path is None:
-            return
-        keep_own(self._path, json.dumps({"populations": record}) + "\n")
+        self.record.write("populations", record)
 
 
 _ADVICE = ". If its owner agrees, start the client with --accept-plan"
+
+
+def _check_populations(found: dict[str, Any]) -> None:
+    for one in found.values():
+        _check_kept(one)
 
 
 def _check_kept(found: dict[str, Any]) -> None:

@@ -28,6 +28,10 @@ class Channel(Protocol):
         """Say something in a secure sum, or ask again."""
         ...
 
+    async def log(self, request: messages.LogRequest) -> messages.LogReply:
+        """Ask what the server's log has of a run."""
+        ...
+
     async def close(self) -> None:
         """Hang up."""
         ...

@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file messages.proto.
  */
 export const file_messages: GenFile = /*@__PURE__*/
-  fileDesc("Cg5tZXNzYWdlcy5wcm90bxIFZmVkbG0ihwEKDkNoZWNrSW5SZXF1ZXN0EhAKCHByb3RvY29sGAEgASgNEhYKDmNsaWVudF92ZXJzaW9uGAIgASgJEg4KBm1vZGVscxgDIAMoCRISCgphbGdvcml0aG1zGAQgAygJEhIKCm5lZWRzX3BsYW4YBSABKAgSEwoLc2VjdXJlX3N1bXMYBiABKAgigAEKDENoZWNrSW5SZXBseRItCghzZWxlY3RlZBgBIAEoCzIZLmZlZGxtLlJvdW5kQ29uZmlndXJhdGlvbkgAEiQKCWNvbWVfYmFjaxgCIAEoCzIPLmZlZGxtLkNvbWVCYWNrSAASEQoJcHJvdG9jb2xzGAMgAygNQggKBmFuc3dlciJLCghDb21lQmFjaxIPCgdzZWNvbmRzGAEgASgBEg4KBnJlYXNvbhgCIAEoCRIQCghmaW5pc2hlZBgDIAEoCBIMCgRkb25lGAQgASgIIo0DChJSb3VuZENvbmZpZ3VyYXRpb24SDwoHYXR0ZW1wdBgBIAEoDBIUCgxyb3VuZF9udW1iZXIYAiABKA0SFAoMY2xpZW50X2luZGV4GAMgASgNEgwKBHNlZWQYBCABKA0SFQoNbGVhcm5pbmdfcmF0ZRgFIAEoARInCgdwcm9ncmFtGAYgASgLMhYuZmVkbG0uVHJhaW5pbmdQcm9ncmFtEiMKCnBhcmFtZXRlcnMYByABKAsyDy5mZWRsbS5BcnRpZmFjdBIjCgp2b2NhYnVsYXJ5GAggASgLMg8uZmVkbG0uQXJ0aWZhY3QSDwoHc2Vjb25kcxgJIAEoARISCgpwb3B1bGF0aW9uGAogASgJEi8KDXBhcnRpY2lwYXRpb24YCyABKAsyGC5mZWRsbS5QYXJ0aWNpcGF0aW9uUGxhbhIZCgRwbGFuGAwgASgLMgsuZmVkbG0uUGxhbhILCgNydW4YDSABKAkSJAoKc2VjdXJlX3N1bRgOIAEoCzIQLmZlZGxtLlNlY3VyZVN1bSJcCgRQbGFuEiEKCG1hbmlmZXN0GAEgASgLMg8uZmVkbG0uQXJ0aWZhY3QSHgoFbW9kZWwYAiABKAsyDy5mZWRsbS5BcnRpZmFjdBIRCglzaWduYXR1cmUYAyABKAwiiAEKEVBhcnRpY2lwYXRpb25QbGFuEg4KBnJvdW5kcxgBIAEoDRIfChJtYXhfcGFydGljaXBhdGlvbnMYAiABKA1IAIgBARIWCg5taW5fc2VwYXJhdGlvbhgDIAEoDRITCgtmaXJzdF9yb3VuZBgEIAEoDUIVChNfbWF4X3BhcnRpY2lwYXRpb25zIp4DCg9UcmFpbmluZ1Byb2dyYW0SDQoFbW9kZWwYASABKAkSFwoPdm9jYWJ1bGFyeV9zaXplGAIgASgNEg4KBmxlbmd0aBgDIAEoDRIRCglwcmVjaXNpb24YBCABKAkSEgoKYmF0Y2hfc2l6ZRgFIAEoDRIOCgZlcG9jaHMYBiABKA0SEwoLbWF4X2JhdGNoZXMYByABKA0SGgoNZ3JhZGllbnRfY2xpcBgIIAEoAUgAiAEBEhkKDG1heF9leGFtcGxlcxgJIAEoDUgBiAEBEhEKCWNhcF9vcmRlchgKIAEoCRIdChViYXRjaGVzX2Fjcm9zc19lcG9jaHMYCyABKAgSIQoGdXBsb2FkGA4gASgLMhEuZmVkbG0uVXBsb2FkUGxhbhIpCglhbGdvcml0aG0YDyABKAsyFi5mZWRsbS5DbGllbnRBbGdvcml0aG0SDwoHZHJvcG91dBgQIAEoARIQCghleGFtcGxlcxgRIAEoCUIQCg5fZ3JhZGllbnRfY2xpcEIPCg1fbWF4X2V4YW1wbGVzSgQIDBANSgQIDRAOIqQBCg9DbGllbnRBbGdvcml0aG0SDAoEbmFtZRgBIAEoCRI4Cgljb25zdGFudHMYAiADKAsyJS5mZWRsbS5DbGllbnRBbGdvcml0aG0uQ29uc3RhbnRzRW50cnkSFwoPcGVyc29uYWxfbGF5ZXJzGAMgAygJGjAKDkNvbnN0YW50c0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAEitgEKClVwbG9hZFBsYW4SDgoGc2NoZW1lGAEgASgNEg8KB3ZlcnNpb24YAiABKA0SMQoIc2V0dGluZ3MYAyADKAsyHy5mZWRsbS5VcGxvYWRQbGFuLlNldHRpbmdzRW50cnkSIwoHdGVuc29ycxgEIAMoCzISLmZlZGxtLlRlbnNvclNoYXBlGi8KDVNldHRpbmdzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgNOgI4ASIhCgtUZW5zb3JTaGFwZRISCgpkaW1lbnNpb25zGAEgAygEImYKCEFydGlmYWN0Eg4KBmRpZ2VzdBgBIAEoDBIQCghlbmNvZGluZxgCIAEoCRIMCgRzaXplGAMgASgEEhMKC2NodW5rX2J5dGVzGAQgASgNEhUKDWNodW5rX2RpZ2VzdHMYBSADKAwiqgIKDFVwbG9hZEhlYWRlchIPCgdhdHRlbXB0GAEgASgMEhEKCXVwbG9hZF9pZBgCIAEoDBIsCgdvdXRjb21lGAMgASgOMhsuZmVkbG0uVXBsb2FkSGVhZGVyLk91dGNvbWUSDAoEc2l6ZRgEIAEoBBIUCgxudW1fZXhhbXBsZXMYBSABKAQSDAoEbG9zcxgGIAEoARIOCgZ0b2tlbnMYByABKAESFQoNZ3JhZGllbnRfbm9ybRgIIAEoASJvCgdPdXRjb21lEhcKE09VVENPTUVfVU5TUEVDSUZJRUQQABILCgdUUkFJTkVEEAESDwoLTk9fRVhBTVBMRVMQAhIOCgpOT1RfRklOSVRFEAMSDwoLTk9UX0FMTE9XRUQQBBIMCghUT09fU0xPVxAFItQBCgtVcGxvYWRSZXBseRIpCgZzdGF0dXMYASABKA4yGS5mZWRsbS5VcGxvYWRSZXBseS5TdGF0dXMSDgoGcmVhc29uGAIgASgJEhkKEWNvbWVfYmFja19zZWNvbmRzGAMgASgBIm8KBlN0YXR1cxIWChJTVEFUVVNfVU5TUEVDSUZJRUQQABIMCghBQ0NFUFRFRBABEggKBExBVEUQAhIJCgVTVEFMRRADEhAKDE5PVF9TRUxFQ1RFRBAEEgsKB0lOVkFMSUQQBRILCgdEQU1BR0VEEAYiLgoMRW5yb2xSZXF1ZXN0Eg0KBXRva2VuGAEgASgJEg8KB3JlcXVlc3QYAiABKAwiIQoKRW5yb2xSZXBseRITCgtjZXJ0aWZpY2F0ZRgBIAEoDCJeCglTZWN1cmVTdW0SEQoJY2xpcF9ub3JtGAEgASgBEgwKBHN0ZXAYAiABKAESDgoGYm91bmRzGAMgAygBEiAKBW5vaXNlGAQgASgLMhEuZmVkbG0uTm9pc2VTaGFyZSJbCgpOb2lzZVNoYXJlEgwKBGtpbmQYASABKAkSEAoIdmFyaWFuY2UYAiABKAESDQoFc2NhbGUYAyABKAESDAoEYml0cxgEIAEoDRIQCghyb3RhdGlvbhgFIAEoDCI/Cg1TZWN1cmVSZXF1ZXN0Eg8KB2F0dGVtcHQYASABKAwSDAoEc3RlcBgCIAEoCRIPCgdjb250ZW50GAMgASgMIqcBCgtTZWN1cmVSZXBseRInCgVzdGF0ZRgBIAEoDjIYLmZlZGxtLlNlY3VyZVJlcGx5LlN0YXRlEg8KB2NvbnRlbnQYAiABKAwSDgoGcmVhc29uGAMgASgJEg8KB3NlY29uZHMYBCABKAEiPQoFU3RhdGUSFQoRU1RBVEVfVU5TUEVDSUZJRUQQABIICgRXQUlUEAESCQoFUkVBRFkQAhIICgRPVkVSEANiBnByb3RvMw");
+  fileDesc("Cg5tZXNzYWdlcy5wcm90bxIFZmVkbG0imgEKDkNoZWNrSW5SZXF1ZXN0EhAKCHByb3RvY29sGAEgASgNEhYKDmNsaWVudF92ZXJzaW9uGAIgASgJEg4KBm1vZGVscxgDIAMoCRISCgphbGdvcml0aG1zGAQgAygJEhIKCm5lZWRzX3BsYW4YBSABKAgSEwoLc2VjdXJlX3N1bXMYBiABKAgSEQoJbG9nX3NpemVzGAcgAygEItgBCgxDaGVja0luUmVwbHkSLQoIc2VsZWN0ZWQYASABKAsyGS5mZWRsbS5Sb3VuZENvbmZpZ3VyYXRpb25IABIkCgljb21lX2JhY2sYAiABKAsyDy5mZWRsbS5Db21lQmFja0gAEhEKCXByb3RvY29scxgDIAMoDRIoCgl0cmVlX2hlYWQYBCABKAsyFS5mZWRsbS5TaWduZWRUcmVlSGVhZBIsCgtjb25zaXN0ZW5jeRgFIAMoCzIXLmZlZGxtLkNvbnNpc3RlbmN5UHJvb2ZCCAoGYW5zd2VyIkwKDlNpZ25lZFRyZWVIZWFkEgsKA2tleRgBIAEoDBIMCgRzaXplGAIgASgEEgwKBHJvb3QYAyABKAwSEQoJc2lnbmF0dXJlGAQgASgMIjwKEENvbnNpc3RlbmN5UHJvb2YSDAoEc2l6ZRgBIAEoBBIMCgRyb290GAIgASgMEgwKBHBhdGgYAyADKAwiLAoKTG9nUmVxdWVzdBILCgNydW4YASABKAkSEQoJbG9nX3NpemVzGAIgAygEIokBCghMb2dSZXBseRIoCgl0cmVlX2hlYWQYASABKAsyFS5mZWRsbS5TaWduZWRUcmVlSGVhZBIsCgtjb25zaXN0ZW5jeRgCIAMoCzIXLmZlZGxtLkNvbnNpc3RlbmN5UHJvb2YSJQoGbGVhdmVzGAMgAygLMhUuZmVkbG0uSW5jbHVzaW9uUHJvb2YiOwoOSW5jbHVzaW9uUHJvb2YSDQoFaW5kZXgYASABKAQSDAoEbGVhZhgCIAEoDBIMCgRwYXRoGAMgAygMIoYBCghMb2dFbnRyeRISCgpwb3B1bGF0aW9uGAEgASgJEgsKA3J1bhgCIAEoCRIpCgRwbGFuGAMgASgLMhkuZmVkbG0uUm91bmRDb25maWd1cmF0aW9uSAASEwoJc3RhdGVtZW50GAQgASgJSAASEQoHcmVsZWFzZRgFIAEoCUgAQgYKBGtpbmQiSwoIQ29tZUJhY2sSDwoHc2Vjb25kcxgBIAEoARIOCgZyZWFzb24YAiABKAkSEAoIZmluaXNoZWQYAyABKAgSDAoEZG9uZRgEIAEoCCKNAwoSUm91bmRDb25maWd1cmF0aW9uEg8KB2F0dGVtcHQYASABKAwSFAoMcm91bmRfbnVtYmVyGAIgASgNEhQKDGNsaWVudF9pbmRleBgDIAEoDRIMCgRzZWVkGAQgASgNEhUKDWxlYXJuaW5nX3JhdGUYBSABKAESJwoHcHJvZ3JhbRgGIAEoCzIWLmZlZGxtLlRyYWluaW5nUHJvZ3JhbRIjCgpwYXJhbWV0ZXJzGAcgASgLMg8uZmVkbG0uQXJ0aWZhY3QSIwoKdm9jYWJ1bGFyeRgIIAEoCzIPLmZlZGxtLkFydGlmYWN0Eg8KB3NlY29uZHMYCSABKAESEgoKcG9wdWxhdGlvbhgKIAEoCRIvCg1wYXJ0aWNpcGF0aW9uGAsgASgLMhguZmVkbG0uUGFydGljaXBhdGlvblBsYW4SGQoEcGxhbhgMIAEoCzILLmZlZGxtLlBsYW4SCwoDcnVuGA0gASgJEiQKCnNlY3VyZV9zdW0YDiABKAsyEC5mZWRsbS5TZWN1cmVTdW0iXAoEUGxhbhIhCghtYW5pZmVzdBgBIAEoCzIPLmZlZGxtLkFydGlmYWN0Eh4KBW1vZGVsGAIgASgLMg8uZmVkbG0uQXJ0aWZhY3QSEQoJc2lnbmF0dXJlGAMgASgMIogBChFQYXJ0aWNpcGF0aW9uUGxhbhIOCgZyb3VuZHMYASABKA0SHwoSbWF4X3BhcnRpY2lwYXRpb25zGAIgASgNSACIAQESFgoObWluX3NlcGFyYXRpb24YAyABKA0SEwoLZmlyc3Rfcm91bmQYBCABKA1CFQoTX21heF9wYXJ0aWNpcGF0aW9ucyKeAwoPVHJhaW5pbmdQcm9ncmFtEg0KBW1vZGVsGAEgASgJEhcKD3ZvY2FidWxhcnlfc2l6ZRgCIAEoDRIOCgZsZW5ndGgYAyABKA0SEQoJcHJlY2lzaW9uGAQgASgJEhIKCmJhdGNoX3NpemUYBSABKA0SDgoGZXBvY2hzGAYgASgNEhMKC21heF9iYXRjaGVzGAcgASgNEhoKDWdyYWRpZW50X2NsaXAYCCABKAFIAIgBARIZCgxtYXhfZXhhbXBsZXMYCSABKA1IAYgBARIRCgljYXBfb3JkZXIYCiABKAkSHQoVYmF0Y2hlc19hY3Jvc3NfZXBvY2hzGAsgASgIEiEKBnVwbG9hZBgOIAEoCzIRLmZlZGxtLlVwbG9hZFBsYW4SKQoJYWxnb3JpdGhtGA8gASgLMhYuZmVkbG0uQ2xpZW50QWxnb3JpdGhtEg8KB2Ryb3BvdXQYECABKAESEAoIZXhhbXBsZXMYESABKAlCEAoOX2dyYWRpZW50X2NsaXBCDwoNX21heF9leGFtcGxlc0oECAwQDUoECA0QDiKkAQoPQ2xpZW50QWxnb3JpdGhtEgwKBG5hbWUYASABKAkSOAoJY29uc3RhbnRzGAIgAygLMiUuZmVkbG0uQ2xpZW50QWxnb3JpdGhtLkNvbnN0YW50c0VudHJ5EhcKD3BlcnNvbmFsX2xheWVycxgDIAMoCRowCg5Db25zdGFudHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAE6AjgBIrYBCgpVcGxvYWRQbGFuEg4KBnNjaGVtZRgBIAEoDRIPCgd2ZXJzaW9uGAIgASgNEjEKCHNldHRpbmdzGAMgAygLMh8uZmVkbG0uVXBsb2FkUGxhbi5TZXR0aW5nc0VudHJ5EiMKB3RlbnNvcnMYBCADKAsyEi5mZWRsbS5UZW5zb3JTaGFwZRovCg1TZXR0aW5nc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoDToCOAEiIQoLVGVuc29yU2hhcGUSEgoKZGltZW5zaW9ucxgBIAMoBCJmCghBcnRpZmFjdBIOCgZkaWdlc3QYASABKAwSEAoIZW5jb2RpbmcYAiABKAkSDAoEc2l6ZRgDIAEoBBITCgtjaHVua19ieXRlcxgEIAEoDRIVCg1jaHVua19kaWdlc3RzGAUgAygMIqoCCgxVcGxvYWRIZWFkZXISDwoHYXR0ZW1wdBgBIAEoDBIRCgl1cGxvYWRfaWQYAiABKAwSLAoHb3V0Y29tZRgDIAEoDjIbLmZlZGxtLlVwbG9hZEhlYWRlci5PdXRjb21lEgwKBHNpemUYBCABKAQSFAoMbnVtX2V4YW1wbGVzGAUgASgEEgwKBGxvc3MYBiABKAESDgoGdG9rZW5zGAcgASgBEhUKDWdyYWRpZW50X25vcm0YCCABKAEibwoHT3V0Y29tZRIXChNPVVRDT01FX1VOU1BFQ0lGSUVEEAASCwoHVFJBSU5FRBABEg8KC05PX0VYQU1QTEVTEAISDgoKTk9UX0ZJTklURRADEg8KC05PVF9BTExPV0VEEAQSDAoIVE9PX1NMT1cQBSLUAQoLVXBsb2FkUmVwbHkSKQoGc3RhdHVzGAEgASgOMhkuZmVkbG0uVXBsb2FkUmVwbHkuU3RhdHVzEg4KBnJlYXNvbhgCIAEoCRIZChFjb21lX2JhY2tfc2Vjb25kcxgDIAEoASJvCgZTdGF0dXMSFgoSU1RBVFVTX1VOU1BFQ0lGSUVEEAASDAoIQUNDRVBURUQQARIICgRMQVRFEAISCQoFU1RBTEUQAxIQCgxOT1RfU0VMRUNURUQQBBILCgdJTlZBTElEEAUSCwoHREFNQUdFRBAGIi4KDEVucm9sUmVxdWVzdBINCgV0b2tlbhgBIAEoCRIPCgdyZXF1ZXN0GAIgASgMIiEKCkVucm9sUmVwbHkSEwoLY2VydGlmaWNhdGUYASABKAwiXgoJU2VjdXJlU3VtEhEKCWNsaXBfbm9ybRgBIAEoARIMCgRzdGVwGAIgASgBEg4KBmJvdW5kcxgDIAMoARIgCgVub2lzZRgEIAEoCzIRLmZlZGxtLk5vaXNlU2hhcmUiWwoKTm9pc2VTaGFyZRIMCgRraW5kGAEgASgJEhAKCHZhcmlhbmNlGAIgASgBEg0KBXNjYWxlGAMgASgBEgwKBGJpdHMYBCABKA0SEAoIcm90YXRpb24YBSABKAwiPwoNU2VjdXJlUmVxdWVzdBIPCgdhdHRlbXB0GAEgASgMEgwKBHN0ZXAYAiABKAkSDwoHY29udGVudBgDIAEoDCKnAQoLU2VjdXJlUmVwbHkSJwoFc3RhdGUYASABKA4yGC5mZWRsbS5TZWN1cmVSZXBseS5TdGF0ZRIPCgdjb250ZW50GAIgASgMEg4KBnJlYXNvbhgDIAEoCRIPCgdzZWNvbmRzGAQgASgBIj0KBVN0YXRlEhUKEVNUQVRFX1VOU1BFQ0lGSUVEEAASCAoEV0FJVBABEgkKBVJFQURZEAISCAoET1ZFUhADYgZwcm90bzM");
 
 /**
  * A client says that it is ready to train.
@@ -61,6 +61,13 @@ export type CheckInRequest = Message<"fedlm.CheckInRequest"> & {
    * @generated from field: bool secure_sums = 6;
    */
   secureSums: boolean;
+
+  /**
+   * of the server's log as it was seen: by this client, then by others whose receipts it has
+   *
+   * @generated from field: repeated uint64 log_sizes = 7;
+   */
+  logSizes: bigint[];
 };
 
 /**
@@ -97,6 +104,20 @@ export type CheckInReply = Message<"fedlm.CheckInReply"> & {
    * @generated from field: repeated uint32 protocols = 3;
    */
   protocols: number[];
+
+  /**
+   * of the server's log; absent where it has not grown and nobody is selected
+   *
+   * @generated from field: fedlm.SignedTreeHead tree_head = 4;
+   */
+  treeHead?: SignedTreeHead | undefined;
+
+  /**
+   * of each size that was asked for, up to this head
+   *
+   * @generated from field: repeated fedlm.ConsistencyProof consistency = 5;
+   */
+  consistency: ConsistencyProof[];
 };
 
 /**
@@ -105,6 +126,214 @@ export type CheckInReply = Message<"fedlm.CheckInReply"> & {
  */
 export const CheckInReplySchema: GenMessage<CheckInReply> = /*@__PURE__*/
   messageDesc(file_messages, 1);
+
+/**
+ * Plans, statements and releases are leaves of a Merkle tree as RFC 9162 (2.1) has it, with SHA-256.
+ *
+ * @generated from message fedlm.SignedTreeHead
+ */
+export type SignedTreeHead = Message<"fedlm.SignedTreeHead"> & {
+  /**
+   * Ed25519, which names the log
+   *
+   * @generated from field: bytes key = 1;
+   */
+  key: Uint8Array;
+
+  /**
+   * leaves
+   *
+   * @generated from field: uint64 size = 2;
+   */
+  size: bigint;
+
+  /**
+   * @generated from field: bytes root = 3;
+   */
+  root: Uint8Array;
+
+  /**
+   * of "fedlm log 1\n", the size in 8 bytes, highest first, and the root
+   *
+   * @generated from field: bytes signature = 4;
+   */
+  signature: Uint8Array;
+};
+
+/**
+ * Describes the message fedlm.SignedTreeHead.
+ * Use `create(SignedTreeHeadSchema)` to create a new message.
+ */
+export const SignedTreeHeadSchema: GenMessage<SignedTreeHead> = /*@__PURE__*/
+  messageDesc(file_messages, 2);
+
+/**
+ * @generated from message fedlm.ConsistencyProof
+ */
+export type ConsistencyProof = Message<"fedlm.ConsistencyProof"> & {
+  /**
+   * of the smaller tree
+   *
+   * @generated from field: uint64 size = 1;
+   */
+  size: bigint;
+
+  /**
+   * that it had
+   *
+   * @generated from field: bytes root = 2;
+   */
+  root: Uint8Array;
+
+  /**
+   * @generated from field: repeated bytes path = 3;
+   */
+  path: Uint8Array[];
+};
+
+/**
+ * Describes the message fedlm.ConsistencyProof.
+ * Use `create(ConsistencyProofSchema)` to create a new message.
+ */
+export const ConsistencyProofSchema: GenMessage<ConsistencyProof> = /*@__PURE__*/
+  messageDesc(file_messages, 3);
+
+/**
+ * A client asks for what a run has told devices, before it trains for it.
+ *
+ * @generated from message fedlm.LogRequest
+ */
+export type LogRequest = Message<"fedlm.LogRequest"> & {
+  /**
+   * @generated from field: string run = 1;
+   */
+  run: string;
+
+  /**
+   * as in CheckInRequest
+   *
+   * @generated from field: repeated uint64 log_sizes = 2;
+   */
+  logSizes: bigint[];
+};
+
+/**
+ * Describes the message fedlm.LogRequest.
+ * Use `create(LogRequestSchema)` to create a new message.
+ */
+export const LogRequestSchema: GenMessage<LogRequest> = /*@__PURE__*/
+  messageDesc(file_messages, 4);
+
+/**
+ * @generated from message fedlm.LogReply
+ */
+export type LogReply = Message<"fedlm.LogReply"> & {
+  /**
+   * @generated from field: fedlm.SignedTreeHead tree_head = 1;
+   */
+  treeHead?: SignedTreeHead | undefined;
+
+  /**
+   * @generated from field: repeated fedlm.ConsistencyProof consistency = 2;
+   */
+  consistency: ConsistencyProof[];
+
+  /**
+   * the run's newest of each kind
+   *
+   * @generated from field: repeated fedlm.InclusionProof leaves = 3;
+   */
+  leaves: InclusionProof[];
+};
+
+/**
+ * Describes the message fedlm.LogReply.
+ * Use `create(LogReplySchema)` to create a new message.
+ */
+export const LogReplySchema: GenMessage<LogReply> = /*@__PURE__*/
+  messageDesc(file_messages, 5);
+
+/**
+ * @generated from message fedlm.InclusionProof
+ */
+export type InclusionProof = Message<"fedlm.InclusionProof"> & {
+  /**
+   * of the leaf, from 0
+   *
+   * @generated from field: uint64 index = 1;
+   */
+  index: bigint;
+
+  /**
+   * a LogEntry
+   *
+   * @generated from field: bytes leaf = 2;
+   */
+  leaf: Uint8Array;
+
+  /**
+   * @generated from field: repeated bytes path = 3;
+   */
+  path: Uint8Array[];
+};
+
+/**
+ * Describes the message fedlm.InclusionProof.
+ * Use `create(InclusionProofSchema)` to create a new message.
+ */
+export const InclusionProofSchema: GenMessage<InclusionProof> = /*@__PURE__*/
+  messageDesc(file_messages, 6);
+
+/**
+ * @generated from message fedlm.LogEntry
+ */
+export type LogEntry = Message<"fedlm.LogEntry"> & {
+  /**
+   * @generated from field: string population = 1;
+   */
+  population: string;
+
+  /**
+   * @generated from field: string run = 2;
+   */
+  run: string;
+
+  /**
+   * @generated from oneof fedlm.LogEntry.kind
+   */
+  kind: {
+    /**
+     * what all its rounds have in common, see docs/protocol.md
+     *
+     * @generated from field: fedlm.RoundConfiguration plan = 3;
+     */
+    value: RoundConfiguration;
+    case: "plan";
+  } | {
+    /**
+     * of privacy, of all that is planned; JSON
+     *
+     * @generated from field: string statement = 4;
+     */
+    value: string;
+    case: "statement";
+  } | {
+    /**
+     * a record of the ledger; JSON
+     *
+     * @generated from field: string release = 5;
+     */
+    value: string;
+    case: "release";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message fedlm.LogEntry.
+ * Use `create(LogEntrySchema)` to create a new message.
+ */
+export const LogEntrySchema: GenMessage<LogEntry> = /*@__PURE__*/
+  messageDesc(file_messages, 7);
 
 /**
  * A client is not needed now.
@@ -144,7 +373,7 @@ export type ComeBack = Message<"fedlm.ComeBack"> & {
  * Use `create(ComeBackSchema)` to create a new message.
  */
 export const ComeBackSchema: GenMessage<ComeBack> = /*@__PURE__*/
-  messageDesc(file_messages, 2);
+  messageDesc(file_messages, 8);
 
 /**
  * All that a selected client needs to know of its round.
@@ -246,7 +475,7 @@ export type RoundConfiguration = Message<"fedlm.RoundConfiguration"> & {
  * Use `create(RoundConfigurationSchema)` to create a new message.
  */
 export const RoundConfigurationSchema: GenMessage<RoundConfiguration> = /*@__PURE__*/
-  messageDesc(file_messages, 3);
+  messageDesc(file_messages, 9);
 
 /**
  * What a client without models trains; docs/protocol.md says what is in the manifest.
@@ -279,7 +508,7 @@ export type Plan = Message<"fedlm.Plan"> & {
  * Use `create(PlanSchema)` to create a new message.
  */
 export const PlanSchema: GenMessage<Plan> = /*@__PURE__*/
-  messageDesc(file_messages, 4);
+  messageDesc(file_messages, 10);
 
 /**
  * What is promised of how often one client takes part, in all rounds of all runs of a population.
@@ -317,7 +546,7 @@ export type ParticipationPlan = Message<"fedlm.ParticipationPlan"> & {
  * Use `create(ParticipationPlanSchema)` to create a new message.
  */
 export const ParticipationPlanSchema: GenMessage<ParticipationPlan> = /*@__PURE__*/
-  messageDesc(file_messages, 5);
+  messageDesc(file_messages, 11);
 
 /**
  * What every client runs, in every round.
@@ -414,7 +643,7 @@ export type TrainingProgram = Message<"fedlm.TrainingProgram"> & {
  * Use `create(TrainingProgramSchema)` to create a new message.
  */
 export const TrainingProgramSchema: GenMessage<TrainingProgram> = /*@__PURE__*/
-  messageDesc(file_messages, 6);
+  messageDesc(file_messages, 12);
 
 /**
  * What a client does with its gradients; docs/protocol.md says what each name means.
@@ -445,7 +674,7 @@ export type ClientAlgorithm = Message<"fedlm.ClientAlgorithm"> & {
  * Use `create(ClientAlgorithmSchema)` to create a new message.
  */
 export const ClientAlgorithmSchema: GenMessage<ClientAlgorithm> = /*@__PURE__*/
-  messageDesc(file_messages, 7);
+  messageDesc(file_messages, 13);
 
 /**
  * How an update becomes bytes; docs/protocol.md says what each scheme does, and how an upload names its plan.
@@ -483,7 +712,7 @@ export type UploadPlan = Message<"fedlm.UploadPlan"> & {
  * Use `create(UploadPlanSchema)` to create a new message.
  */
 export const UploadPlanSchema: GenMessage<UploadPlan> = /*@__PURE__*/
-  messageDesc(file_messages, 8);
+  messageDesc(file_messages, 14);
 
 /**
  * @generated from message fedlm.TensorShape
@@ -500,7 +729,7 @@ export type TensorShape = Message<"fedlm.TensorShape"> & {
  * Use `create(TensorShapeSchema)` to create a new message.
  */
 export const TensorShapeSchema: GenMessage<TensorShape> = /*@__PURE__*/
-  messageDesc(file_messages, 9);
+  messageDesc(file_messages, 15);
 
 /**
  * Bytes named by their content, sent in chunks that a client can ask for again and keep.
@@ -545,7 +774,7 @@ export type Artifact = Message<"fedlm.Artifact"> & {
  * Use `create(ArtifactSchema)` to create a new message.
  */
 export const ArtifactSchema: GenMessage<Artifact> = /*@__PURE__*/
-  messageDesc(file_messages, 10);
+  messageDesc(file_messages, 16);
 
 /**
  * What goes before the bytes of an update.
@@ -601,7 +830,7 @@ export type UploadHeader = Message<"fedlm.UploadHeader"> & {
  * Use `create(UploadHeaderSchema)` to create a new message.
  */
 export const UploadHeaderSchema: GenMessage<UploadHeader> = /*@__PURE__*/
-  messageDesc(file_messages, 11);
+  messageDesc(file_messages, 17);
 
 /**
  * @generated from enum fedlm.UploadHeader.Outcome
@@ -652,7 +881,7 @@ export enum UploadHeader_Outcome {
  * Describes the enum fedlm.UploadHeader.Outcome.
  */
 export const UploadHeader_OutcomeSchema: GenEnum<UploadHeader_Outcome> = /*@__PURE__*/
-  enumDesc(file_messages, 11, 0);
+  enumDesc(file_messages, 17, 0);
 
 /**
  * @generated from message fedlm.UploadReply
@@ -679,7 +908,7 @@ export type UploadReply = Message<"fedlm.UploadReply"> & {
  * Use `create(UploadReplySchema)` to create a new message.
  */
 export const UploadReplySchema: GenMessage<UploadReply> = /*@__PURE__*/
-  messageDesc(file_messages, 12);
+  messageDesc(file_messages, 18);
 
 /**
  * @generated from enum fedlm.UploadReply.Status
@@ -735,7 +964,7 @@ export enum UploadReply_Status {
  * Describes the enum fedlm.UploadReply.Status.
  */
 export const UploadReply_StatusSchema: GenEnum<UploadReply_Status> = /*@__PURE__*/
-  enumDesc(file_messages, 12, 0);
+  enumDesc(file_messages, 18, 0);
 
 /**
  * A device without a certificate asks for one, at another port than the others call.
@@ -763,7 +992,7 @@ export type EnrolRequest = Message<"fedlm.EnrolRequest"> & {
  * Use `create(EnrolRequestSchema)` to create a new message.
  */
 export const EnrolRequestSchema: GenMessage<EnrolRequest> = /*@__PURE__*/
-  messageDesc(file_messages, 13);
+  messageDesc(file_messages, 19);
 
 /**
  * @generated from message fedlm.EnrolReply
@@ -782,7 +1011,7 @@ export type EnrolReply = Message<"fedlm.EnrolReply"> & {
  * Use `create(EnrolReplySchema)` to create a new message.
  */
 export const EnrolReplySchema: GenMessage<EnrolReply> = /*@__PURE__*/
-  messageDesc(file_messages, 14);
+  messageDesc(file_messages, 20);
 
 /**
  * An update is masked, as docs/design/secure-aggregation.md says, and what else is told of training is in the sum too.
@@ -822,7 +1051,7 @@ export type SecureSum = Message<"fedlm.SecureSum"> & {
  * Use `create(SecureSumSchema)` to create a new message.
  */
 export const SecureSumSchema: GenMessage<SecureSum> = /*@__PURE__*/
-  messageDesc(file_messages, 15);
+  messageDesc(file_messages, 21);
 
 /**
  * Each client rotates its update, rounds it to integers and adds a share of the noise, modulo a power of two.
@@ -871,7 +1100,7 @@ export type NoiseShare = Message<"fedlm.NoiseShare"> & {
  * Use `create(NoiseShareSchema)` to create a new message.
  */
 export const NoiseShareSchema: GenMessage<NoiseShare> = /*@__PURE__*/
-  messageDesc(file_messages, 16);
+  messageDesc(file_messages, 22);
 
 /**
  * A member of a secure sum says something, or asks again.
@@ -904,7 +1133,7 @@ export type SecureRequest = Message<"fedlm.SecureRequest"> & {
  * Use `create(SecureRequestSchema)` to create a new message.
  */
 export const SecureRequestSchema: GenMessage<SecureRequest> = /*@__PURE__*/
-  messageDesc(file_messages, 17);
+  messageDesc(file_messages, 23);
 
 /**
  * @generated from message fedlm.SecureReply
@@ -938,7 +1167,7 @@ export type SecureReply = Message<"fedlm.SecureReply"> & {
  * Use `create(SecureReplySchema)` to create a new message.
  */
 export const SecureReplySchema: GenMessage<SecureReply> = /*@__PURE__*/
-  messageDesc(file_messages, 18);
+  messageDesc(file_messages, 24);
 
 /**
  * @generated from enum fedlm.SecureReply.State
@@ -975,5 +1204,5 @@ export enum SecureReply_State {
  * Describes the enum fedlm.SecureReply.State.
  */
 export const SecureReply_StateSchema: GenEnum<SecureReply_State> = /*@__PURE__*/
-  enumDesc(file_messages, 18, 0);
+  enumDesc(file_messages, 24, 0);
 

@@ -87,6 +87,10 @@ class HandlersWithMetrics:
         """See `fedlm.fl_core.deployment.protocol.interface.Handlers.secure_sum`."""
         return await self.inner.secure_sum(peer, request)
 
+    async def log(self, peer: str, request: messages.LogRequest) -> messages.LogReply:
+        """See `fedlm.fl_core.deployment.protocol.interface.Handlers.log`."""
+        return await self.inner.log(peer, request)
+
 
 def _answer(status: "messages.UploadReply.Status") -> str:
     return messages.UploadReply.Status.Name(status).lower()

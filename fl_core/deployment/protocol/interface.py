@@ -1,4 +1,4 @@
-"""What a transport must do: carry four calls from clients (`fedlm.fedlm_client.training.Channel`) to handlers.
+"""What a transport must do: carry five calls from clients (`fedlm.fedlm_client.training.Channel`) to handlers.
 
 Clients dial in and the server never does. Messages are those of `messages.proto`, whatever carries them. Every handler
 may raise `RefusedError` or `TooManyCallsError`.
@@ -48,8 +48,8 @@ class CountedUpload:
         return size
 
 
-class Handlers(Protocol):
-    """The server's side. A transport calls these; `peer` names the client and, with credentials, proves who it is."""
+class RunHandlers(Protocol):
+    """What answers for runs; `peer` names the client and, with credentials, proves who it is."""
 
     async def check_in(self, peer: str, request: messages.CheckInRequest) -> messages.CheckInReply:
         """Select a client for a round, or tell it when to come back."""
@@ -76,4 +76,12 @@ class Handlers(Protocol):
 
     async def secure_sum(self, peer: str, request: messages.SecureRequest) -> messages.SecureReply:
         """Answer a member of a secure sum."""
+        ...
+
+
+class Handlers(RunHandlers, Protocol):
+    """The server's side, which a transport calls."""
+
+    async def log(self, peer: str, request: messages.LogRequest) -> messages.LogReply:
+        """Show what the server's log has of a run."""
         ...

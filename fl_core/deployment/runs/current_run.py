@@ -9,7 +9,7 @@ from fedlm.fedlm_client.link.calls import DownloadRequest
 from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.deployment.event_log import of_run, warn
 from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
-from fedlm.fl_core.deployment.protocol.interface import Handlers, Upload
+from fedlm.fl_core.deployment.protocol.interface import RunHandlers, Upload
 from fedlm.fl_core.deployment.server.pacing import spread
 from fedlm.fl_core.deployment.server.rate_limits import RateLimiter, RateLimits
 from fedlm.fl_core.deployment.server.reports.receiving import refusal
@@ -18,7 +18,7 @@ _BETWEEN_RUNS_SECONDS, _NO_MORE_SECONDS = 5.0, 60.0
 
 
 class CurrentRun:
-    """The `Handlers` of whichever run is trained now, whose events name the run. Used in one event loop.
+    """The `RunHandlers` of whichever run is trained now, whose events name the run. Used in one event loop.
 
     Attributes:
       queued: whether a run is trained soon, where none is now.
@@ -26,11 +26,11 @@ class CurrentRun:
 
     def __init__(self) -> None:
         self.queued = True
-        self._current: Handlers | None = None
+        self._current: RunHandlers | None = None
         self._name = ""
         self._limiter = RateLimiter(RateLimits.for_rounds(0, _BETWEEN_RUNS_SECONDS))
 
-    def be(self, name: str, handlers: Handlers) -> None:
+    def be(self, name: str, handlers: RunHandlers) -> None:
         """Answer for a run from here on."""
         self._name, self._current = name, handlers
 
@@ -39,7 +39,7 @@ class CurrentRun:
         self._current = None
 
     @contextlib.contextmanager
-    def _held(self, peer: str) -> Iterator[Handlers | None]:
+    def _held(self, peer: str) -> Iterator[RunHandlers | None]:
         """Give who answers a call of a client, which is counted here where no run counts it."""
         if self._current is None:
             self._limiter.call(peer)

@@ -29,6 +29,7 @@ from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.state import OtherStateError, StateError
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fedlm.fl_core.deployment.transparency.stored_log import StoredLog
 from fedlm.fl_core.errors import ConfigurationError, DiskError, UserError, setting
 from fedlm.fl_core.runs.driver import Observer
 from fedlm.fl_core.runs.run_folder import RunFolder
@@ -51,6 +52,7 @@ class RunServer:
       clients: answers clients.
       draining: whether the process is going down.
       queue: of all runs.
+      log: of what devices are told of all runs.
       held: name of the run that is trained now, and that run; None where none is.
       population: what is promised of all runs together; None where these are NOT PRIVATE.
     """
@@ -62,12 +64,12 @@ class RunServer:
 
         Args:
           directory: in which each run has a folder.
-          database: of the queue.
+          database: of the queue and the log.
           maker: makes runs of settings.
           observe: see `HeldRun.train`.
         """
         self.clients, self.draining = CurrentRun(), False
-        self.queue = RunQueue(database)
+        self.queue, self.log = RunQueue(database), StoredLog(database)
         self.held: tuple[str, HeldRun] | None = None
         self._directory = directory
         self._maker, self._observe, self._submitting = maker, observe, threading.Lock()
@@ -128,7 +130,7 @@ class RunServer:
         with RunFolder(out, private=task.deployment.privacy.is_private) as folder:
             state = SqlState(await asyncio.to_thread(Database, sqlite_url(out / DATABASE_FILE)))
             try:
-                held = await HeldRun.open(task, folder, state)
+                held = await HeldRun.open(task, folder, state, self.log)
                 event("run_begun", rounds=len(folder.rows))
                 self.held = run.name, held
                 self.clients.be(run.name, held.handlers)

@@ -88,7 +88,7 @@ class Offer(NamedTuple):
 
 
 class ClientHandlers:
-    """`fedlm.fl_core.deployment.protocol.interface.Handlers` of one run. Make and use it in one event loop."""
+    """`fedlm.fl_core.deployment.protocol.interface.RunHandlers` of one run. Make and use it in one event loop."""
 
     def __init__(self, rounds: Rounds, offer: Offer, receiver: Receiver, *, pacing: PaceSteering, limiter: RateLimiter):
         """Put together what answers: `limiter` keeps any one client from asking too much, `pacing` spreads them."""

@@ -129,3 +129,11 @@ SUBMISSIONS = sql.Table(
     sql.Column("reason", sql.Text, nullable=False),
     sql.Column("first_round", sql.Integer),
 )
+# The log of what devices are told.
+LOG_KEYS = sql.Table("log_keys", TABLES, sql.Column("private_key", sql.LargeBinary, primary_key=True))
+LOG_LEAVES = sql.Table(
+    "log_leaves",
+    TABLES,
+    sql.Column("number", sql.BigInteger, primary_key=True, autoincrement=False),
+    sql.Column("leaf", sql.LargeBinary, nullable=False),
+)

@@ -17,6 +17,7 @@ from fedlm.fedlm_client.link.protocol import (
     CLIENT_CERTIFICATE,
     CLIENT_NAME,
     FIRST_CHUNK,
+    LOG,
     SECURE_SUM,
     UPLOAD,
 )
@@ -92,6 +93,9 @@ class HttpServer(HttpListener):
         elif (method, path) == ("POST", SECURE_SUM):
             asked = parse_message(messages.SecureRequest, await call.body())
             await call.reply(await self._handlers.secure_sum(peer, asked))
+        elif (method, path) == ("POST", LOG):
+            named = parse_message(messages.LogRequest, await call.body())
+            await call.reply(await self._handlers.log(peer, named))
         elif (method, path) == ("PUT", UPLOAD):
             await call.reply(await self._handlers.upload(peer, call))
         elif method == "GET" and path.startswith(ARTIFACTS):

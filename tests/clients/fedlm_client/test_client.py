@@ -28,6 +28,7 @@ from fedlm.fl_core.deployment.protocol.training_program import write_training_pr
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.updates.update_bytes import pack_parameters, upload_bytes
 from tests.deployment import small_deployment as small
+from tests.support.logged import LoggedChannel
 
 Reply, Outcome = messages.UploadReply, messages.UploadHeader.Outcome
 SETTINGS = small.deployment(chunk_bytes=4096)
@@ -124,7 +125,7 @@ class SecureServer(FakeServer):
 
 
 def client_of(server, store, read=small.read_vocabulary, limits=QUICK, **others):
-    return small.client_of(lambda: server, store, read, limits=limits, **others)
+    return small.client_of(lambda: LoggedChannel(server), store, read, limits=limits, **others)
 
 
 def run(server, tmp_path, store=None, **others):
@@ -367,7 +368,7 @@ def test_a_client_that_is_interrupted_takes_no_other_step(tmp_path):
     server.seconds = 3000.0
 
     async def go():
-        running = asyncio.create_task(Client(lambda: server, trainer).run_async())
+        running = asyncio.create_task(Client(lambda: LoggedChannel(server), trainer).run_async())
         assert await asyncio.to_thread(trainer.began.wait, 30)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):

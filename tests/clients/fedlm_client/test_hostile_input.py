@@ -19,6 +19,7 @@ from fedlm.fedlm_client.plans.manifest import Batches
 from fedlm.fedlm_client.plans.plan_trainer import Plan, PlanTrainer
 from fedlm.fedlm_client.text.example_store import ExampleStore
 from fedlm.fedlm_client.text.tokenizer import WordPiece
+from tests.support.logged import LoggedChannel
 from tests.support.serving import one_answer
 from tests.support.uploads import pieces_of
 
@@ -205,7 +206,7 @@ class Planned(PlanTrainer):
 
 def take_part(server, trainer, tmp_path, **limits):
     record = OwnParticipation(tmp_path / "record")
-    Client(lambda: server, trainer, limits=Limits(**limits), participation=record).run()
+    Client(lambda: LoggedChannel(server), trainer, limits=Limits(**limits), participation=record).run()
 
 
 @pytest.mark.parametrize("outcome", ["TRAINED", "NOT_FINITE", "TOO_SLOW", "NO_EXAMPLES"])

@@ -25,6 +25,7 @@ from .protocol import (
     CLIENT_NAME,
     FIRST_CHUNK,
     LARGEST_CHUNK,
+    LOG,
     MESSAGE,
     SECURE_SUM,
     UPLOAD,
@@ -81,6 +82,9 @@ class HttpChannel:
 
     async def secure_sum(self, request: messages.SecureRequest) -> messages.SecureReply:
         return await self.ask(SECURE_SUM, request, messages.SecureReply)
+
+    async def log(self, request: messages.LogRequest) -> messages.LogReply:
+        return await self.ask(LOG, request, messages.LogReply)
 
     async def ask(self, path: str, request: Message, answer: type[_Answer]) -> _Answer:
         """Send a message, and wait for the one that answers it; see `Channel.check_in` for errors."""

@@ -15,6 +15,9 @@ CHECK_IN, UPLOAD, ARTIFACTS = "/check-in", "/upload", "/artifacts/"
 SECURE_SUM = "/secure-sum"
 """Path: `POST` a `SecureRequest`."""
 
+LOG = "/log"
+"""Path: `POST` a `LogRequest`."""
+
 ENROL = "/enrol"
 """Path of enrolment, at a port of its own: `POST` an `EnrolRequest`."""
 

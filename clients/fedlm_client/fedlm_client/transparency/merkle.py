@@ -1,0 +1,86 @@
+"""Proofs of a Merkle tree as RFC 9162 (section 2.1) has it, with SHA-256, as whoever holds a root checks them."""
+
+import hashlib
+from collections.abc import Sequence
+
+
+def leaf_hash(leaf: bytes) -> bytes:
+    """Hash a leaf's bytes."""
+    return hashlib.sha256(b"\x00" + leaf).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    """Hash two nodes into the one above them."""
+    return hashlib.sha256(b"\x01" + left + right).digest()
+
+
+EMPTY_ROOT = hashlib.sha256().digest()
+"""Root of a tree without leaves."""
+
+
+def root_by_inclusion(index: int, size: int, leaf: bytes, path: Sequence[bytes]) -> bytes:
+    """Compute the root of a tree of so many leaves that has a leaf, of this hash, at an index (2.1.3.2).
+
+    Raises:
+      ValueError: the path has not the hashes that such a proof has.
+    """
+    if not 0 <= index < size:
+        raise ValueError(f"a tree of {size} leaves has none at {index}")
+    node, last, found = index, size - 1, leaf
+    for sibling in path:
+        if not last:
+            raise ValueError("the path is too long")
+        if node & 1 or node == last:
+            found = node_hash(sibling, found)
+            while not node & 1 and node:
+                node, last = node >> 1, last >> 1
+        else:
+            found = node_hash(found, sibling)
+        node, last = node >> 1, last >> 1
+    if last:
+        raise ValueError("the path is too short")
+    return found
+
+
+def roots_by_consistency(small: int, size: int, root: bytes, path: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Compute the roots of a tree and of one that it has grown to (2.1.4.2).
+
+    Args:
+      small: leaves of the smaller tree, one at least.
+      size: leaves of the larger one.
+      root: of the smaller tree, as it is known.
+      path: the proof.
+
+    Returns:
+      The roots of both that follow. The proof holds where they are those that are known.
+
+    Raises:
+      ValueError: the path has not the hashes that such a proof has.
+    """
+    if not 0 < small <= size:
+        raise ValueError(f"a tree of {small} leaves does not grow to one of {size}")
+    if small == size:
+        if path:
+            raise ValueError("the path is too long")
+        return root, root
+    if not small & (small - 1):
+        path = [root, *path]
+    if not path:
+        raise ValueError("the path is too short")
+    node, last = small - 1, size - 1
+    while node & 1:
+        node, last = node >> 1, last >> 1
+    before = after = path[0]
+    for sibling in path[1:]:
+        if not last:
+            raise ValueError("the path is too long")
+        if node & 1 or node == last:
+            before, after = node_hash(sibling, before), node_hash(sibling, after)
+            while not node & 1 and node:
+                node, last = node >> 1, last >> 1
+        else:
+            after = node_hash(after, sibling)
+        node, last = node >> 1, last >> 1
+    if last:
+        raise ValueError("the path is too short")
+    return before, after
