@@ -21,7 +21,7 @@ COMMANDS = {
     "runs": "list runs of any kind, draw their curves over each other, and remove what they do not need",
     "serve": "train one model with clients that dial in",
     "server": "train the runs that are submitted, one after another, with clients that dial in",
-    "run": "submit runs to a server, list, pause, resume and stop them",
+    "run": "submit runs to a server, list, approve, pause, resume and stop them",
     "audit": "export the audit log of a server, and verify one",
     "status": "show the state of a running server",
     "fleet": "run many virtual clients of a server",

@@ -82,6 +82,14 @@ class StopCommand(_OfRunAsJson):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ApproveCommand(_OfRunAsJson):
+    """Approve a private run that somebody else submitted, where the server wants that (`fedlm server --approval`).
+
+    Before that, `show` has its settings, and `list` what all runs together promise, this one among them.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
 class LogsCommand(_OfRun):
     """Print the log of a run of a server, one JSON object a line."""
 
@@ -121,6 +129,9 @@ def _show(argv: list[str]) -> int:
     _print_runs([run], as_json=False)
     console = Console(soft_wrap=True, highlight=False)
     console.print(f"folder: {run['folder']}", markup=False)
+    console.print(f"submitted by: {run['submitted_by']}", markup=False)
+    if run["approved_by"]:
+        console.print(f"approved by: {run['approved_by']}", markup=False)
     if run["status"] is not None:
         console.print(describe(run["status"]))
     elif run["summary"] is not None:
@@ -194,6 +205,7 @@ COMMAND = Group(
             Command(ResumeCommand, _acting("resume", ResumeCommand)),
         ),
         "stop": ("stop a run for good after its round", Command(StopCommand, _acting("stop", StopCommand))),
+        "approve": ("approve a private run", Command(ApproveCommand, _acting("approve", ApproveCommand))),
         "logs": ("print the log of a run", Command(LogsCommand, _logs)),
     },
     _EXAMPLES,

@@ -28,6 +28,9 @@ class ServerCommand:
     """Folder of the server: its queue, a folder for each run in `runs`, and their logs."""
     listening: Listening
     population: PopulationSettings
+    approval: bool = False
+    """Train a private run only once somebody with the role privacy_approver, who did not submit it, has approved it
+    (`fedlm run approve`). It needs --access, which says who is who."""
 
 
 _ESSENTIALS = ("directory", "address", "keys", "insecure", "operator_address", "epsilon", "delta")
@@ -44,6 +47,8 @@ def main(argv: list[str]) -> int:
     listening = command.listening
     if listening.operator_address is None:
         raise ConfigurationError(f"runs are submitted to the operators' address; give {setting('operator_address')}")
+    if command.approval and listening.access is None:
+        raise ConfigurationError(f"{setting('approval')} is by another person; give {setting('access')} too")
     endpoints = Endpoints(listen_to_clients(listening), listen_to_operators(listening))
 
     def task(settings: dict[str, Any]) -> Any:
@@ -51,7 +56,10 @@ def main(argv: list[str]) -> int:
 
     maker = RunMaker(_complete, task)
     with json_log(listening.log):
-        asyncio.run(serve_runs(maker, command.directory, endpoints, log_release, promised=command.population))
+        serving = serve_runs(
+            maker, command.directory, endpoints, log_release, promised=command.population, approval=command.approval
+        )
+        asyncio.run(serving)
     return 0
 
 

@@ -148,6 +148,7 @@ async def serve_runs(
     observe: Observer,
     *,
     promised: PopulationSettings = PopulationSettings(),  # noqa: B008
+    approval: bool = False,
 ) -> None:
     """Train the runs that operators submit, one after another, until asked to stop.
 
@@ -157,6 +158,7 @@ async def serve_runs(
       endpoints: where clients and operators reach the server.
       observe: hears of each round, in another thread.
       promised: what is promised of all runs together.
+      approval: see `RunServer.wants_approval`.
 
     Raises:
       UserError: another process serves this directory, something else is in it, or an address is taken; or the disk
@@ -170,6 +172,7 @@ async def serve_runs(
         database = await opened.enter_async_context(endpoints.reached(sqlite_url(directory / QUEUE_FILE)))
         server, logs = RunServer(directory, database, maker, observe), RunLogs(directory / LOGS_FOLDER)
         opened.enter_context(handled_by(logs))
+        server.wants_approval = approval
         population = Population.open(directory, promised, server.queue.all())
         if population is not None:
             await asyncio.to_thread(server.promise, population)

@@ -11,7 +11,7 @@ from fedlm.fl_core.deployment.roles import serve_runs
 from fedlm.fl_core.deployment.runs import current_run
 from fedlm.fl_core.deployment.runs.population import Population
 from fedlm.fl_core.deployment.runs.population_settings import PopulationSettings
-from fedlm.fl_core.deployment.runs.run_queue import FINISHED, QUEUED, STOPPED, RunQueue
+from fedlm.fl_core.deployment.runs.run_queue import FINISHED, PAUSED, QUEUED, STOPPED, UNAPPROVED, RunQueue
 from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.state.database import Database
@@ -103,6 +103,24 @@ async def test_what_was_promised_stays_and_a_server_without_a_budget_promises_no
         server.submit("two", settings_of(privacy="none", noise_multiplier=None, delta=None, noise_seed="entropy"))
     with pytest.raises(ConfigurationError, match="NOT PRIVATE"), opened(tmp_path / "open"):
         pass
+
+
+async def test_a_private_run_is_not_trained_before_another_person_than_its_submitter_approves_it(tmp_path):
+    with opened(tmp_path) as server:
+        server.wants_approval = True
+        assert server.submit("one", settings_of(), "ann").state == UNAPPROVED
+        with pytest.raises(ConfigurationError, match="somebody else"):
+            server.approve("one", "ann")
+        for state in (PAUSED, QUEUED):
+            with pytest.raises(ConfigurationError, match="is unapproved"):
+                server.become("one", state)
+    with opened(tmp_path) as server:
+        assert server.queue.first_queued() is None
+        assert server.population.budget.has_reserved("one")
+        assert server.approve("one", "ben")[-2:] == ("ann", "ben")
+        assert server.queue.first_queued().name == "one"
+        with pytest.raises(ConfigurationError, match="waits for nobody"):
+            server.approve("one", "ben")
 
 
 class KilledError(BaseException):

@@ -30,12 +30,14 @@ REQUESTS = {
     Call.PAUSE: ("POST", "/runs/one/pause"),
     Call.RESUME: ("POST", "/runs/one/resume"),
     Call.STOP: ("POST", "/runs/one/stop"),
+    Call.APPROVE: ("POST", "/runs/waiting/approve"),
     Call.READ_AUDIT: ("GET", "/audit/0"),
 }
 MAY = {
     Role.VIEWER: {Call.SHOW_STATUS, Call.SHOW_METRICS, Call.SHOW_RUN, Call.SHOW_LOG},
 }
 MAY[Role.OPERATOR] = MAY[Role.VIEWER] | {Call.SUBMIT, Call.PAUSE, Call.RESUME, Call.STOP}
+MAY[Role.PRIVACY_APPROVER] = MAY[Role.VIEWER] | {Call.APPROVE}
 MAY[Role.AUDITOR] = MAY[Role.VIEWER] | {Call.READ_AUDIT}
 STRANGERS = {"no token": None, "another token": "x" * 64, "a hash as token": token_hash("viewer" + "t" * 64)}
 
@@ -78,6 +80,8 @@ class Served:
         maker = RunMaker(lambda settings: defaults | settings, dict)
         server = RunServer(self.directory, self.database, maker, lambda row: None)
         server.submit("one", {})
+        # A private run that waits is in the tests of populations.
+        server.approve = lambda name, by: server.queue.find("one")
         self.audit = AuditLog(self.directory / "audit.jsonl")
         self.shown = ShownRuns(server, self.database, RunLogs(self.directory / "logs"), self.audit)
         application = OperatorApplication(self.shown, CallMetrics(), AccessFile(self.directory / "access.toml"))

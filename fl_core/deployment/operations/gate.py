@@ -62,13 +62,13 @@ class Gate:
             self._record(person, asked, found.call, **facts, outcome="refused", why=why)
             raise NotPermittedError(why)
         if not is_audited(found.call):
-            return found.act(asked.body)
+            return found.act(person, asked.body)
         if asked.body:
             facts["body_sha256"] = hashlib.sha256(asked.body).hexdigest()
         # Before it is done: no crash leaves a deed of which nobody knows.
         self._record(person, asked, found.call, **facts, outcome="asked")
         try:
-            answer = found.act(asked.body)
+            answer = found.act(person, asked.body)
         except Exception as error:
             self._record(person, asked, found.call, **facts, outcome="failed", why=str(error)[:_LONGEST_TEXT])
             raise

@@ -69,12 +69,12 @@ class OperatorApplication:
             return HTTPStatus.METHOD_NOT_ALLOWED, PLAIN, f"{only}\n".encode()
         if asked.path == "/metrics":
             encode, kind = choose_encoder(asked.fields.get("accept", ""))
-            show = FoundCall(Call.SHOW_METRICS, "", lambda body: encode(self._metrics))
+            show = FoundCall(Call.SHOW_METRICS, "", lambda *_: encode(self._metrics))
             return self._passed(person, asked, show, lambda told: (HTTPStatus.OK, {"Content-Type": kind}, told))
         if asked.path not in ("/", "/status.json"):
             paths = "/, /status.json and /metrics" if calls is None else "/, /status.json, /runs/NAME and /metrics"
             return HTTPStatus.NOT_FOUND, PLAIN, f"there are {paths}\n".encode()
-        show = FoundCall(Call.SHOW_STATUS, "", lambda body: self._shown.read())
+        show = FoundCall(Call.SHOW_STATUS, "", lambda *_: self._shown.read())
         return self._passed(person, asked, show, lambda told: self._status(asked.path, told))
 
     def _passed(self, person: Person, asked: Asked, found: FoundCall, answer: Callable[[Any], Answer]) -> Answer:

@@ -19,6 +19,7 @@ class Call(enum.StrEnum):
     PAUSE = "run.pause"
     RESUME = "run.resume"
     STOP = "run.stop"
+    APPROVE = "run.approve"
     READ_AUDIT = "audit.export"
 
 
@@ -32,6 +33,7 @@ _MAY = {
     Call.PAUSE: frozenset({Role.OPERATOR}),
     Call.RESUME: frozenset({Role.OPERATOR}),
     Call.STOP: frozenset({Role.OPERATOR}),
+    Call.APPROVE: frozenset({Role.PRIVACY_APPROVER}),
     Call.READ_AUDIT: frozenset({Role.AUDITOR}),
 }
 
@@ -41,7 +43,7 @@ class FoundCall(NamedTuple):
 
     call: Call
     on: str  # what it is about: the name of a run, say
-    act: Callable[[bytes], Any]  # does it, with a body, and answers what is JSON-able; raises UserError
+    act: Callable[[Person, bytes], Any]  # does it for somebody, with a body, and answers JSON-able; raises UserError
 
 
 class OperatorCalls(Protocol):

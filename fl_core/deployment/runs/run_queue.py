@@ -1,6 +1,7 @@
 """The runs that a server was given, in its database. They are trained one after another, in the order of submission.
 
-A private run is `submitted` until the budget of its population has room for it. A run is `queued`, also while it is
+A private run is `submitted` until the budget of its population has room for it, and then `unapproved` until somebody
+approves it, where the server wants that. A run is `queued`, also while it is
 trained, until something else becomes of it. A server that was killed goes on with the first that is queued, though
 another was under way.
 """
@@ -18,12 +19,13 @@ from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.tables import SUBMISSIONS
 from fedlm.fl_core.errors import ConfigurationError
 
-SUBMITTED, QUEUED, PAUSED, STOPPED = "submitted", "queued", "paused", "stopped"
+SUBMITTED, UNAPPROVED, QUEUED, PAUSED, STOPPED = "submitted", "unapproved", "queued", "paused", "stopped"
 FINISHED, FAILED = "finished", "failed"
 _MAY_BECOME = {
+    UNAPPROVED: (SUBMITTED,),
     PAUSED: (QUEUED, PAUSED),
     QUEUED: (SUBMITTED, QUEUED, PAUSED, FAILED),
-    STOPPED: (SUBMITTED, QUEUED, PAUSED, FAILED, STOPPED),
+    STOPPED: (SUBMITTED, UNAPPROVED, QUEUED, PAUSED, FAILED, STOPPED),
     FINISHED: (QUEUED, PAUSED, STOPPED, FAILED, FINISHED),
     FAILED: (QUEUED, PAUSED),
 }
@@ -38,6 +40,8 @@ class SubmittedRun(NamedTuple):
     state: str
     reason: str  # why it failed; empty where it did not
     first_round: int | None = None  # number of its round 0 among those of its population; None without privacy
+    submitted_by: str = ""  # name of the person
+    approved_by: str = ""  # empty where nobody had to, or has yet
 
 
 class RunQueue:
@@ -47,7 +51,12 @@ class RunQueue:
         self._database = database
 
     def submit(
-        self, name: str, settings: dict[str, Any], first_round: Callable[[Sequence[SubmittedRun]], int] | None = None
+        self,
+        name: str,
+        settings: dict[str, Any],
+        first_round: Callable[[Sequence[SubmittedRun]], int] | None = None,
+        *,
+        by: str = "",
     ) -> SubmittedRun:
         """Add a run to the end of the queue, once: the same name with the same settings is the same run.
 
@@ -56,6 +65,7 @@ class RunQueue:
           settings: of the run.
           first_round: of all runs there are finds the first round of one that has to reserve, and may refuse it; None
             for a run that is queued at once.
+          by: name of the person who submits it.
 
         Raises:
           ConfigurationError: another run has the name, or it is none.
@@ -66,11 +76,24 @@ class RunQueue:
             known = connection.scalar(sql.select(SUBMISSIONS.c.settings).where(SUBMISSIONS.c.name == name))
             if known is None:
                 row = {"name": name, "settings": written, "submitted": time.time(), "state": QUEUED, "reason": ""}
+                row |= {"submitted_by": by, "approved_by": ""}
                 if first_round is not None:
                     row |= {"state": SUBMITTED, "first_round": first_round(_read(connection, sql.true()))}
                 connection.execute(sql.insert(SUBMISSIONS).values(**row))
             elif known != written:
                 raise ConfigurationError(f"the server has another run {name!r}; give this one another name")
+        return self.find(name)
+
+    def approve(self, name: str, by: str) -> SubmittedRun:
+        """Queue a run that is unapproved. Raises ConfigurationError where it is not, or its submitter approves it."""
+        known = self.find(name)
+        if known.state != UNAPPROVED:
+            raise ConfigurationError(f"the run {name!r} is {known.state}, and waits for nobody's approval")
+        if known.submitted_by == by:
+            raise ConfigurationError(f"the run {name!r} was submitted by {by}; somebody else has to approve it")
+        with self._database.writing() as connection:
+            one = (SUBMISSIONS.c.name == name) & (SUBMISSIONS.c.state == UNAPPROVED)
+            connection.execute(sql.update(SUBMISSIONS).where(one).values(state=QUEUED, approved_by=by))
         return self.find(name)
 
     def withdraw(self, name: str) -> None:

@@ -20,6 +20,7 @@ from fedlm.fl_core.deployment.runs.run_queue import (
     QUEUED,
     STOPPED,
     SUBMITTED,
+    UNAPPROVED,
     RunQueue,
     SubmittedRun,
 )
@@ -55,9 +56,11 @@ class RunServer:
       log: of what devices are told of all runs.
       held: name of the run that is trained now, and that run; None where none is.
       population: what is promised of all runs together; None where these are NOT PRIVATE.
+      wants_approval: whether somebody else than its submitter has to approve a private run before it is trained.
     """
 
     population: Population | None = None
+    wants_approval: bool = False
 
     def __init__(self, directory: Path, database: Database, maker: RunMaker, observe: Observer):
         """Prepare; nothing is trained before `train`.
@@ -86,7 +89,7 @@ class RunServer:
                     self._admit(run)
                 except UserError as error:
                     warn("run_withdrawn", run=run.name, reason=error.for_command_line())
-            elif run.state not in (QUEUED, PAUSED):
+            elif run.state not in (UNAPPROVED, QUEUED, PAUSED):
                 population.budget.give_back(run.name)
 
     async def train(self) -> None:
@@ -177,8 +180,8 @@ class RunServer:
 
     # What operators ask for, in any thread.
 
-    def submit(self, name: str, settings: Settings) -> SubmittedRun:
-        """Add a run to the queue. Raises UserError where it could not be trained."""
+    def submit(self, name: str, settings: Settings, by: str = "") -> SubmittedRun:
+        """Add a run to the queue, for a person. Raises UserError where it could not be trained."""
         check_run_name(name)
         settings, population = self._maker.complete(settings), self.population
         if population is None:
@@ -188,18 +191,18 @@ class RunServer:
                     "one with --epsilon and --delta, in another folder, or train this run alone, with `fedlm serve`"
                 )
             self._maker.make_task(settings)
-            run = self.queue.submit(name, settings)
+            run = self.queue.submit(name, settings, by=by)
         else:
             settings = population.complete(settings)
             with self._submitting:
-                run = self.queue.submit(name, settings, lambda runs: population.first_round(settings, runs))
+                run = self.queue.submit(name, settings, lambda runs: population.first_round(settings, runs), by=by)
                 run = self._admit(run) if run.state == SUBMITTED else run
         self._loop.call_soon_threadsafe(self._drain_held, run)
         return run
 
     def _admit(self, run: SubmittedRun) -> SubmittedRun:
-        """Queue a private run once all that it plans is reserved. Raises UserError, and forgets it, where it cannot be
-        trained or there is no room."""
+        """Queue a private run, or leave it to be approved, once all that it plans is reserved. Raises UserError, and
+        forgets it, where it cannot be trained or there is no room."""
         try:
             self._reserve(run)
         except (DiskError, StateError):
@@ -208,7 +211,13 @@ class RunServer:
         except UserError:
             self.queue.withdraw(run.name)
             raise
-        return self.queue.become(run.name, QUEUED)
+        return self.queue.become(run.name, UNAPPROVED if self.wants_approval else QUEUED)
+
+    def approve(self, name: str, by: str) -> SubmittedRun:
+        """Let a private run be trained. Raises UserError where it waits for no approval, or not for this person's."""
+        run = self.queue.approve(name, by)
+        self._loop.call_soon_threadsafe(self._drain_held, run)
+        return run
 
     def _reserve(self, run: SubmittedRun) -> None:
         if self.population is not None:

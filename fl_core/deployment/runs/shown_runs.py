@@ -96,24 +96,28 @@ class ShownRuns:
     def find(self, method: str, path: str) -> FoundCall | None:
         """Find what is asked: `GET /runs/NAME` tells all of a run, and `GET /runs/NAME/log/OFFSET` the lines of its log
         from a byte on; `POST /runs/NAME` submits it, with its settings as the body, and `POST /runs/NAME/ACTION`
-        pauses, resumes or stops it; `GET /audit/OFFSET` gives lines of the audit log from a byte on."""
+        pauses, resumes, stops or approves it; `GET /audit/OFFSET` gives lines of the audit log from a byte on."""
         server = self._server
         match [method, *path.strip("/").split("/")]:
             case ["GET", "runs", name]:
-                return FoundCall(Call.SHOW_RUN, name, lambda body: self._all_of(server.queue.find(name)))
+                return FoundCall(Call.SHOW_RUN, name, lambda *_: self._all_of(server.queue.find(name)))
             case ["GET", "runs", name, "log", offset] if _is_offset(offset):
                 return FoundCall(
-                    Call.SHOW_LOG, name, lambda body: self._logs.read(server.queue.find(name).name, int(offset))
+                    Call.SHOW_LOG, name, lambda *_: self._logs.read(server.queue.find(name).name, int(offset))
                 )
             case ["POST", "runs", name]:
                 return FoundCall(
-                    Call.SUBMIT, name, lambda body: self._acted_on(server.submit(name, _settings_in(body)))
+                    Call.SUBMIT,
+                    name,
+                    lambda by, body: self._acted_on(server.submit(name, _settings_in(body), by.name)),
                 )
+            case ["POST", "runs", name, "approve"]:
+                return FoundCall(Call.APPROVE, name, lambda by, _: self._acted_on(server.approve(name, by.name)))
             case ["POST", "runs", name, action] if action in _ACTIONS:
                 call, state = _ACTIONS[action]
-                return FoundCall(call, name, lambda body: self._acted_on(server.become(name, state)))
+                return FoundCall(call, name, lambda *_: self._acted_on(server.become(name, state)))
             case ["GET", "audit", offset] if _is_offset(offset):
-                return FoundCall(Call.READ_AUDIT, offset, lambda body: self.audit.read(int(offset)))
+                return FoundCall(Call.READ_AUDIT, offset, lambda *_: self.audit.read(int(offset)))
         return None
 
     def _acted_on(self, run: SubmittedRun) -> dict[str, Any]:
@@ -123,6 +127,8 @@ class ShownRuns:
         folder, status = self._server.folder(run.name), self._status(run.name)
         return self._described(run, status) | {
             "folder": str(folder),
+            "submitted_by": run.submitted_by,
+            "approved_by": run.approved_by,
             "settings": run.settings,
             "status": status,
             "summary": _read_summary(folder / SUMMARY_FILE),

@@ -16,6 +16,7 @@ class Role(enum.StrEnum):
 
     VIEWER = "viewer"
     OPERATOR = "operator"
+    PRIVACY_APPROVER = "privacy_approver"
     AUDITOR = "auditor"
 
 

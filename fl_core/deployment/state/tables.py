@@ -128,6 +128,8 @@ SUBMISSIONS = sql.Table(
     sql.Column("state", sql.String(16), nullable=False),
     sql.Column("reason", sql.Text, nullable=False),
     sql.Column("first_round", sql.Integer),
+    sql.Column("submitted_by", sql.Text, nullable=False),
+    sql.Column("approved_by", sql.Text, nullable=False),
 )
 # The log of what devices are told.
 LOG_KEYS = sql.Table("log_keys", TABLES, sql.Column("private_key", sql.LargeBinary, primary_key=True))
