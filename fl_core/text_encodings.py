@@ -28,3 +28,8 @@ def utf8_text(path: Path, content: bytes) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: found bytes that are not UTF-8 ({error.reason}), expected text in UTF-8.") from error
+
+
+def printable(text: str, kept: str = "") -> str:
+    """Put a sign in place of what a terminal would obey or not show, but for some characters."""
+    return "".join(one if one.isprintable() or one in kept else "\N{REPLACEMENT CHARACTER}" for one in text)

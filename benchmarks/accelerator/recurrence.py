@@ -17,7 +17,7 @@ from benchmarks.accelerator.timing import first_seconds, memory_now, time_runs
 from fedlm.fl_core.rounds.local_sgd import local_step
 from fedlm.models.base import Params
 from fedlm.models.families.cifg import cifg
-from fedlm.models.layers.recurrent import Gating, cifg_layer
+from fedlm.models.layers.recurrences.recurrent import Gating, cifg_layer
 from fedlm.models.precision import Precision, precision_scope, with_precision
 from fedlm.models.registry import MODELS
 

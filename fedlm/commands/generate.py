@@ -11,6 +11,7 @@ from fedlm.command_line.options import read_options, set_up_devices
 from fedlm.command_line.progress import EvaluationProgress
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.json_text import json_text
+from fedlm.fl_core.text_encodings import printable
 from fedlm.simulations.generation.generating import GenerationSettings
 
 
@@ -89,9 +90,7 @@ def _generate(command: GenerateCommand, texts: list[str]) -> None:
 
 def _write(text: str) -> None:
     """Write to standard output at once, without what a terminal would take for a command."""
-    print(
-        "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text), end="", flush=True
-    )
+    print(printable(text, kept="\n\t"), end="", flush=True)
 
 
 COMMAND = Command(GenerateCommand, main)

@@ -8,10 +8,10 @@ import tyro
 
 from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options, set_up_devices
-from fedlm.commands.data_sample import printable
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count
+from fedlm.fl_core.text_encodings import printable
 
 
 @dataclass(frozen=True, kw_only=True)

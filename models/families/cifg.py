@@ -9,15 +9,22 @@ import jax.numpy as jnp
 
 from fedlm.models.base import Decoder, Model, Params
 from fedlm.models.layers.basic import embed, init_embedding
-from fedlm.models.layers.layer_norm_recurrence import (
+from fedlm.models.layers.linear_head import linear_head_model
+from fedlm.models.layers.output_norms import OUTPUT_NORMS
+from fedlm.models.layers.parameter_uses import Parameter
+from fedlm.models.layers.recurrences.layer_norm_recurrence import (
     init_layer_norm_cifg_layer,
     layer_norm_cifg_layer,
     read_layer_norm_cifg,
 )
-from fedlm.models.layers.linear_head import linear_head_model
-from fedlm.models.layers.output_norms import OUTPUT_NORMS
-from fedlm.models.layers.parameter_uses import Parameter
-from fedlm.models.layers.recurrent import CifgState, Gating, begin_cifg, cifg_layer, init_cifg_layer, read_cifg
+from fedlm.models.layers.recurrences.recurrent import (
+    CifgState,
+    Gating,
+    begin_cifg,
+    cifg_layer,
+    init_cifg_layer,
+    read_cifg,
+)
 from fedlm.models.layers.scale_invariant import si_sigmoid, si_tanh
 from fedlm.models.special_tokens import OWN, SpecialTokens
 

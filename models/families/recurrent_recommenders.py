@@ -17,7 +17,9 @@ from fedlm.models.errors import ConfigurationError, setting
 from fedlm.models.families.transformer import check_layers
 from fedlm.models.layers.basic import dense, embed, init_dense, init_embedding
 from fedlm.models.layers.dropout import Drop, drop_nothing
-from fedlm.models.layers.gated_recurrence import (
+from fedlm.models.layers.key_value_cache import last_read
+from fedlm.models.layers.linear_head import linear_head_model
+from fedlm.models.layers.recurrences.gated_recurrence import (
     GRU,
     LSTM,
     Cell,
@@ -27,8 +29,6 @@ from fedlm.models.layers.gated_recurrence import (
     read_recurrent,
     recurrent_layer,
 )
-from fedlm.models.layers.key_value_cache import last_read
-from fedlm.models.layers.linear_head import linear_head_model
 from fedlm.models.special_tokens import OWN, SpecialTokens
 
 

@@ -83,8 +83,7 @@ def lora_model(base: Model, config: LoraConfig) -> Model:
 
     Raises:
       ConfigurationError: the model has no such matrix, or one that is too narrow for the rank, or that it uses in
-        another way than by `fedlm.models.layers.basic.dense` or the layers of `fedlm.models.layers.recurrent` and
-        `fedlm.models.layers.gated_recurrence`.
+        another way than by `fedlm.models.layers.basic.dense` or the layers of `fedlm.models.layers.recurrences`.
     """
     return made_by(_lora_model, base, config)
 

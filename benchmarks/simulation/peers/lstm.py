@@ -81,7 +81,8 @@ def _recurrence_forward(z_txbx4h: jax.Array, recurrent_hx4h: jax.Array) -> tuple
 
 
 def _recurrence_backward(residuals: Any, gradient_txbxh: jax.Array) -> _Pair:
-    # As in models/layers/recurrent.py: the weights' gradient is one matrix product over all steps, after the loop.
+    # As in models/layers/recurrences/recurrent.py: the weights' gradient is one matrix product over all steps, after
+    # the loop.
     pull_back, h_txbxh = residuals
     (z_gradient,) = pull_back(gradient_txbxh)
     return z_gradient, sum_of_outer_products(h_txbxh[:-1], z_gradient[1:])

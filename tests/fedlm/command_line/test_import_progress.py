@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from fedlm.command_line.import_progress import ImportProgress
+from fedlm.commands.data.import_progress import ImportProgress
 
 
 @pytest.mark.parametrize(

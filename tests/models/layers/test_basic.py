@@ -7,7 +7,7 @@ import pytest
 
 from fedlm.models.layers.attention import softmax_attention_weights
 from fedlm.models.layers.basic import init_dense, init_embedding, init_layer_norm, layer_norm
-from fedlm.models.layers.recurrent import init_cifg_layer
+from fedlm.models.layers.recurrences.recurrent import init_cifg_layer
 
 
 def rows(shape=(3, 4, 16), seed=0):

@@ -10,8 +10,8 @@ from rich.filesize import decimal
 from rich.table import Column, Table
 
 from fedlm.command_line.command import Command
-from fedlm.command_line.import_progress import ImportProgress
 from fedlm.command_line.options import read_options
+from fedlm.commands.data.import_progress import ImportProgress
 from fedlm.simulations.data.exports.base import ExportSettings
 from fedlm.simulations.data.exports.exporting import ExportSummary, export_store
 from fedlm.simulations.data.exports.registry import EXPORTS, describe_export

@@ -11,6 +11,7 @@ from fedlm.command_line.options import read_options
 from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, Seed
+from fedlm.fl_core.text_encodings import printable
 from fedlm.simulations.data.describing.sampling import ClientSample, sample_clients
 from fedlm.simulations.data.store.token_store import TokenStore
 
@@ -56,11 +57,6 @@ def _block(sample: ClientSample) -> str:
     lines = [f"client {printable(sample.client_id)}: {count}"]
     lines += [f"  {number}. {printable(text)}" for number, text in enumerate(sample.examples, start=1)]
     return "\n".join([*lines, f"  ... and {left:,} more"] if left else lines)
-
-
-def printable(text: str) -> str:
-    """Replace what a terminal would take for a command."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 COMMAND = Command(SampleCommand, main)

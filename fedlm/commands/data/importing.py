@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from fedlm.command_line.command import Command, Group
-from fedlm.command_line.import_progress import ImportProgress
 from fedlm.command_line.options import read_options
-from fedlm.commands.data_describe import print_origin, print_skipped
+from fedlm.commands.data.describe import print_origin, print_skipped
+from fedlm.commands.data.import_progress import ImportProgress
 from fedlm.fl_core.number_ranges import Count
 from fedlm.simulations.data.import_settings import ImportSettings
 from fedlm.simulations.data.importing import ImportSummary, import_text

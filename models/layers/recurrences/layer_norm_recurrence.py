@@ -17,7 +17,7 @@ from fedlm.models.layers.basic import dense, init_layer_norm, standardised
 from fedlm.models.layers.lora import ADAPTER
 from fedlm.models.layers.matrix_products import constant_product, sum_of_outer_products
 from fedlm.models.layers.parameter_uses import Recorded, with_tap
-from fedlm.models.layers.recurrent import (
+from fedlm.models.layers.recurrences.recurrent import (
     Advance,
     CifgState,
     adapted_recurrence,

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 
 from fedlm.models.base import Params
 from fedlm.models.layers.basic import dense, init_dense
-from fedlm.models.layers.looped_adapter import LoopedAdapter, Steps
 from fedlm.models.layers.lora import ADAPTER
 from fedlm.models.layers.matrix_products import constant_product, sum_of_outer_products
 from fedlm.models.layers.parameter_uses import Recorded, with_tap
+from fedlm.models.layers.recurrences.looped_adapter import LoopedAdapter, Steps
 
 Activation = Callable[[jax.Array], jax.Array]
 Advance = Callable[[jax.Array, jax.Array, Any], tuple[jax.Array, jax.Array, Any]]

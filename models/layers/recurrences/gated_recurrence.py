@@ -17,11 +17,11 @@ import jax.numpy as jnp
 
 from fedlm.models.base import Params
 from fedlm.models.layers.basic import dense, init_dense
-from fedlm.models.layers.looped_adapter import LoopedAdapter
 from fedlm.models.layers.lora import ADAPTER
 from fedlm.models.layers.matrix_products import constant_product, sum_of_outer_products
 from fedlm.models.layers.parameter_uses import Recorded, with_tap
-from fedlm.models.layers.recurrent import one_later
+from fedlm.models.layers.recurrences.looped_adapter import LoopedAdapter
+from fedlm.models.layers.recurrences.recurrent import one_later
 
 State = tuple[jax.Array, ...]
 """What a recurrence goes on with: h, float [batch, hidden], and what else the cell keeps, of the same shape."""

@@ -1,0 +1,1 @@
+"""Recurrences over time: of CIFG, gated, and with layer norms."""
