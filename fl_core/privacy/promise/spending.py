@@ -93,8 +93,9 @@ def events_together(spent: Sequence[Spending]) -> list[AnyEvent]:
 
 def rho_together(spent: Sequence[Spending]) -> float | None:
     """Add up the rho of trainings; None where one was sampled or chosen, or had noise of clients."""
+    sampled = any(one.plan.participation.sampled for one in spent)
     distributed = any(MECHANISMS[one.plan.mechanism].distributed for one in spent)
-    if distributed or _any_sampled(spent) or any(one.law is not None for one in spent):
+    if sampled or distributed or any(one.law is not None for one in spent):
         return None
     return sum(sensitivity_squared(one.plan, one.rounds) / (2 * one.plan.noise_multiplier**2) for one in spent)
 
@@ -103,10 +104,6 @@ def common_adjacency(plans: Sequence[PrivacyPlan]) -> Adjacency:
     """Name the adjacency that all plans have a guarantee for: that of all, or zero-out, by which a sampled unit
     contributes nothing and everything else stays."""
     return "add_or_remove" if {plan.adjacency for plan in plans} == {"add_or_remove"} else "zero_out"
-
-
-def _any_sampled(spent: Sequence[Spending]) -> bool:
-    return any(one.plan.participation.sampled for one in spent)
 
 
 def calibrate_total(

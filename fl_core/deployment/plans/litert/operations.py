@@ -115,10 +115,6 @@ def _compare(values: Values, operation: Any, operands: list[AnyValue]) -> AnyVal
     return values.elementwise(name, compute, *operands, dtype="bool")
 
 
-def _select(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
-    return values.elementwise("SELECT_V2", np.where, *operands)
-
-
 def _clamp(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
     least, value, most = operands
     return values.elementwise("MINIMUM", np.minimum, most, values.elementwise("MAXIMUM", np.maximum, least, value))
@@ -127,10 +123,6 @@ def _clamp(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue
 def _is_finite(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
     size = values.elementwise("ABS", np.abs, *operands)
     return values.elementwise("LESS", np.less, size, values.filled(np.inf, size), dtype="bool")
-
-
-def _convert(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
-    return _cast(values, operands[0], dtype_of(operation))
 
 
 def _cast(values: Values, operand: AnyValue, dtype: str) -> Value:
@@ -160,18 +152,6 @@ def _iota(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
 
 def _broadcast(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
     return values.broadcast(operands[0], integers_of(operation, "broadcast_dimensions"), shape_of(operation))
-
-
-def _reshape(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
-    return values.reshape(operands[0], shape_of(operation))
-
-
-def _transpose(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
-    return values.transpose(operands[0], integers_of(operation, "permutation"))
-
-
-def _concatenate(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
-    return values.concatenate(operands, integer_of(operation, "dimension"))
 
 
 def _pad(values: Values, operation: Any, operands: list[AnyValue]) -> AnyValue:
@@ -243,9 +223,9 @@ OPERATIONS: dict[str, Operation] = {
     "broadcast_in_dim": _broadcast,
     "clamp": _clamp,
     "compare": _compare,
-    "concatenate": _concatenate,
+    "concatenate": lambda values, operation, operands: values.concatenate(operands, integer_of(operation, "dimension")),
     "constant": _constant,
-    "convert": _convert,
+    "convert": lambda values, operation, operands: _cast(values, operands[0], dtype_of(operation)),
     "dot_general": dot_general,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
@@ -254,12 +234,14 @@ OPERATIONS: dict[str, Operation] = {
     "is_finite": _is_finite,
     "pad": _pad,
     "reduce": _reduce,
-    "reshape": _reshape,
+    "reshape": lambda values, operation, operands: values.reshape(operands[0], shape_of(operation)),
     "scatter": scatter,
-    "select": _select,
+    "select": lambda values, operation, operands: values.elementwise("SELECT_V2", np.where, *operands),
     "shift_left": _shift,
     "shift_right_logical": _shift,
     "slice": _slice,
-    "transpose": _transpose,
+    "transpose": lambda values, operation, operands: values.transpose(
+        operands[0], integers_of(operation, "permutation")
+    ),
 }
 """What each operation of StableHLO becomes; calls, loops and branches are not among them."""
