@@ -4,8 +4,8 @@ import sqlite3
 import pyarrow.parquet as pq
 import pytest
 
-from fedlm.commands import data_export
 from fedlm.commands.cli import main
+from fedlm.commands.data import export as data_export
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.rounds.client_examples import padded_sequences
 from fedlm.simulations.data.exports import base, parquet
