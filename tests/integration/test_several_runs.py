@@ -16,6 +16,12 @@ over_selection = 1.0
 check_in_seconds = 0.3
 client_batch_size = 4
 """
+PRIVATE = """
+privacy = "tree"
+noise_multiplier = 1.0
+update_clip_norm = 0.3
+delta = 1e-5
+"""
 
 
 def told(capsys, *words):
@@ -41,14 +47,15 @@ def operators():
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("budget", [(), ("--epsilon", 60, "--delta", 1e-5)])
 def test_a_server_that_is_killed_trains_all_of_its_runs_once_while_its_client_stays(
-    tmp_path, small_store, start, free_port, operators, capsys
+    tmp_path, small_store, start, free_port, operators, capsys, budget
 ):
     config, data = tmp_path / "run.toml", tmp_path / "mine.jsonl"
-    config.write_text(f'{RUN}vocabulary = "{small_store}"\n')
+    config.write_text(f'{RUN}{PRIVATE if budget else ""}vocabulary = "{small_store}"\n')
     data.write_text('{"text": "the cat sat on the mat"}\n' * 8)
     server = "server", tmp_path / "server", "--insecure", "--address", f"127.0.0.1:{free_port}"
-    server = *server, "--operator-address", f"127.0.0.1:{operators}"
+    server = *server, "--operator-address", f"127.0.0.1:{operators}", *budget
     first, to = start(*server), ("--server", f"127.0.0.1:{operators}")
     until(lambda: main(["run", "list", *to]) == 0)
     capsys.readouterr()

@@ -188,7 +188,8 @@ class RunServer:
             if settings["privacy"] != "none":
                 raise ConfigurationError(
                     f"{setting('privacy')} is {settings['privacy']}, but this server has no budget of privacy; start "
-                    "one with --epsilon and --delta, in another folder, or train this run alone, with `fedlm serve`"
+                    f"one with {setting('epsilon')} and {setting('delta')}, in another folder, or train this run "
+                    "alone, with `fedlm serve`"
                 )
             self._maker.make_task(settings)
             run = self.queue.submit(name, settings, by=by)

@@ -1,9 +1,15 @@
 """Private runs reserve from their data set's budget before they begin, and never exceed it together."""
 
+import contextlib
 import json
 import math
+import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE, Phase
@@ -15,14 +21,23 @@ from fedlm.fl_core.privacy.promise.counts.vocabulary_spending import plan_vocabu
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
+from fedlm.fl_core.privacy.record.record_chain import RecordChain
 from fedlm.fl_core.privacy.record.releases import Releases
-from fedlm.fl_core.runs.capabilities.data_budget import BudgetError, DataBudget, budget_of, reservation_of
+from fedlm.fl_core.runs.capabilities.data_budget import (
+    BudgetError,
+    DataBudget,
+    budget_of,
+    reservation_from,
+    reservation_of,
+)
 from fedlm.fl_core.runs.private_releases import planned_training
 
 DELTA = 1e-6
 PLAN = PrivacyPlan("gaussian", 4, 5.0, BoundedParticipation(None, 1))
 TRAINED = Phase("simulate", "1", 4, "", "text", "same", plan=PLAN.as_json(), generations=[[0, 4]])
 THEIRS = TRAINED._replace(training_data_sha256="theirs", ledger={"secret": "of another data set"})
+
+_STEPS = ("submit", "begin", "stop", "lose")
 
 
 class NoCheckpoints:
@@ -243,6 +258,49 @@ def test_a_vocabulary_of_another_import_that_first_parameters_were_trained_with_
         spent.append(DataBudget(data).reserved().epsilon)
         assert spent[-1] == pytest.approx(exact, rel=0.01)
     assert spent[1] > 1.05 * spent[0]
+
+
+@pytest.mark.long
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["submit", "begin", "stop", "lose"]), st.integers(0, 4), st.sampled_from([9, 0, 1, 2, 3])
+        ),
+        max_size=16,
+    )
+)
+@example([("begin", 0, 9), ("lose", 0, 9), ("begin", 0, 9)])
+def test_whatever_runs_do_and_wherever_they_are_killed_all_that_may_make_noise_fit_the_budget(history):
+    """Each step is killed before its so-manieth record; folders are lost."""
+    append, noisy = RecordChain.append, set()
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        folder = Path(name)
+        budget = DataBudget.set(folder, (epsilon_of(3) + epsilon_of(4)) / 2, DELTA)
+        for step, run, left in history:
+            countdown = iter(range(left))
+
+            def append_unless_killed(self, record, countdown=countdown):
+                if next(countdown, None) is None:
+                    raise StopError
+                append(self, record)
+
+            patch.setattr(RecordChain, "append", append_unless_killed)
+            training = planned_training("serve", folder / f"{run}", PLAN, None)
+            reservation = reservation_from(budget, training, Origins(), f"{run}")
+            with contextlib.suppress(StopError, BudgetError):
+                if step == "submit":
+                    reservation.reserve(f"run {run}")
+                elif step == "stop":
+                    budget.give_back(f"{run}")
+                elif step == "lose":
+                    shutil.rmtree(folder / f"{run}", ignore_errors=True)
+                else:
+                    releases = Releases(folder / f"{run}", budget=reservation)
+                    releases.resume(PLAN, DELTA, {}, NoCheckpoints())
+                    noisy.add(releases.ledger.records[0]["secret"])
+            reserved = budget.reserved()
+            spent = 0.0 if reserved is None else reserved.epsilon
+            assert (epsilon_of(len(noisy)) if noisy else 0.0) * 0.999 <= spent <= budget.epsilon
 
 
 def test_a_process_that_another_has_followed_is_not_the_last(tmp_path):
