@@ -12,9 +12,10 @@ import tyro
 from fedlm.clients.device.enrolment import enrol_device
 from fedlm.command_line.command import Command, Group
 from fedlm.command_line.options import read_options
+from fedlm.commands.serving.operator_calls import OperatorCaller, OperatorOptions
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.deployment.addresses import check_address
-from fedlm.fl_core.deployment.security.certificates import MOST_DAYS
+from fedlm.fl_core.deployment.security.certificates import MOST_DAYS, check_name
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.operator_access import OPERATOR_TOKEN_FILE, token_lines, write_operator_token
 from fedlm.fl_core.deployment.security.people import check_person_name
@@ -153,9 +154,18 @@ class RevokeCommand(_InFolder):
 
     name: tyro.conf.Positional[str]
     """The client's name. No other client ever gets it."""
+    server: str | None = None
+    """Host and port of the operators' listener of a `fedlm server`, which is asked to refuse the client, in place of
+    the authority here. It needs the role key_administrator."""
+    token_file: Path | None = None
+    """File with your token for that server; see `fedlm run list --help`."""
 
     def run(self) -> None:
-        Authority(self.keys).revoke(self.name)
+        if self.server is None:
+            Authority(self.keys).revoke(self.name)
+            return
+        options = OperatorOptions(server=self.server, keys=self.keys, token_file=self.token_file)
+        OperatorCaller(options).post(f"/clients/{check_name(self.name)}/revoke")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     from fedlm.fl_core.composed_settings import compose
     from fedlm.fl_core.deployment.event_log import json_log
     from fedlm.fl_core.deployment.roles import Endpoints, serve_runs
-    from fedlm.fl_core.deployment.runs.run_server import RunMaker
+    from fedlm.fl_core.deployment.runs.run_server import RunMaker, ServerRules
 
     listening = command.listening
     if listening.operator_address is None:
@@ -56,9 +56,8 @@ def main(argv: list[str]) -> int:
 
     maker = RunMaker(_complete, task)
     with json_log(listening.log):
-        serving = serve_runs(
-            maker, command.directory, endpoints, log_release, promised=command.population, approval=command.approval
-        )
+        rules = ServerRules(command.approval, listening.keys)
+        serving = serve_runs(maker, command.directory, endpoints, log_release, promised=command.population, rules=rules)
         asyncio.run(serving)
     return 0
 

@@ -30,7 +30,7 @@ from fedlm.fl_core.deployment.protocol.training_program import write_training_pr
 from fedlm.fl_core.deployment.runs.held_run import HeldRun
 from fedlm.fl_core.deployment.runs.population import Population
 from fedlm.fl_core.deployment.runs.population_settings import PopulationSettings
-from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer
+from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer, ServerRules
 from fedlm.fl_core.deployment.runs.shown_runs import RunLogs, ShownRuns
 from fedlm.fl_core.deployment.security.audit_log import AuditLog
 from fedlm.fl_core.deployment.security.keys import Authority
@@ -148,7 +148,7 @@ async def serve_runs(
     observe: Observer,
     *,
     promised: PopulationSettings = PopulationSettings(),  # noqa: B008
-    approval: bool = False,
+    rules: ServerRules = ServerRules(),  # noqa: B008
 ) -> None:
     """Train the runs that operators submit, one after another, until asked to stop.
 
@@ -158,7 +158,7 @@ async def serve_runs(
       endpoints: where clients and operators reach the server.
       observe: hears of each round, in another thread.
       promised: what is promised of all runs together.
-      approval: see `RunServer.wants_approval`.
+      rules: what holds beside the settings of runs.
 
     Raises:
       UserError: another process serves this directory, something else is in it, or an address is taken; or the disk
@@ -172,7 +172,7 @@ async def serve_runs(
         database = await opened.enter_async_context(endpoints.reached(sqlite_url(directory / QUEUE_FILE)))
         server, logs = RunServer(directory, database, maker, observe), RunLogs(directory / LOGS_FOLDER)
         opened.enter_context(handled_by(logs))
-        server.wants_approval = approval
+        server.rules = rules
         population = Population.open(directory, promised, server.queue.all())
         if population is not None:
             await asyncio.to_thread(server.promise, population)

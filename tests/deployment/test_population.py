@@ -12,7 +12,7 @@ from fedlm.fl_core.deployment.runs import current_run
 from fedlm.fl_core.deployment.runs.population import Population
 from fedlm.fl_core.deployment.runs.population_settings import PopulationSettings
 from fedlm.fl_core.deployment.runs.run_queue import FINISHED, PAUSED, QUEUED, STOPPED, UNAPPROVED, RunQueue
-from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer
+from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer, ServerRules
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import sqlite_url
@@ -107,7 +107,7 @@ async def test_what_was_promised_stays_and_a_server_without_a_budget_promises_no
 
 async def test_a_private_run_is_not_trained_before_another_person_than_its_submitter_approves_it(tmp_path):
     with opened(tmp_path) as server:
-        server.wants_approval = True
+        server.rules = ServerRules(wants_approval=True)
         assert server.submit("one", settings_of(), "ann").state == UNAPPROVED
         with pytest.raises(ConfigurationError, match="somebody else"):
             server.approve("one", "ann")

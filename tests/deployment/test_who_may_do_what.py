@@ -9,12 +9,13 @@ from fedlm.commands.cli import main
 from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
 from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
 from fedlm.fl_core.deployment.operations.operator_calls import Call
-from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer
+from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer, ServerRules
 from fedlm.fl_core.deployment.runs.shown_runs import RunLogs, ShownRuns
 from fedlm.fl_core.deployment.security.access_file import AccessFile
 from fedlm.fl_core.deployment.security.audit_log import AuditLog, read_chain
 from fedlm.fl_core.deployment.security.operator_access import token_hash
 from fedlm.fl_core.deployment.security.people import Role
+from fedlm.fl_core.deployment.security.revocations import Revocations, begin_list
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import sqlite_url
 from fedlm.fl_core.errors import DiskError
@@ -32,6 +33,7 @@ REQUESTS = {
     Call.STOP: ("POST", "/runs/one/stop"),
     Call.APPROVE: ("POST", "/runs/waiting/approve"),
     Call.READ_AUDIT: ("GET", "/audit/0"),
+    Call.REVOKE: ("POST", "/clients/eve/revoke"),
 }
 MAY = {
     Role.VIEWER: {Call.SHOW_STATUS, Call.SHOW_METRICS, Call.SHOW_RUN, Call.SHOW_LOG},
@@ -39,6 +41,7 @@ MAY = {
 MAY[Role.OPERATOR] = MAY[Role.VIEWER] | {Call.SUBMIT, Call.PAUSE, Call.RESUME, Call.STOP}
 MAY[Role.PRIVACY_APPROVER] = MAY[Role.VIEWER] | {Call.APPROVE}
 MAY[Role.AUDITOR] = MAY[Role.VIEWER] | {Call.READ_AUDIT}
+MAY[Role.KEY_ADMINISTRATOR] = MAY[Role.VIEWER] | {Call.REVOKE}
 STRANGERS = {"no token": None, "another token": "x" * 64, "a hash as token": token_hash("viewer" + "t" * 64)}
 
 
@@ -80,6 +83,8 @@ class Served:
         maker = RunMaker(lambda settings: defaults | settings, dict)
         server = RunServer(self.directory, self.database, maker, lambda row: None)
         server.submit("one", {})
+        begin_list(self.directory)
+        server.rules = ServerRules(keys=self.directory)
         # A private run that waits is in the tests of populations.
         server.approve = lambda name, by: server.queue.find("one")
         self.audit = AuditLog(self.directory / "audit.jsonl")
@@ -158,3 +163,11 @@ async def test_an_export_goes_on_where_it_ended_and_notices_another_log_at_the_s
     said = capsys.readouterr().out
     assert "breaks at line" in said
     assert out.read_bytes() == whole
+
+
+async def test_a_key_administrator_shuts_out_a_client_at_a_server_without_the_authoritys_key(tmp_path):
+    async with Served(tmp_path) as served:
+        port, token = served.listener.port, bearer(Role.KEY_ADMINISTRATOR)
+        assert await asked(port, "POST", "/clients/eve/revoke", token) == 200
+        assert await asked(port, "POST", "/clients/%20/revoke", token) == 409
+    assert list(Revocations(tmp_path).entries()) == ["eve"]

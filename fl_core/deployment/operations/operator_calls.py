@@ -21,6 +21,7 @@ class Call(enum.StrEnum):
     STOP = "run.stop"
     APPROVE = "run.approve"
     READ_AUDIT = "audit.export"
+    REVOKE = "client.revoke"
 
 
 _ANY_ROLE = frozenset(Role)
@@ -35,6 +36,7 @@ _MAY = {
     Call.STOP: frozenset({Role.OPERATOR}),
     Call.APPROVE: frozenset({Role.PRIVACY_APPROVER}),
     Call.READ_AUDIT: frozenset({Role.AUDITOR}),
+    Call.REVOKE: frozenset({Role.KEY_ADMINISTRATOR}),
 }
 
 

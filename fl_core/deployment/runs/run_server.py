@@ -46,6 +46,13 @@ class RunMaker(NamedTuple):
     make_task: Callable[[Settings], Task]  # makes of all settings of a run what is trained
 
 
+class ServerRules(NamedTuple):
+    """What holds at a server beside the settings of its runs."""
+
+    wants_approval: bool = False  # somebody else than its submitter has to approve a private run before it is trained
+    keys: Path | None = None  # its folder of keys, with the list of revoked clients
+
+
 class RunServer:
     """Trains what its operators submit. Make it in the event loop.
 
@@ -56,11 +63,11 @@ class RunServer:
       log: of what devices are told of all runs.
       held: name of the run that is trained now, and that run; None where none is.
       population: what is promised of all runs together; None where these are NOT PRIVATE.
-      wants_approval: whether somebody else than its submitter has to approve a private run before it is trained.
+      rules: what holds beside the settings of runs.
     """
 
     population: Population | None = None
-    wants_approval: bool = False
+    rules = ServerRules()
 
     def __init__(self, directory: Path, database: Database, maker: RunMaker, observe: Observer):
         """Prepare; nothing is trained before `train`.
@@ -212,7 +219,7 @@ class RunServer:
         except UserError:
             self.queue.withdraw(run.name)
             raise
-        return self.queue.become(run.name, UNAPPROVED if self.wants_approval else QUEUED)
+        return self.queue.become(run.name, UNAPPROVED if self.rules.wants_approval else QUEUED)
 
     def approve(self, name: str, by: str) -> SubmittedRun:
         """Let a private run be trained. Raises UserError where it waits for no approval, or not for this person's."""

@@ -15,6 +15,7 @@ from fedlm.fl_core.deployment.operations.overview import database_reached
 from fedlm.fl_core.deployment.runs.run_queue import PAUSED, QUEUED, STOPPED, SubmittedRun
 from fedlm.fl_core.deployment.runs.run_server import RunServer
 from fedlm.fl_core.deployment.security.audit_log import AuditLog
+from fedlm.fl_core.deployment.security.keys import shut_out
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.errors import ConfigurationError, UserError
 from fedlm.fl_core.runs.files.metrics_log import METRICS_FILE, read_rows
@@ -96,7 +97,8 @@ class ShownRuns:
     def find(self, method: str, path: str) -> FoundCall | None:
         """Find what is asked: `GET /runs/NAME` tells all of a run, and `GET /runs/NAME/log/OFFSET` the lines of its log
         from a byte on; `POST /runs/NAME` submits it, with its settings as the body, and `POST /runs/NAME/ACTION`
-        pauses, resumes, stops or approves it; `GET /audit/OFFSET` gives lines of the audit log from a byte on."""
+        pauses, resumes, stops or approves it; `GET /audit/OFFSET` gives lines of the audit log from a byte
+        on; `POST /clients/NAME/revoke` shuts out a client."""
         server = self._server
         match [method, *path.strip("/").split("/")]:
             case ["GET", "runs", name]:
@@ -116,9 +118,17 @@ class ShownRuns:
             case ["POST", "runs", name, action] if action in _ACTIONS:
                 call, state = _ACTIONS[action]
                 return FoundCall(call, name, lambda *_: self._acted_on(server.become(name, state)))
+            case ["POST", "clients", name, "revoke"]:
+                return FoundCall(Call.REVOKE, name, lambda *_: self._shut_out(name))
             case ["GET", "audit", offset] if _is_offset(offset):
                 return FoundCall(Call.READ_AUDIT, offset, lambda *_: self.audit.read(int(offset)))
         return None
+
+    def _shut_out(self, name: str) -> dict[str, Any]:
+        if (keys := self._server.rules.keys) is None:
+            raise ConfigurationError("the server has no keys (--insecure), so that no client can be revoked")
+        shut_out(keys, name)
+        return {"revoked": name}
 
     def _acted_on(self, run: SubmittedRun) -> dict[str, Any]:
         return self._described(run, self._status(run.name))

@@ -23,8 +23,9 @@ from typing import NamedTuple
 
 from fedlm.fedlm_client.errors import KeysError, RefusedError
 from fedlm.fedlm_client.link.credentials import AUTHORITY_FILE, SERVER, read_certificate, read_key
-from fedlm.fl_core.atomic_files import create_privately, make_folder, write_atomically
+from fedlm.fl_core.atomic_files import create_privately, disk_errors, make_folder, write_atomically
 from fedlm.fl_core.deployment.security.certificates import (
+    MOST_DAYS,
     certificate_pem,
     check_name,
     hosts_of,
@@ -44,10 +45,30 @@ from fedlm.fl_core.deployment.security.revocations import (
     revoke,
     serial_entry,
 )
+from fedlm.fl_core.errors import ConfigurationError
 
 AUTHORITY_DAYS, SERVER_DAYS, CLIENT_DAYS, TOKEN_HOURS = 3650, 825, 365, 72.0
 _AUTHORITY_KEY, _REVOKED = "ca.key", "revoked"
 _LONGEST_TOKEN, _LONGEST_REQUEST = 128, 8192
+
+
+def shut_out(keys: Path, name: str) -> None:
+    """Let a client in no more, by a server's folder of keys, which may lack the authority's own.
+
+    Raises:
+      ConfigurationError: that is no name, or no client's.
+      DiskError: the list of revoked clients cannot be written.
+    """
+    try:
+        with disk_errors(keys):
+            if (keys / _AUTHORITY_KEY).exists():
+                Authority(keys).revoke(name)
+            else:
+                # Who does not know the certificates takes the last day that one can have.
+                last = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=MOST_DAYS)
+                revoke(keys, {check_name(name): last})
+    except KeysError as error:
+        raise ConfigurationError(str(error)) from error
 
 
 class Issued(NamedTuple):

@@ -18,6 +18,7 @@ class Role(enum.StrEnum):
     OPERATOR = "operator"
     PRIVACY_APPROVER = "privacy_approver"
     AUDITOR = "auditor"
+    KEY_ADMINISTRATOR = "key_administrator"
 
 
 class Person(NamedTuple):
