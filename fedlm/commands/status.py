@@ -100,26 +100,7 @@ def runs_table(runs: list[dict[str, Any]]) -> Table | Text:
 
 def population_lines(population: dict[str, Any] | None) -> Text:
     """Say what is promised of all runs together."""
-    if population is None:
-        return Text("NOT PRIVATE")
-    name, most = population["name"], population["max_participations"]
-    budget = f"epsilon {rounded_up(population['epsilon_budget'])} at delta {rounded_up(population['delta'])}"
-    lines = [
-        f"population {name}: all runs together may spend {budget}",
-        f"rounds: {population['rounds']} of all runs, {population['rounds_left']} of them left; each client in "
-        f"{'any number' if most is None else most}, whose numbers differ by {population['min_separation']} or more",
-    ]
-    if population["unit"] is None:
-        return Text("\n".join([*lines, "reserved: nothing"]))
-    reserved = population["epsilon_reserved"]
-    lines += [
-        f"reserved: epsilon {rounded_up(math.inf if reserved is None else reserved)} at that delta",
-        f"unit: {population['unit']}",
-        f"adjacency: {population['adjacency']}",
-        *(f"vocabulary: {origin['statement']}" for origin in population["vocabularies"]),
-        *(f"assumes: {assumption}" for assumption in population["assumptions"]),
-    ]
-    return Text("\n".join(lines))
+    return Text("NOT PRIVATE" if population is None else "\n".join(population["statement"]))
 
 
 def _round_lines(found: dict[str, Any]) -> list[Any]:

@@ -16,7 +16,7 @@ from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer, Server
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import sqlite_url
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, DiskError
 from fedlm.fl_core.privacy.joint_statement import state_together
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.runs.capabilities.budget_records import BudgetError
@@ -67,6 +67,8 @@ async def test_a_run_that_does_not_fit_is_refused_and_what_never_began_goes_back
     with opened(tmp_path) as server:
         told = server.population.read(server.queue.all())
         assert (told["rounds_left"], told["unit"].split(":")[0]) == (38, "client")
+        beginnings = {line.split(":")[0].split()[0] for line in told["statement"]}
+        assert beginnings == {"population", "rounds", "reserved", "unit", "adjacency", "vocabulary", "assumes"}
         with pytest.raises(ConfigurationError, match="at most 36 are left"):
             server.submit("long", settings_of(rounds=37, noise_multiplier=50.0))
 
@@ -149,6 +151,20 @@ async def test_a_server_that_is_killed_while_a_run_is_submitted_reserves_it_once
         server.submit("two", settings_of())
         with pytest.raises(BudgetError):
             server.submit("three", settings_of())
+
+
+async def test_a_submission_that_was_cut_short_goes_past_no_budget_when_it_is_resumed(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise DiskError("no room")
+
+    with opened(tmp_path) as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(DataBudget, "reserve", full)
+            with pytest.raises(DiskError):
+                server.submit("one", settings_of())
+        server.wants_approval = True
+        assert server.become("one", QUEUED).state == UNAPPROVED
+        assert server.population.budget.has_reserved("one")
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ whichever of the two goes on. Devices count their rounds by these numbers, see `
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from fedlm.fl_core.deployment.server.task import PlaceInPopulation, Task
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 
@@ -89,13 +91,14 @@ class Population:
         Returns:
           JSON-able: `name`, `rounds`, `rounds_left` for another run, `max_participations`, `min_separation`,
           `epsilon_budget`, `delta`, `epsilon_reserved` (also by runs that are over), and `unit`, `adjacency`,
-          `vocabularies` and `assumptions`, which are None where nothing is reserved.
+          `vocabularies` and `assumptions`, which are None where nothing is reserved; and `statement`, all of that in
+          sentences.
         """
         size = self.budget.size
         if size != self._stated[0]:
             self._stated = size, self._state_reserved()
         last = max((run.first_round + run.settings["rounds"] for run in runs if run.first_round is not None), default=0)
-        return {
+        found = {
             "name": self.name,
             "rounds": self.rounds,
             "rounds_left": self.rounds - last,
@@ -104,6 +107,7 @@ class Population:
             "delta": self.budget.delta,
             **self._stated[1],
         }
+        return found | {"statement": _in_words(found)}
 
     def _state_reserved(self) -> dict[str, Any]:
         reserved = self.budget.reserved()
@@ -173,3 +177,25 @@ def _rounds_taken(folders: Iterable[Path]) -> dict[str, int]:
         finally:
             state.close()
     return taken
+
+
+def _in_words(population: dict[str, Any]) -> list[str]:
+    most = population["max_participations"]
+    budget = f"epsilon {rounded_up(population['epsilon_budget'])} at delta {rounded_up(population['delta'])}"
+    lines = [
+        f"population {population['name']}: all runs together may spend {budget}",
+        f"rounds: {population['rounds']} of all runs, {population['rounds_left']} of them left; each client in "
+        f"{'any number' if most is None else f'{most} at most'}, whose numbers differ by "
+        f"{population['min_separation']} or more",
+    ]
+    if population["unit"] is None:
+        return [*lines, "reserved: nothing"]
+    reserved = population["epsilon_reserved"]
+    return [
+        *lines,
+        f"reserved: epsilon {rounded_up(math.inf if reserved is None else reserved)} at that delta",
+        f"unit: {population['unit']}",
+        f"adjacency: {population['adjacency']}",
+        *(f"vocabulary: {origin['statement']}" for origin in population["vocabularies"]),
+        *(f"assumes: {assumption}" for assumption in population["assumptions"]),
+    ]

@@ -236,10 +236,13 @@ class RunServer:
         """Pause a run, stop it, or queue it again; `state` is one of the queue's. Raises UserError where it cannot be
         that any more."""
         with self._submitting:
-            if state == QUEUED and self.queue.find(name).state == FAILED:
+            known = self.queue.find(name)
+            if state == QUEUED and known.state == FAILED:
                 # What it had not spent was given back.
-                self._reserve(self.queue.find(name))
-            run = self.queue.become(name, state)
+                self._reserve(known)
+            # Nobody goes past the budget, or the approval, of a run whose submission was cut short.
+            cut_short = state == QUEUED and known.state == SUBMITTED
+            run = self._admit(known) if cut_short else self.queue.become(name, state)
             if state == STOPPED:
                 self._give_back(name)
         self._loop.call_soon_threadsafe(self._drain_held, run)

@@ -49,8 +49,9 @@ class ShownRuns:
         Returns:
           JSON-able. `runs`, in their order: `name`, `model`, `state` (one of the queue's), `doing` (what it does while
           it is trained; None while it is not), `rounds`, `released`, `reason` (why it failed, or cannot be read),
-          `submitted` (seconds since 1970). `population`: what is promised of all of them, see `Population.read`; None
-          where they are NOT PRIVATE.
+          `submitted` (seconds since 1970), `first_round` (its number among the rounds of all runs; None of runs that
+          are NOT PRIVATE), `round` (its open attempt, with its funnel; None while it is not trained). `population`:
+          what is promised of all of them, see `Population.read`; None where they are NOT PRIVATE.
         """
         runs, population = self._server.queue.all(), self._server.population
         return {
@@ -74,6 +75,8 @@ class ShownRuns:
             "released": released,
             "reason": reason,
             "submitted": run.submitted,
+            "first_round": run.first_round,
+            "round": None if status is None else status["round"],
         }
 
     def _released_rounds(self, name: str) -> int:
