@@ -162,7 +162,7 @@ async def test_a_submission_that_was_cut_short_goes_past_no_budget_when_it_is_re
             patch.setattr(DataBudget, "reserve", full)
             with pytest.raises(DiskError):
                 server.submit("one", settings_of())
-        server.wants_approval = True
+        server.rules = server.rules._replace(wants_approval=True)
         assert server.become("one", QUEUED).state == UNAPPROVED
         assert server.population.budget.has_reserved("one")
 
