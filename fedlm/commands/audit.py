@@ -44,6 +44,34 @@ class ExportCommand:
     of: OperatorOptions
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReceiptsCommand:
+    """Compare receipts of devices, offline: say whether their server showed all of them one history of its log.
+
+    The status is 1 if it did not, and 2 if the receipts do not tell.
+    """
+
+    files: tyro.conf.Positional[tuple[Path, ...]]
+    """Files that `fedlm client --receipts` wrote."""
+
+
+def _receipts(argv: list[str]) -> int:
+    command = read_options(ReceiptsCommand, argv, "fedlm audit receipts")
+    from fedlm.fedlm_client.transparency.receipts import find_forks, not_compared, read_receipts
+
+    receipts = {str(path): read_receipts(path) for path in command.files}
+    if forks := find_forks(receipts):
+        print("\n".join(forks))
+        return _BROKEN
+    if pairs := not_compared(receipts):
+        raise ConfigurationError(
+            f"no proof says that {' and '.join(pairs[0])} are of one history; put one beside the other, and start the "
+            "other's client with that folder as --receipts, so that it asks the server"
+        )
+    print(f"{len(receipts)} devices were shown one history")
+    return 0
+
+
 def _verify(argv: list[str]) -> int:
     command = read_options(VerifyCommand, argv, "fedlm audit verify")
     known = None
@@ -112,13 +140,15 @@ def _say_chain(file: Path, known: Head | None = None, silent: bool = False) -> i
 COMMAND = Group(
     "fedlm audit",
     "action",
-    "Who asked a server (`fedlm server`) for what.",
+    "Who asked a server (`fedlm server`) for what, and whether it told all devices the same.",
     {
         "verify": ("verify an audit log", Command(VerifyCommand, _verify)),
         "export": ("bring the audit log of a server here", Command(ExportCommand, _export)),
+        "receipts": ("compare what devices saw of a server's log", Command(ReceiptsCommand, _receipts)),
     },
     """For example:
 
   fedlm audit export audit.jsonl --keys keys --token-file auditor.token
-  fedlm audit verify audit.jsonl""",
+  fedlm audit verify audit.jsonl
+  fedlm audit receipts ann.receipts.json ben.receipts.json""",
 )

@@ -62,6 +62,10 @@ class ClientCommand:
     """Least noise multiplier of a secure sum that this client adds to: that of the noise which its fewest clients add,
     without 5 of 100 clients of the cohort, over the length of one client's integers. If not given, none is asked
     for."""
+    receipts: Path | None = None
+    """File in which this device shows what it saw of the server's log of plans, statements and releases. A folder has a
+    file for each device; then the client also has the server prove that it showed the others the same history.
+    `fedlm audit receipts` compares such files."""
     require_plan: bool = False
     """Take part only if the server promises a limit on how often a client takes part. A server with privacy does."""
 
@@ -78,12 +82,14 @@ def main(argv: list[str]) -> int:
     from fedlm.fedlm_client.limits import Limits
     from fedlm.fedlm_client.own_participation import OwnParticipation
     from fedlm.fedlm_client.text.example_store import ExampleStore, Retention
+    from fedlm.fedlm_client.transparency.receipts import Receipts
     from fedlm.fl_core.deployment.addresses import check_address
 
     check_address(command.server)
     if command.proxy is not None:
         check_address(command.proxy)
     name, sums = _identity(command), _sums(command)
+    receipts = None if command.receipts is None else Receipts(command.receipts, name)
     dial = dialling(command.server, command.credentials, command.proxy)
     store = ExampleStore(command.data, Retention(command.max_examples, command.max_age_days))
     store.forget()
@@ -97,7 +103,7 @@ def main(argv: list[str]) -> int:
         limits=Limits(largest_download=command.largest_download),
         notice=lambda words: print(f"fedlm client {name}: {words}", file=sys.stderr, flush=True),
         sums=sums,
-        participation=OwnParticipation(record, command.accept_plan, command.require_plan),
+        participation=OwnParticipation(record, command.accept_plan, command.require_plan, receipts),
     )
     with held_alone(record):
         client.run()

@@ -3,9 +3,11 @@
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedlm.commands.cli import main
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import LogError
 from fedlm.fedlm_client.own_participation import OwnParticipation
+from fedlm.fedlm_client.transparency.receipts import Receipts
 from fedlm.fl_core.deployment.transparency.log_handlers import HandlersWithLog
 from tests.clients.fedlm_client.test_own_participation import Hostile, asked, meet
 from tests.support.logged import Logged, MemoryLog
@@ -56,6 +58,62 @@ def test_a_device_trains_for_no_run_that_is_not_in_the_log(tmp_path):
     with pytest.raises(LogError, match="does not have what it asks for in its run 'hidden'"):
         meet(hiding, tmp_path)
     assert hiding.inner.outcomes == []
+
+
+class Device:
+    """One of two whose owners exchange receipts, in a folder where both have a file."""
+
+    def __init__(self, folder, name):
+        self.own, self.name, self.file = folder / name, name, folder / "shared" / f"{name}.receipts.json"
+        self.own.mkdir()
+        self.file.parent.mkdir(exist_ok=True)
+
+    def meet(self, server, exchange=True):
+        receipts = Receipts(self.file.parent if exchange else self.file, self.name)
+        meet(server, self.own, OwnParticipation(self.own / "record.json", receipts=receipts))
+
+
+def audited(*devices):
+    return main(["audit", "receipts", *(str(one.file) for one in devices)])
+
+
+def test_two_devices_that_exchange_receipts_find_a_server_that_shows_each_a_history_of_its_own(tmp_path, capsys):
+    ann, ben = Device(tmp_path, "ann"), Device(tmp_path, "ben")
+    ann.meet(shown("a", "b"), exchange=False)
+    forked = shown("a", "another", "c", "d")
+    ben.meet(forked, exchange=False)
+    assert audited(ann, ben) == 2, "sizes differ, and nobody has asked the server"
+    later = Logged(Hostile(asked(14)), forked._log)
+    with pytest.raises(LogError, match="shows two histories"):
+        ben.meet(later)
+    assert later.inner.outcomes == []
+    assert audited(ann, ben) == 1
+    assert "two histories of 4 leaves" in capsys.readouterr().out
+
+
+def test_receipts_of_one_history_are_said_to_be_and_a_rollback_is_told(tmp_path, capsys):
+    ann, ben, server = Device(tmp_path, "ann"), Device(tmp_path, "ben"), shown("a", "b")
+    ann.meet(server)
+    server._log.signed.add(leaves("c", "d"))
+    ben.meet(Logged(Hostile(asked(0)), server._log))
+    assert audited(ann, ben) == 0
+    with pytest.raises(LogError, match="went back"):
+        ben.meet(shown("a", "b"))
+    assert audited(ben) == 1
+    ann.file.write_text(ann.file.read_text().replace('"size": 4', '"size": 5'))
+    assert audited(ann) == 2
+    assert "ann.receipts.json: not receipts of a device (the head of 5 leaves is not signed" in capsys.readouterr().err
+
+
+def test_a_check_in_says_no_more_of_the_log_than_it_has_grown(tmp_path):
+    """Bytes: a million leaves are twenty hashes, and a log that has not grown is nothing."""
+    log = MemoryLog(KEY, leaves(*map(str, range(1000))))
+    head = log.signed.head()
+    assert messages.CheckInRequest(log_sizes=[head.size]).ByteSize() <= 4
+    log.signed.add(leaves("more"))
+    grown = log.signed.reply([1000])
+    assert len(grown.SerializeToString()) <= 600
+    assert len(messages.CheckInReply(tree_head=head).SerializeToString()) <= 145
 
 
 def test_the_owner_may_accept_another_log_once(tmp_path):

@@ -17,6 +17,7 @@ from .own_participation import OwnParticipation
 from .plans.plan_trainer import PlanTrainer
 from .plans.signature import read_public_keys
 from .text.example_store import ExampleStore
+from .transparency.receipts import Receipts
 
 _USER_ERROR, _INTERRUPTED = 2, 130
 _LIMITS = ("largest_download", "max_batches", "max_training_seconds", "first_backoff", "longest_backoff")
@@ -55,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--record", type=Path, help="file that counts this device's rounds; beside its text otherwise")
     run.add_argument("--accept-plan", action="store_true", help="accept the plan of participation shown now")
     run.add_argument("--require-plan", action="store_true", help="take part where one is shown alone")
+    run.add_argument("--receipts", type=Path, help="file, or folder of several devices, for what they saw of the log")
     run.add_argument("--plan-key", type=Path, required=True, help="public key of whose plans to run, plan.pub")
     for field in _OFFERED:
         kind = float if isinstance(field.default, float) else int
@@ -79,7 +81,8 @@ def _run(arguments: argparse.Namespace) -> None:
     keys = read_public_keys(arguments.plan_key)
     trainer = PlanTrainer(ExampleStore(arguments.data), keys, _limits(PlanLimits, arguments), notice)
     record = arguments.record or arguments.data.with_name(arguments.data.name + ".participation.json")
-    participation = OwnParticipation(record, arguments.accept_plan, arguments.require_plan)
+    receipts = None if arguments.receipts is None else Receipts(arguments.receipts, name)
+    participation = OwnParticipation(record, arguments.accept_plan, arguments.require_plan, receipts)
     client = Client(dial, trainer, limits=_limits(Limits, arguments), notice=notice, participation=participation)
     with held_alone(record):
         client.run()

@@ -166,7 +166,7 @@ class Client:
     async def _check_in(self, channel: Channel) -> messages.CheckInReply:
         request = self._trainer.introduce()
         request.protocol, request.secure_sums = PROTOCOL, self._sums is not None
-        request.log_sizes.extend(self._participation.log.sizes)
+        request.log_sizes.extend(self._participation.log.ask())
         try:
             reply = await channel.check_in(request)
         except UnknownArtifactError as error:

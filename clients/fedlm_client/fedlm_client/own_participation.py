@@ -23,6 +23,7 @@ from . import messages_pb2 as messages
 from .errors import ClientError
 from .link.protocol import LONGEST_POPULATION
 from .record_file import RecordFile
+from .transparency.receipts import Receipts
 from .transparency.watched_log import WatchedLog
 
 _LEAST_TOLD = 4
@@ -62,7 +63,13 @@ class OwnParticipation:
       log: what it knows of its server's log.
     """
 
-    def __init__(self, path: Path | None = None, accept_plan: bool = False, require_plan: bool = False):
+    def __init__(
+        self,
+        path: Path | None = None,
+        accept_plan: bool = False,
+        require_plan: bool = False,
+        receipts: Receipts | None = None,
+    ):
         """Open a record, which need not exist yet.
 
         Args:
@@ -70,9 +77,10 @@ class OwnParticipation:
           accept_plan: take the next plan that a server shows in place of what was shown before, also one of another
             population or none at all: the owner's word, for once.
           require_plan: take part for a server that shows a plan alone.
+          receipts: where the device shows what it saw of its server's log, and sees what others saw.
         """
         self.record, self._accept, self._require = RecordFile(path), accept_plan, require_plan
-        self.log = WatchedLog(self.record, accept_plan)
+        self.log = WatchedLog(self.record, accept_plan, receipts)
 
     def may(self, configuration: messages.RoundConfiguration, device: object) -> str:
         """Hold what a server asks for to the plan.

@@ -65,7 +65,7 @@ def test_help_names_every_command(capsys):
     assert all(command in text for command in COMMANDS)
 
 
-GROUPS = ("data", "keys", "account", "runs", "run", "model", "plan", "laws")
+GROUPS = ("data", "keys", "account", "runs", "run", "model", "plan", "laws", "audit")
 HELPS = [["simulate"], ["data", "import", "jsonl"], ["account", "tree"], ["keys", "enrol"], ["laws", "fit"]]
 """The words of commands that explain options, of each kind one."""
 OTHER_HELPS = [
@@ -76,6 +76,7 @@ OTHER_HELPS = [
     *(words.split() for words in ("plan inspect", "runs list", "runs compare", "runs clean")),
     *(["run", action] for action in ("submit", "list", "show", "pause", "resume", "stop", "logs")),
     *(["laws", action] for action in ("run", "import", "figures", "table2", "report")),
+    *(["audit", action] for action in ("verify", "export", "receipts")),
 ]
 
 

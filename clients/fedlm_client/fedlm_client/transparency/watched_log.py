@@ -15,11 +15,12 @@ from ..errors import LogError, UnknownArtifactError
 from ..record_file import RecordFile
 from .heads import Head
 from .logged_plans import plan_of
+from .receipts import Receipts
 
 PART = "log"
 """Name of this part of a record."""
 
-_KEPT_PROOFS, _KEPT_RUNS = 64, 50
+_KEPT_PROOFS, _KEPT_RUNS, _MOST_OTHERS = 64, 50, 15
 _ADVICE = "Keep the record, which shows it. If its owner agrees, start the client with --accept-plan"
 Shown = messages.CheckInReply | messages.LogReply
 
@@ -35,21 +36,29 @@ class LogChannel(Protocol):
 class WatchedLog:
     """What a device knows of its server's log."""
 
-    def __init__(self, record: RecordFile, accept: bool = False):
+    def __init__(self, record: RecordFile, accept: bool = False, receipts: Receipts | None = None):
         """Go on with what a record has of it.
 
         Args:
           record: of the device.
           accept: take the log that the server shows next in place of the one that it showed before: the owner's word,
             for once.
+          receipts: where this device shows what it saw, and sees what others saw; None where nowhere.
         """
-        self._record, self._accept = record, accept
+        self._record, self._accept, self._receipts = record, accept, receipts
+        self._others: list[Head] = []
 
-    @property
-    def sizes(self) -> list[int]:
-        """The sizes of which the server is to prove that its log has grown from there; this device's own first."""
-        head = _head_in(self._read())
-        return [0 if head is None else head.size]
+    def ask(self) -> list[int]:
+        """Give the sizes of which the server is to prove that its log has grown from there; this device's own first,
+        then of other devices. Raises ClientError where receipts cannot be read or written."""
+        kept = self._read()
+        head = _head_in(kept)
+        if self._receipts is not None:
+            self._receipts.write(kept)
+            compared = [one["small"] for one in kept.get("proofs", [])]
+            others = [one for one in self._receipts.others() if one != head and one.as_json() not in compared]
+            self._others = others[:_MOST_OTHERS]
+        return [0 if head is None else head.size, *(one.size for one in self._others)]
 
     def see(self, shown: Shown) -> None:
         """Take the head that a server shows.
@@ -62,17 +71,19 @@ class WatchedLog:
         head, kept = Head.read(shown.tree_head), self._read()
         known = _head_in(kept)
         try:
-            if known is not None and known != head:
-                self._check(kept, known, head, shown)
+            for before in self._others if known is None else [known, *self._others]:
+                if before != head:
+                    self._check(kept, before, head, shown)
         except LogError:
             # What shows it stays.
-            self._record.write(PART, kept)
+            self._write(kept)
             if not self._accept:
                 raise
             kept = {}
         self._accept = False
-        if known != head and head.size:
-            self._record.write(PART, kept | {"head": head.as_json()})
+        if head.size and (known != head or self._others):
+            self._write(kept | {"head": head.as_json()})
+        self._others = []
 
     def _check(self, kept: dict[str, Any], known: Head, head: Head, shown: Shown) -> None:
         """Refuse a head that does not follow a known one; put what shows whether it does into `kept`."""
@@ -111,7 +122,7 @@ class WatchedLog:
         if kept.get("runs", {}).get(asked.run, {}).get("asked") == digest:
             return
         try:
-            shown = await channel.log(messages.LogRequest(run=asked.run, log_sizes=self.sizes))
+            shown = await channel.log(messages.LogRequest(run=asked.run, log_sizes=self.ask()))
         except UnknownArtifactError as error:
             raise LogError("the server keeps no log of what it tells devices; it needs an update") from error
         self.see(shown)
@@ -128,7 +139,12 @@ class WatchedLog:
         told = {"asked": digest, "head": head.as_json(), "leaves": [_leaf_as_json(one) for one in shown.leaves]}
         runs = {name: one for name, one in kept.get("runs", {}).items() if name != asked.run} | {asked.run: told}
         kept["runs"] = dict(list(runs.items())[-_KEPT_RUNS:])
+        self._write(kept)
+
+    def _write(self, kept: dict[str, Any]) -> None:
         self._record.write(PART, kept)
+        if self._receipts is not None:
+            self._receipts.write(kept)
 
     def _read(self) -> dict[str, Any]:
         return self._record.read(PART, _head_in)
