@@ -34,7 +34,7 @@ from fedlm.fl_core.privacy.accounting.monte_carlo import (
     upper_mean,
 )
 
-MOST_BINS = 100_000
+_MOST_BINS = 100_000
 _LEFT_OUT = 1e-3  # of delta, for large values of two of the variables
 _ATOMS, _LOWEST, _BEYOND = 2048, -9.0, 10.0  # of a discrete variable, and where its grid begins and ends
 _LEAST_SHIFT, _MOST_SHIFT = 0.01, 8.0
@@ -64,8 +64,8 @@ class BinnedEvent:
         Raises:
           ConfigurationError: one does not.
         """
-        if not 1 <= self.bins <= MOST_BINS:
-            raise ConfigurationError(f"there are {self.bins} bins, but must be between 1 and {MOST_BINS:,}")
+        if not 1 <= self.bins <= _MOST_BINS:
+            raise ConfigurationError(f"there are {self.bins} bins, but must be between 1 and {_MOST_BINS:,}")
         if not 0 < self.noise_multiplier < math.inf:
             raise ConfigurationError(f"{setting('noise_multiplier')} is {self.noise_multiplier}, but must be positive")
         if self.count < 0:

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.accounting.balls_in_bins import MOST_BINS, BinnedEvent
+from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent
 from fedlm.fl_core.privacy.accounting.min_separation import SeparatedEvent
 from fedlm.fl_core.privacy.accounting.monte_carlo import RELIES_ON
 from fedlm.fl_core.privacy.accounting.release_events import ExamplesEvent, GaussianEvent
-from fedlm.fl_core.privacy.accounting.sampled_examples import MOST_EXAMPLES
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation, Participation, SampledSum
 from fedlm.models.arguments import check_fields
 
@@ -106,8 +105,7 @@ class BallsInBinsParticipation(Participation):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not 1 <= self.bins <= MOST_BINS:
-            raise ConfigurationError(f"there are {self.bins} bins, but must be between 1 and {MOST_BINS:,}")
+        BinnedEvent(1.0, 0, self.bins).check()
 
     def bounded(self, rounds: int) -> BoundedParticipation:
         return BoundedParticipation(-(-rounds // self.bins), self.bins)
@@ -193,12 +191,8 @@ class ExamplesParticipation(Participation):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not 1 <= self.examples <= MOST_EXAMPLES:
-            raise ConfigurationError(
-                f"{setting('examples_per_user')} is {self.examples}, but must be at least 1, and {MOST_EXAMPLES} at "
-                "most"
-            )
         _check_probability(self.sampling_probability)
+        ExamplesEvent(1.0, 0, self.sampling_probability, self.examples).check()
 
     def event(self, one: SampledSum, stretches: Sequence[tuple[int, int]]) -> ExamplesEvent:
         rounds = sum(end - first for first, end in stretches)
