@@ -12,13 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedlm.fedlm_client.secure_aggregation.sum_vector import SAFETY as SAFETY
 from fedlm.models.base import Params
 
 Rounding = Literal["toward_zero", "to_nearest"]
 GRID_BITS = 12
-SAFETY = 1 - 2.0**-12
-"""Of the clip norm, that vectors are clipped to, so that no rounding in float32 makes one longer than the clip norm.
-A sum of squares that are added one after another, up to 2^12 of them, is too small by at most 2^-12 of itself."""
 LEAST_CLIP_NORM, MOST_CLIP_NORM = 2.0**-30, 2.0**60
 """Between which float32 holds norms and the step. Squares below 2^-126 count for nothing in a norm: 2^32 numbers as
 small have a norm of 2^-47, far below the least clip norm."""
