@@ -20,10 +20,12 @@ class Issuer:
 
     Attributes:
       asked: how often somebody asked for its keys.
+      keys_at: where it says that they are; at `moved` it leads elsewhere.
     """
 
     def __init__(self):
         self.asked, self._keys, self._listed = 0, {}, []
+        self.keys_at = "keys"
         self.rotate("first")
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_port}/realm"
@@ -81,7 +83,12 @@ class Issuer:
     def _handler(issuer):  # noqa: N805
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
-                told = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}/keys"}
+                told = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}/{issuer.keys_at}"}
+                if self.path == "/realm/moved":
+                    self.send_response(302)
+                    self.send_header("Location", f"{issuer.url}/keys")
+                    self.end_headers()
+                    return
                 if self.path == "/realm/keys":
                     issuer.asked += 1
                     told = {"keys": issuer._listed}

@@ -77,6 +77,9 @@ def test_while_the_issuer_is_gone_its_keys_count_for_an_hour():
         known.who(token)
 
 
-def test_an_issuer_that_calls_itself_otherwise_gives_no_keys(issuer):
+def test_an_issuer_that_calls_itself_otherwise_or_leads_elsewhere_gives_no_keys(issuer, monkeypatch):
     with pytest.raises(RefusedError, match="does not answer"):
         Known(issuer, url=issuer.url + "/").who(issuer.token())
+    monkeypatch.setattr(issuer, "keys_at", "moved")
+    with pytest.raises(RefusedError, match="does not answer"):
+        Known(issuer).who(issuer.token())
