@@ -147,6 +147,15 @@ def full_precision_products() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def compiled_for_speed() -> Iterator[None]:
+    """Compile as a user's runs are, where a test computes longer than it compiles."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 @pytest.fixture(scope="session")
 def largest_file() -> Callable[[int], AbstractContextManager[None]]:
     """Let no file of this process grow beyond so many bytes, as on a disk that is full."""

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from fedlm.commands.cli import main
+from fedlm.fl_core.privacy.accounting import balls_in_bins
 from fedlm.fl_core.privacy.mechanisms import blt
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
@@ -117,7 +118,8 @@ def test_central_training_with_a_min_separation(capsys):
 
 
 @pytest.mark.long
-def test_central_training_with_bins(capsys):
+def test_central_training_with_bins(capsys, monkeypatch):
+    monkeypatch.setattr(balls_in_bins, "_MOST_DRAWS", 10_000)
     words = ["dpsgd", "--examples", "1000", "--batch-size", "50", "--steps", "20", "--delta", "1e-5"]
     words += ["--sampling", "balls-in-bins"]
     found = state(capsys, *words, "--epsilon", "2")

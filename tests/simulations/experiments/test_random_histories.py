@@ -281,7 +281,7 @@ def play(stores, monkeypatch, **options):
     # The accountant says which orders it leaves out.
     monkeypatch.setattr(logging.root.manager, "disable", logging.WARNING)
     machine = type("Operator", (Operator,), {"stores": stores, "counts": Counter()})
-    run_state_machine_as_test(machine, settings=settings(costly(4), stateful_step_count=8, **options))
+    run_state_machine_as_test(machine, settings=settings(costly(8), stateful_step_count=8, **options))
     return machine.counts
 
 

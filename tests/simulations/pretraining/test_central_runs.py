@@ -7,6 +7,7 @@ import pytest
 
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.accounting import balls_in_bins, min_separation
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.statement import state
 from fedlm.fl_core.rounds.scores import Scores
@@ -42,8 +43,10 @@ def test_a_run_that_goes_on_drops_the_same(train, tmp_path):
     [{"sampling": "balls_in_bins"}, {"sampling": "min_separation", "mechanism": "banded", "bands": 2}],
     ids=["balls_in_bins", "min_separation"],
 )
-def test_a_run_that_goes_on_is_sampled_as_it_was_and_says_so(train, tmp_path, sampling):
+def test_a_run_that_goes_on_is_sampled_as_it_was_and_says_so(train, tmp_path, sampling, monkeypatch):
     """Its noise is the secret's, so that only a run of the same folder draws the same."""
+    for method in (balls_in_bins, min_separation):
+        monkeypatch.setattr(method, "_MOST_DRAWS", 4000)
     private = {"privacy": "dpsgd", "noise_multiplier": 1.0, "dropout": 0.0} | sampling
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "run", Interrupt(2), **private)

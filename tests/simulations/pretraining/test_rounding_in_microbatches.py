@@ -33,7 +33,7 @@ ROOM = (1 - CLIPPED_TO - 2 * 2.0**-12) / 3
 def summing(method, precision, units, form=None):
     """The sum of a microbatch by the weights of its units, in clip norms, in float64; of matrices in a form, or in what
     is cheapest."""
-    model = with_precision(create_model("transformer_tiny", VOCABULARY), precision)
+    model = with_precision(create_model("transformer_1x32", VOCABULARY), precision)
     params = model.init(jax.random.key(0))
     clipping = Clipping(method, CLIP_NORM)
     compiled = jax.jit(lambda tokens, weight: clipped_sum(clipping, model, params, Batch(tokens, weight), units=units))

@@ -78,7 +78,7 @@ def check_composition(events, delta, draw):
 
 
 @pytest.mark.timeout(1800)
-@costly(6)
+@costly(20)
 @given(EVENTS, DELTAS, st.data())
 def test_no_bound_contradicts_another(events, delta, data):
     check_composition(events, delta, data.draw)
