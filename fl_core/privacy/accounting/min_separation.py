@@ -19,7 +19,9 @@ import scipy
 
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above
+from fedlm.fl_core.privacy.accounting.joint_patterns import JointPatterns
 from fedlm.fl_core.privacy.accounting.monte_carlo import (
+    BETA_OF_DELTA,
     FIRST_RUNG,
     ROUNDING,
     certified_epsilon,
@@ -32,9 +34,12 @@ from fedlm.fl_core.privacy.accounting.monte_carlo import (
 
 MOST_STEPS = 10_000
 """For which Monte Carlo takes minutes, as long as each step is a pass over all draws."""
-_MOST_DRAWS = 200_000
+_MOST_DRAWS = 100_000
 _BLOCK = 1_000_000  # numbers that are drawn at once
-_TILTS = 1 + np.geomspace(0.02, 200, 200)  # among which the best is sought
+_POWERS = 1 + np.geomspace(0.02, 200, 100)  # gammas of one pattern, among which the best is sought
+_MOST_TOGETHER, _MOST_STATES = 4, 10_000_000  # patterns, and numbers by which they are drawn
+_POWERS_TOGETHER = ((1.0, 0.0), (1.5, 1.5), (1.5, 2.0), (2.0, 1.5), (2.0, 2.0), (3.0, 1.5))  # c, and theta in a^2 / 2
+_MOST_EXPONENT = 300.0  # of a weight
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,11 @@ class SeparatedEvent:
                 f"{setting('steps')} is {self.steps}, but must be {MOST_STEPS:,} at most with a min-separation in "
                 "sampling, of which more take hours to account; take larger batches, or "
                 f"{setting('sampling', 'poisson')}"
+            )
+        if not self.separation <= min(MOST_STEPS, _MOST_STATES // max(self.steps, 1)):
+            raise ConfigurationError(
+                f"the separation is {self.separation}, but must be {MOST_STEPS:,} at most, and {_MOST_STATES:,} over "
+                "the steps; take fewer bands"
             )
         if not 0 < self.noise_multiplier < math.inf:
             raise ConfigurationError(f"{setting('noise_multiplier')} is {self.noise_multiplier}, but must be positive")
@@ -101,6 +111,11 @@ def _free(event: SeparatedEvent) -> float:
     return 1 / (1 + (event.separation - 1) * event.sampling_probability)
 
 
+def _stays(event: SeparatedEvent) -> float:
+    """The logarithm of the probability that who may be drawn in a step is not."""
+    return math.log1p(-event.sampling_probability) if event.sampling_probability < 1 else -math.inf
+
+
 @functools.lru_cache(maxsize=256)
 def _epsilon_above(event: SeparatedEvent, delta: float) -> float:
     noise, count = event.no_less()
@@ -113,32 +128,59 @@ def _epsilon_above(event: SeparatedEvent, delta: float) -> float:
 class Tilt(NamedTuple):
     """How draws are tilted (statement 34)."""
 
-    power: float  # gamma, above 1
+    patterns: JointPatterns  # that are drawn together; outputs are around `power` times the sum of their shifts
+    power: float  # c
+    spread: float  # theta
     log_constant: float  # the logarithm of Z
-    log_most: float  # of what a draw counts at most
-    ahead: np.ndarray  # logarithm, for who may be drawn in a step, of the sum over what follows: float64 [T + b]
+    log_bound: float  # of what W^gamma is at most, in units of the density V / Z
+
+    @property
+    def gamma(self) -> float:
+        return self.power * self.patterns.together if self.power > 0 else 1 - self.power
+
+    def log_most(self, epsilon: float) -> float:
+        """The logarithm of what one draw counts at most."""
+        less = self.gamma - 1
+        return self.log_bound - less * epsilon + less * math.log(less) - self.gamma * math.log(self.gamma)
 
 
-def tilt_of(event: SeparatedEvent, epsilon: float) -> Tilt:
+def tilt_of(event: SeparatedEvent, epsilon: float, *, remove: bool) -> Tilt:
     """Choose the tilt with which one draw counts for the least at most."""
-    power, ahead = _TILTS, _ahead(event)
-    start = np.concatenate([ahead[:1], math.log(event.sampling_probability) + ahead[1 : event.separation]])
-    log_constant = math.log(_free(event)) + scipy.special.logsumexp(start, axis=0)
-    log_most = log_constant + (1 - power) * epsilon + (power - 1) * np.log(power - 1) - power * np.log(power)
-    best = int(np.argmin(log_most))
-    return Tilt(float(power[best]), float(log_constant[best]), float(log_most[best]), ahead[:, best])
+    return min(_tilts(event, remove=remove), key=lambda tilt: tilt.log_most(epsilon))
 
 
-@functools.lru_cache(maxsize=1)
-def _ahead(event: SeparatedEvent) -> np.ndarray:
-    """Sum over what follows each step in which a person may be drawn, by tilt; logarithms: float64 [T + b, tilts]."""
-    gain = _TILTS * (_TILTS - 1) / 2 / event.noise_multiplier**2
-    steps, apart, probability = event.steps, event.separation, event.sampling_probability
-    ahead = np.zeros((steps + apart, len(gain)))
-    stays = math.log1p(-probability) if probability < 1 else -math.inf
+@functools.lru_cache(maxsize=2)
+def _tilts(event: SeparatedEvent, *, remove: bool) -> list[Tilt]:
+    half = 0.5 / event.noise_multiplier**2
+    powers = [float(power) if remove else float(1 - power) for power in _POWERS]
+    tries = [(1, power, (power - 1) * half) for power in powers]
+    for together in range(2, _MOST_TOGETHER + 1) if remove else ():
+        if event.steps * event.separation**together <= _MOST_STATES:
+            tries += [(together, power, times * (power - 1) * half) for power, times in _POWERS_TOGETHER]
+    tries = [one for one in tries if one[0] ** 2 * one[1] ** 2 * half <= _MOST_EXPONENT]
+    sums = _log_weights(event, np.array([spread for _, _, spread in tries]))
+    return [_tilt(event, *one, log_spread=float(log_sum)) for one, log_sum in zip(tries, sums, strict=True)]
+
+
+def _tilt(event: SeparatedEvent, together: int, power: float, spread: float, *, log_spread: float) -> Tilt:
+    shift = _shift(event)
+    overlaps = np.correlate(shift, shift, "full")[len(shift) - 1 :] * power**2
+    gain = spread * (1 - power) + (power**2 - power) / 2 / event.noise_multiplier**2
+    patterns = JointPatterns(
+        event.steps, event.separation, event.sampling_probability, together, gain, tuple(map(float, overlaps))
+    )
+    # Of one pattern, the gain is `spread`.
+    log_constant = log_spread if together == 1 else patterns.log_sum()
+    return Tilt(patterns, power, spread, log_constant, log_constant + (power - 1) * together * log_spread)
+
+
+def _log_weights(event: SeparatedEvent, gains: np.ndarray) -> np.ndarray:
+    """Sum the probabilities of all patterns, times exp(gain) for each part: logarithms, float64 [gains]."""
+    steps, apart, drew = event.steps, event.separation, math.log(event.sampling_probability)
+    ahead = np.zeros((steps + apart, len(gains)))
     for step in range(steps - 1, -1, -1):
-        ahead[step] = np.logaddexp(stays + ahead[step + 1], math.log(probability) + gain + ahead[step + apart])
-    return ahead
+        ahead[step] = np.logaddexp(_stays(event) + ahead[step + 1], drew + gains + ahead[step + apart])
+    return math.log(_free(event)) + scipy.special.logsumexp(np.vstack([ahead[:1], drew + ahead[1:apart]]), axis=0)
 
 
 @dataclass(frozen=True)
@@ -156,69 +198,60 @@ class SeparatedTest:
     def bound(self, rung: int, remove: bool, pilot: int | None = None) -> float:
         """Bound delta at a rung in one direction; from fewer draws, of others, a guess of that bound."""
         epsilon = rung_epsilon(rung)
-        tilt = tilt_of(self.event, epsilon)
-        most = math.exp(min(tilt.log_most, 700.0))
+        tilt = tilt_of(self.event, epsilon, remove=remove)
+        most = math.exp(min(tilt.log_most(epsilon), 700.0))
         trials = log_trials(self.delta, 1)
-        if 7 * most * trials / (3 * self.draws) > self.delta:
+        if most <= self.delta * (1 - BETA_OF_DELTA) or 7 * most * trials / (3 * self.draws) > self.delta:
             return most
         event = self.event
         numbers = [event.noise_multiplier, event.sampling_probability, self.delta, *event.coefficients]
         name = " ".join([*map(float.hex, numbers), f"{event.steps} {event.separation} {rung} {remove} {pilot}"])
-        counts = drawn(event, tilt, epsilon, rng_of(name), remove=remove, draws=pilot or self.draws)
+        counts = drawn(event, tilt, epsilon, rng_of(name), draws=pilot or self.draws)
         return upper_mean(np.minimum(counts, most), most, self.draws, trials) * (1 + ROUNDING)
 
 
-def drawn(
-    event: SeparatedEvent, tilt: Tilt, epsilon: float, rng: np.random.Generator, *, remove: bool, draws: int
-) -> np.ndarray:
+def drawn(event: SeparatedEvent, tilt: Tilt, epsilon: float, rng: np.random.Generator, *, draws: int) -> np.ndarray:
     """Draw tilted patterns and outputs, and say what each draw counts: float64 [draws]."""
-    power = tilt.power if remove else 1 - tilt.power
-    rows = max(1, _BLOCK // event.steps)
-    found = []
-    for start in range(0, draws, rows):
-        logs = log_ratios(event, tilt, rng, power=power, rows=min(rows, draws - start))
+    takes, found = tilt.patterns.draw(draws, rng), []
+    for start in range(0, draws, rows := max(1, _BLOCK // event.steps)):
+        logs = log_ratios(event, tilt.power * takes[:, start : start + rows], rng)
         log_ratio = log_sum(event, logs)
         with np.errstate(divide="ignore", over="ignore"):
-            excess = log_ratio + np.log(np.maximum(-np.expm1(epsilon - log_ratio), 0.0))
-            lack = np.log(np.maximum(-np.expm1(epsilon + log_ratio), 0.0))
-        weight = tilt.log_constant - log_sum(event, power * logs)
-        found.append(np.exp((excess if remove else lack) + weight))
+            if tilt.power > 0:
+                excess = log_ratio + np.log(np.maximum(-np.expm1(epsilon - log_ratio), 0.0))
+            else:
+                excess = np.log(np.maximum(-np.expm1(epsilon + log_ratio), 0.0))
+        tilted = log_sum(event, tilt.power * logs + tilt.spread * (1 - tilt.power))
+        found.append(np.exp(excess + tilt.log_constant - tilt.patterns.together * tilted))
     return np.concatenate(found)
 
 
-def log_ratios(event: SeparatedEvent, tilt: Tilt, rng: np.random.Generator, *, power: float, rows: int) -> np.ndarray:
-    """Draw the logarithm of what each step would multiply the likelihood ratio by: float64 [T, rows]."""
-    shift = np.abs(np.asarray(event.coefficients))[:, None]
-    shift = shift / np.linalg.norm(shift) / event.noise_multiplier
-    mean = power * scipy.signal.fftconvolve(patterns(event, tilt, rows, rng), shift, axes=0)
+def log_ratios(event: SeparatedEvent, takes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw outputs around shifts, float64 [T, rows] times, and the logarithm of what each step would multiply the
+    likelihood ratio by: float64 [T, rows]."""
+    shift = _shift(event)[:, None]
+    mean = scipy.signal.fftconvolve(takes, shift, axes=0)
     outputs = mean + rng.standard_normal(mean.shape)
     return scipy.signal.fftconvolve(outputs, shift[::-1], "valid", axes=0) - 0.5 / event.noise_multiplier**2
 
 
-def patterns(event: SeparatedEvent, tilt: Tilt, rows: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw when the person takes part, tilted: float64 [T, rows] of 0 and 1."""
-    apart, ahead = event.separation, tilt.ahead
-    gain = tilt.power * (tilt.power - 1) / 2 / event.noise_multiplier**2
-    start = np.concatenate([ahead[:1], math.log(event.sampling_probability) + ahead[1:apart]])
-    start = np.exp(start - scipy.special.logsumexp(start))
-    free = rng.choice(apart, rows, p=start / start.sum())
-    takes = np.zeros((event.steps, rows))
-    for step in range(event.steps):
-        chance = math.exp(math.log(event.sampling_probability) + gain + ahead[step + apart] - ahead[step])
-        takes[step] = (free <= step) & (rng.random(rows) < chance)
-        free = np.where(takes[step] > 0, step + apart, free)
-    return takes
+def _shift(event: SeparatedEvent) -> np.ndarray:
+    """What one part moves releases by, in units of the noise: float64 [bands]."""
+    shift = np.abs(np.asarray(event.coefficients))
+    return shift / np.linalg.norm(shift) / event.noise_multiplier
 
 
 def log_sum(event: SeparatedEvent, logs: np.ndarray) -> np.ndarray:
     """Sum over all patterns the product of their steps' factors, each with its probability: logarithms, float64 [T,
     rows] to [rows]."""
-    steps, apart, probability = event.steps, event.separation, event.sampling_probability
-    stays = math.log1p(-probability) if probability < 1 else -math.inf
-    drew, start = math.log(probability), math.log(_free(event))
+    steps, apart = event.steps, event.separation
+    drew, start = math.log(event.sampling_probability), math.log(_free(event))
     free = np.full(logs.shape[1], start)  # the sum over those who may be drawn in a step
-    took = np.full((apart - 1 + steps, logs.shape[1]), drew + start)  # who were, from b - 1 steps before the first on
+    took = np.empty_like(logs)  # over those who were
     for step in range(steps):
-        took[apart - 1 + step] = drew + logs[step] + free
-        free = np.logaddexp(stays + free, took[step])
-    return scipy.special.logsumexp(np.concatenate([free[None], took[steps:]]), axis=0)
+        took[step] = drew + logs[step] + free
+        back = took[step - apart + 1] if step >= apart - 1 else drew + start
+        free = np.logaddexp(_stays(event) + free, back)
+    # Some of those who wait at the end may have been drawn before the first step.
+    before = np.full((1, logs.shape[1]), drew + start + math.log(apart - 1 - steps)) if steps < apart - 1 else logs[:0]
+    return scipy.special.logsumexp(np.concatenate([free[None], took[max(steps - apart + 1, 0) :], before]), axis=0)

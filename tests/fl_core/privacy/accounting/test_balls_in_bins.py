@@ -12,6 +12,7 @@ from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent, Question
 from fedlm.fl_core.privacy.accounting.composition import delta_above, epsilon_bounds
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_delta, gaussian_epsilon_above
 from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
+from tests.support.ball_mixtures import delta_of_two
 
 
 def below(shift, bins, factor, points):
@@ -48,18 +49,11 @@ def test_epsilon_is_no_lower_than_that_of_a_convolution_and_close(noise, count, 
     assert exact_delta(shift, bins, found) <= delta < exact_delta(shift, bins, found / 1.02)
 
 
-def test_one_bin_is_the_gaussian_mechanism_and_two_are_an_integral():
+def test_one_bin_is_the_gaussian_mechanism_and_two_are_held_to_ball_arithmetic():
     assert BinnedEvent(2.0, 4, 1).epsilon_above(1e-6) == gaussian_epsilon_above(1.0, 1e-6)
-    shift, epsilon = 1.0, 1.0
-    x, weights = np.polynomial.hermite_e.hermegauss(200)
-    one = np.exp(shift * x - shift**2 / 2)
-    # Given one of the two, the other is integrated as the price of an option.
-    least = 2 * math.exp(epsilon) - one
-    place = np.log(np.maximum(least, 1e-300)) / shift
-    price = scipy.special.ndtr(shift / 2 - place) - least * scipy.special.ndtr(-shift / 2 - place)
-    integral = float(weights @ price) / math.sqrt(2 * math.pi) / 2
-    assert exact_delta(shift, 2, epsilon) == pytest.approx(integral, rel=1e-3)
-    assert integral < gaussian_delta(1 / shift, epsilon)
+    found = BinnedEvent(1.0, 1, 2).epsilon_above(1e-3)
+    assert all(delta_of_two((0.0, 0.5, 0.5), 1.0, 0.0, found, remove=remove) <= 1e-3 for remove in (True, False))
+    assert delta_of_two((0.0, 0.5, 0.5), 1.0, 0.0, found / 1.02, remove=True) > 1e-3
 
 
 def test_no_sum_is_above_all_ceilings_and_counts_nothing():
