@@ -159,7 +159,9 @@ def cells_of(loss: MixedLoss, spacing: float, offset: float, *, tail: float, mos
     for weight, pair in loss.pairs:
         begin, end = loss.range(pair, tail)
         highest = pair.loss(np.array([end]))
-        lowest = max(begin, float(pair.outcome(highest - most * spacing)[0]))
+        lowest = float(pair.outcome(highest - most * spacing)[0])
+        # A pair whose losses differ by less than they are rounded may find no such outcome.
+        lowest = lowest if begin < lowest < end else begin
         left_out = max(tail, pair.below(lowest)) if lowest > begin else tail
         parts.append((weight, *_pair_cells(pair, spacing, offset, begin=lowest, end=end), left_out))
     atoms = loss.atoms_below_cap

@@ -51,6 +51,12 @@ def test_examples_drawn_apart_cost_no_more_than_all_at_once_and_no_less_than_one
     assert alone.upper < apart.lower < apart.upper < together.lower
 
 
+def test_losses_below_their_rounding_are_bounded():
+    """Their grid is finer than floats near the loss tell apart."""
+    bounds = bounds_of(25.2, 3, 8e-16, steps=1, delta=1e-15)
+    assert 0 <= bounds.lower <= bounds.upper < 1e-12
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_drawn_outcomes_have_the_delta_of_the_bounds(direction):
     """By 400,000 draws of three steps; a false alarm is as rare as five standard deviations."""
