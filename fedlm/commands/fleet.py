@@ -81,6 +81,17 @@ _ESSENTIALS = (
 def main(argv: list[str]) -> int:
     """Run `fedlm fleet`."""
     command = read_options(FleetCommand, argv, "fedlm fleet", essentials=_ESSENTIALS)
+    from fedlm.fedlm_client.files import held_alone
+    from fedlm.fl_core.atomic_files import make_folder
+
+    if command.records is None:
+        return _run_fleet(command)
+    make_folder(command.records)
+    with held_alone(command.records, "another folder with --records"):
+        return _run_fleet(command)
+
+
+def _run_fleet(command: FleetCommand) -> int:
     from fedlm.clients.device.jax_trainer import JaxTrainer
     from fedlm.clients.device.server_instructions import AllowedPrograms
     from fedlm.clients.fleet.fleet import Fleet
@@ -157,11 +168,9 @@ def _dialling(command: FleetCommand) -> Callable[[int], Any]:
 def _counting(records: Path | None) -> Callable[[int], Any]:
     """Choose where clients count the rounds that they take part in."""
     from fedlm.fedlm_client.own_participation import OwnParticipation
-    from fedlm.fl_core.atomic_files import make_folder
 
     if records is None:
         return lambda number: OwnParticipation()
-    make_folder(records)
     return lambda number: OwnParticipation(records / f"{_name(number)}.participation.json")
 
 

@@ -1,5 +1,7 @@
 """`fedlm run`: submit runs to a server, and look after them."""
 
+import json
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from fedlm.command_line.options import read_options
 from fedlm.commands.serving.operator_calls import ONE_RUN, OperatorCaller, OperatorOptions
 from fedlm.commands.serving.served_run import ServedRun
 from fedlm.commands.status import describe, population_lines, runs_table
+from fedlm.fl_core.composed_settings import default_settings
 from fedlm.fl_core.deployment.addresses import check_run_name
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
@@ -63,7 +66,7 @@ class _OfRunAsJson(_OfRun):
 
 @dataclass(frozen=True, kw_only=True)
 class ShowCommand(_OfRunAsJson):
-    """Show a run of a server: its settings, how it stands, and how it ended."""
+    """Show a run of a server: the settings that were chosen for it, how it stands, and how it ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +131,7 @@ def _show(argv: list[str]) -> int:
         return 0
     _print_runs([run], as_json=False)
     console = Console(soft_wrap=True, highlight=False)
+    console.print(f"settings: {' '.join(_chosen(run['settings']))}", markup=False)
     console.print(f"folder: {run['folder']}", markup=False)
     console.print(f"submitted by: {run['submitted_by']}", markup=False)
     if run["approved_by"]:
@@ -137,6 +141,15 @@ def _show(argv: list[str]) -> int:
     elif run["summary"] is not None:
         console.print(f"ended: {run['summary']['status']}", markup=False)
     return 0
+
+
+def _chosen(settings: dict[str, Any]) -> Iterator[str]:
+    """Tell the settings of a run that are not the defaults, as options."""
+    defaults = json.loads(json.dumps(default_settings(ServedRun), default=str))
+    for name, value in settings.items():
+        if value != defaults.get(name):
+            words = value if isinstance(value, list) else [value]
+            yield shlex.join([f"--{name.replace('_', '-')}", *map(str, words)])
 
 
 def _acting(action: str, options: type[_OfRunAsJson]) -> Callable[[list[str]], int]:

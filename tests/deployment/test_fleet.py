@@ -6,6 +6,7 @@ import json
 import pytest
 
 from fedlm.commands.cli import main as fedlm
+from fedlm.fedlm_client.files import held_alone
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
@@ -93,3 +94,11 @@ def test_mistakes(tmp_path, small_store, capsys):
     ):
         assert fedlm(["fleet", *words]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_one_fleet_at_a_time_counts_in_a_folder_of_records(tmp_path, small_store, capsys):
+    (tmp_path / "records").mkdir()
+    words = f"--server 127.0.0.1:9 --insecure --clients 2 --data {small_store} --records {tmp_path / 'records'}".split()
+    with held_alone(tmp_path / "records"):
+        assert fedlm(["fleet", *words, "--seconds", "1"]) == 2
+    assert "name another folder with --records" in capsys.readouterr().err

@@ -147,6 +147,18 @@ def test_the_list_of_runs_at_a_server_of_one_run_says_so(monkeypatch, capsys):
     assert "trains one run" in capsys.readouterr().err
 
 
+def test_a_run_is_shown_with_the_settings_that_were_chosen(tmp_path, monkeypatch, capsys):
+    settings = settings_as_json(small.deployment(rounds=7))
+    shown = {"name": "one", "model": settings["model"], "state": QUEUED, "doing": None, "rounds": 7, "released": 0}
+    shown |= {"reason": "", "submitted": 0.0, "first_round": 0, "round": None, "folder": str(tmp_path), "summary": None}
+    shown |= {"submitted_by": "ann", "approved_by": "", "settings": settings, "status": None}
+    monkeypatch.setattr(OperatorCaller, "get", lambda self, path: shown)
+    assert main(["run", "show", "one"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("settings: ")]
+    assert "--rounds 7" in line
+    assert "--server-optimizer" not in line
+
+
 async def test_a_client_that_one_run_needs_no_more_comes_back_for_the_next():
     class Done:
         async def check_in(self, peer, request):

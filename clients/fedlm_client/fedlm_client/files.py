@@ -63,8 +63,14 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def held_alone(record: Path) -> Iterator[None]:
+def held_alone(
+    record: Path, instead: str = "another file with --record, if this one is another device"
+) -> Iterator[None]:
     """Hold the record of a client, and what lies beside it, until this process ends, however it ends.
+
+    Args:
+      record: the file, or the folder of several clients' records.
+      instead: what else may be named.
 
     Raises:
       ClientError: another process holds it, or its folder cannot be written.
@@ -76,12 +82,11 @@ def held_alone(record: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ClientError(
-                f"{record}: another client counts its rounds there now; end that one, or name another file with "
-                "--record, if this one is another device"
+                f"{record}: another client counts its rounds there now; end that one, or name {instead}"
             ) from error
         except OSError as error:
             raise ClientError(
                 f"{path}: cannot be written ({error}), so that this device does not take part; make room, or permit "
-                "writing there, or name another file with --record"
+                f"writing there, or name {instead}"
             ) from error
         yield
