@@ -16,6 +16,7 @@ from tests.deployment import small_deployment as small
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "assumptions.md"
 SENT = (
     messages.CheckInRequest,
+    messages.LogRequest,
     messages.UploadHeader,
     messages.EnrolRequest,
     messages.SecureRequest,

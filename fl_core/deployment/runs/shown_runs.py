@@ -17,7 +17,7 @@ from fedlm.fl_core.deployment.runs.run_server import RunServer
 from fedlm.fl_core.deployment.security.audit_log import AuditLog
 from fedlm.fl_core.deployment.security.keys import shut_out
 from fedlm.fl_core.deployment.state.database import Database
-from fedlm.fl_core.errors import ConfigurationError, UserError
+from fedlm.fl_core.errors import ConfigurationError, UserError, setting
 from fedlm.fl_core.runs.files.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
 
@@ -129,7 +129,7 @@ class ShownRuns:
 
     def _shut_out(self, name: str) -> dict[str, Any]:
         if (keys := self._server.rules.keys) is None:
-            raise ConfigurationError("the server has no keys (--insecure), so that no client can be revoked")
+            raise ConfigurationError(f"the server has no {setting('keys')}, so that no client can be revoked")
         shut_out(keys, name)
         return {"revoked": name}
 
