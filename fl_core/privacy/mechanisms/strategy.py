@@ -50,4 +50,4 @@ class StrategyMechanism(Mechanism):
 def _stretch_squared(
     mechanism: StrategyMechanism, plan: NoisePlan, rounds: int, most: int, *, min_separation: int
 ) -> float:
-    return mechanism.stretch_squared(plan, rounds, most, min_separation)
+    return mechanism.stretch_squared(plan, rounds, most, min(min_separation, rounds))

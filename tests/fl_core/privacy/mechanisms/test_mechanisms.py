@@ -143,6 +143,14 @@ def test_sensitivity_is_never_below_what_the_noise_itself_lets_through(plan, mos
     assert accounted <= 2 * least + 1
 
 
+@every_plan
+def test_rounds_further_apart_than_the_run_is_long_are_one(plan):
+    """A statement may say any separation; no array is as long as that."""
+    bounds = BoundedParticipation(1), BoundedParticipation(3, 10**12)
+    once, apart = (dataclasses.replace(plan, participation=bound) for bound in bounds)
+    assert sensitivity_squared(apart, [(0, plan.rounds)]) == pytest.approx(sensitivity_squared(once, [(0, plan.rounds)]))
+
+
 @every_plan_in_its_time
 def test_sensitivity_of_rounds_so_far_does_not_fall(plan):
     plan = dataclasses.replace(plan, participation=BoundedParticipation(3, 4))
