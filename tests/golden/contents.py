@@ -25,7 +25,7 @@ from jax._src.interpreters import mlir
 from jaxlib.mlir.dialects import stablehlo
 from tensorboardX.proto.event_pb2 import Event
 
-from fedlm.fedlm_client.messages_pb2 import CheckInReply
+from fedlm.fedlm_client.messages_pb2 import CheckInReply, CheckInRequest, LogEntry, LogReply
 
 Fields = dict[str, str]
 _MOST_ROWS = 200  # of a table whose values have names; a larger one is a digest for each column
@@ -226,8 +226,9 @@ def _arrays_of_checkpoint(folder: Path) -> Fields:
 def _messages(folder: Path) -> Fields:
     """What passed the relay: each distinct request with what answered it, however often it was sent.
 
-    Of an answer to a check-in that selects a client all fields count but the seconds that are left. Which clients are
-    told to come back, and when, hangs on when they came.
+    Of an answer to a check-in that selects a client all fields count but the seconds that are left, and the head of the
+    server's log, whose key is random. Which clients are told to come back, and when, hangs on when they came. So does
+    what they have seen of the log, of which plans and statements count.
     """
     fields: Fields = {}
     for up in sorted(folder.glob("*.up"), key=lambda path: int(path.stem)):
@@ -235,14 +236,34 @@ def _messages(folder: Path) -> Fields:
         methods = [head.split()[0].encode() for head, _ in requests]
         answers = _bodies(down.read_bytes() if down.exists() else b"", h11.CLIENT, methods)
         for (head, body), (status, answer) in zip(requests, answers, strict=False):
-            name = f"{head} {digest(body)}: {status}"
-            if not head.endswith("/check-in"):
-                fields[name] = digest(answer)
-            elif (reply := CheckInReply.FromString(answer)).HasField("selected"):
-                reply.selected.seconds = 0
-                round_number, client = reply.selected.round_number, reply.selected.client_index
-                fields[f"{name}, round {round_number}, client {client}"] = str(reply)
+            if head.endswith("/check-in"):
+                fields |= _selection(f"{head} {digest(_unseen(body))}: {status}", CheckInReply.FromString(answer))
+            elif head.endswith("/log"):
+                fields |= _told_by_log(head, LogReply.FromString(answer))
+            else:
+                fields[f"{head} {digest(body)}: {status}"] = digest(answer)
     return fields
+
+
+def _unseen(check_in: bytes) -> bytes:
+    """A check-in without what its client has seen of the log."""
+    request = CheckInRequest.FromString(check_in)
+    request.ClearField("log_sizes")
+    return request.SerializeToString(deterministic=True)
+
+
+def _selection(name: str, reply: CheckInReply) -> Fields:
+    if not reply.HasField("selected"):
+        return {}
+    reply.selected.seconds = 0
+    reply.ClearField("tree_head")
+    reply.ClearField("consistency")
+    return {f"{name}, round {reply.selected.round_number}, client {reply.selected.client_index}": str(reply)}
+
+
+def _told_by_log(name: str, reply: LogReply) -> Fields:
+    leaves = ((proof.index, LogEntry.FromString(proof.leaf)) for proof in reply.leaves)
+    return {f"{name}, leaf {index}": str(entry) for index, entry in leaves if not entry.HasField("release")}
 
 
 def _bodies(data: bytes, role: type[h11.SERVER] | type[h11.CLIENT], methods: list[bytes]) -> list[tuple[str, bytes]]:

@@ -35,6 +35,8 @@ RULES = (
     Rule("a fleet tells where it stands once in so many seconds", r"\.stderr\.txt ", r"^fleet: \d+ of \d+ devices "),
     Rule("how long a fleet took, and how often it asked", r"\.stdout\.txt ", r"│ (seconds|check ins) +│"),
     Rule("a digest of a message that has the seconds left", r"^(\w+|records/.*)\.json populations\..*\.taken\."),
+    Rule("the key of a server's log is of the system's randomness", r"state\.db log_keys"),
+    Rule("what a client saw of that log when it came", r"^(\w+|records/.*)\.json log\."),
     Rule("keys are of OpenSSL's own randomness", r"^keys/.*\.(pem|key|pub|jsonl?|txt) "),
     Rule("when a run changed last, and its size, in which times are", r"\.stdout\.txt \[\d+\]\.(changed|bytes)$"),
     Rule("Orbax names the folder in which it wrote, which may have a random name", r"commit_success\.txt "),
