@@ -7,6 +7,7 @@ from fedlm.commands.cli import main
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import LogError
 from fedlm.fedlm_client.own_participation import OwnParticipation
+from fedlm.fedlm_client.transparency.heads import Head, signed_content
 from fedlm.fedlm_client.transparency.receipts import Receipts
 from fedlm.fl_core.deployment.transparency.log_handlers import HandlersWithLog
 from tests.clients.fedlm_client.test_own_participation import Hostile, asked, meet
@@ -58,6 +59,30 @@ def test_a_device_trains_for_no_run_that_is_not_in_the_log(tmp_path):
     with pytest.raises(LogError, match="does not have what it asks for in its run 'hidden'"):
         meet(hiding, tmp_path)
     assert hiding.inner.outcomes == []
+
+
+class Silent(Logged):
+    """Shows no head, and tells of the log what is asked for."""
+
+    async def check_in(self, peer, request):
+        reply = await super().check_in(peer, request)
+        reply.ClearField("tree_head")
+        return reply
+
+
+def test_a_device_trains_for_no_server_that_hides_where_its_log_stands(tmp_path):
+    honest = shown("a")
+    meet(honest, tmp_path)
+    silent = Silent(Hostile(asked(0)), honest._log)
+    with pytest.raises(LogError, match="shows no log"):
+        meet(silent, tmp_path)
+    assert silent.inner.outcomes == []
+
+
+def test_no_head_is_of_what_is_no_root():
+    for root in (b"", bytes(31), bytes(33)):
+        with pytest.raises(LogError, match="no root"):
+            Head(KEY.public_key().public_bytes_raw(), 1, root, KEY.sign(signed_content(1, root))).checked()
 
 
 class Device:

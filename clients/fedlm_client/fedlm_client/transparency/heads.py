@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from .. import messages_pb2 as messages
 from ..errors import LogError
-from .merkle import leaf_hash, root_by_inclusion, roots_by_consistency
+from .merkle import check_hash, leaf_hash, root_by_inclusion, roots_by_consistency
 
 PURPOSE = b"fedlm log 1\n"
 """What is signed begins with it, so that a signature of something else is none of a head."""
@@ -46,11 +46,12 @@ class Head(NamedTuple):
         return {name: one.hex() if isinstance(one, bytes) else one for name, one in self._asdict().items()}
 
     def checked(self) -> "Head":
-        """Return this; raises LogError where the signature does not hold."""
+        """Return this; raises LogError where the signature does not hold, or is of what is no root."""
         try:
+            check_hash(self.root)
             Ed25519PublicKey.from_public_bytes(self.key).verify(self.signature, signed_content(self.size, self.root))
         except (InvalidSignature, ValueError, struct.error) as error:
-            raise LogError(f"the head of {self.size} leaves is not signed with the log's key") from error
+            raise LogError(f"the head of {self.size} leaves is not signed with its key, or has no root") from error
         return self
 
     def has(self, leaf: bytes, index: int, path: Sequence[bytes]) -> bool:

@@ -3,6 +3,8 @@
 import hashlib
 from collections.abc import Sequence
 
+_LENGTH = hashlib.sha256().digest_size
+
 
 def leaf_hash(leaf: bytes) -> bytes:
     """Hash a leaf's bytes."""
@@ -12,6 +14,12 @@ def leaf_hash(leaf: bytes) -> bytes:
 def node_hash(left: bytes, right: bytes) -> bytes:
     """Hash two nodes into the one above them."""
     return hashlib.sha256(b"\x01" + left + right).digest()
+
+
+def check_hash(found: bytes) -> None:
+    """Raise ValueError where it is no hash: two nodes of other lengths could be read as two others."""
+    if len(found) != _LENGTH:
+        raise ValueError(f"a hash has {len(found)} bytes, but must have {_LENGTH}")
 
 
 EMPTY_ROOT = hashlib.sha256().digest()
@@ -28,6 +36,7 @@ def root_by_inclusion(index: int, size: int, leaf: bytes, path: Sequence[bytes])
         raise ValueError(f"a tree of {size} leaves has none at {index}")
     node, last, found = index, size - 1, leaf
     for sibling in path:
+        check_hash(sibling)
         if not last:
             raise ValueError("the path is too long")
         if node & 1 or node == last:
@@ -59,6 +68,8 @@ def roots_by_consistency(small: int, size: int, root: bytes, path: Sequence[byte
     """
     if not 0 < small <= size:
         raise ValueError(f"a tree of {small} leaves does not grow to one of {size}")
+    for one in (root, *path):
+        check_hash(one)
     if small == size:
         if path:
             raise ValueError("the path is too long")

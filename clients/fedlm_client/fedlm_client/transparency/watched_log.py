@@ -64,10 +64,13 @@ class WatchedLog:
         """Take the head that a server shows.
 
         Raises:
-          LogError: it is of another log, or does not follow the latest one.
+          LogError: it is of another log, or does not follow the latest one; or there is none, where a device is asked
+            to train.
         """
         if not shown.HasField("tree_head"):
-            return
+            if isinstance(shown, messages.CheckInReply) and not shown.HasField("selected"):
+                return
+            raise LogError("the server shows no log of what it tells devices; it needs an update")
         head, kept = Head.read(shown.tree_head), self._read()
         known = _head_in(kept)
         try:

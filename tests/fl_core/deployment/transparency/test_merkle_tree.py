@@ -112,3 +112,14 @@ def test_no_changed_proof_holds_nor_one_of_another_leaf_size_or_history(data):
 def test_no_leaf_is_outside_of_its_tree(index, size):
     with pytest.raises(ValueError, match="has none at"):
         root_by_inclusion(index, size, bytes(32), [])
+
+
+def test_nodes_cut_elsewhere_are_no_proof():
+    """Only lengths tell h||e, nothing, s from h, e, s: two leaves at one index otherwise."""
+    first, honest, evil = (leaf_hash(one) for one in (b"first", b"honest", b"evil"))
+    for path in ([honest + evil, b"", first], [honest, evil, first[:31]]):
+        with pytest.raises(ValueError, match="must have 32"):
+            roots_by_consistency(3, 4, bytes(32), path)
+    for claim in (lambda: root_by_inclusion(0, 2, first, [honest + evil]), lambda: roots_by_consistency(2, 3, b"", [])):
+        with pytest.raises(ValueError, match="must have 32"):
+            claim()
