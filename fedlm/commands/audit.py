@@ -48,7 +48,7 @@ class ExportCommand:
 class ReceiptsCommand:
     """Compare receipts of devices, offline: say whether their server showed all of them one history of its log.
 
-    The status is 1 if it did not, and 2 if the receipts do not tell.
+    The status is 1 if it did not, and 2 if the receipts do not tell, or one device alone says so.
     """
 
     files: tyro.conf.Positional[tuple[Path, ...]]
@@ -60,9 +60,12 @@ def _receipts(argv: list[str]) -> int:
     from fedlm.fedlm_client.transparency.receipts import find_forks, not_compared, read_receipts
 
     receipts = {str(path): read_receipts(path) for path in command.files}
-    if forks := find_forks(receipts):
-        print("\n".join(forks))
+    forks = find_forks(receipts)
+    if forks.proven:
+        print("\n".join(forks.proven))
         return _BROKEN
+    if forks.told:
+        raise ConfigurationError(f"{'; '.join(forks.told)}. One device can make this up: ask its owner")
     if pairs := not_compared(receipts):
         raise ConfigurationError(
             f"no proof says that {' and '.join(pairs[0])} are of one history; put one beside the other, and start the "

@@ -1,5 +1,7 @@
 """Servers that show devices two histories, go back, or ask for what is not in their log, and what real clients do."""
 
+import json
+
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -124,10 +126,37 @@ def test_receipts_of_one_history_are_said_to_be_and_a_rollback_is_told(tmp_path,
     assert audited(ann, ben) == 0
     with pytest.raises(LogError, match="went back"):
         ben.meet(shown("a", "b"))
-    assert audited(ben) == 1
+    assert audited(ben) == 2, "a device can swap two honest heads"
     ann.file.write_text(ann.file.read_text().replace('"size": 4', '"size": 5'))
     assert audited(ann) == 2
     assert "ann.receipts.json: not receipts of a device (the head of 5 leaves is not signed" in capsys.readouterr().err
+
+
+def test_no_device_of_a_folder_stops_others_nor_takes_their_history(tmp_path, capsys):
+    ann, server = Device(tmp_path, "ann"), shown("a")
+    ann.meet(server)
+    broken, made_up = (ann.file.with_name(f"{name}.receipts.json") for name in ("broken", "made up"))
+    broken.write_text("{")
+    ann.meet(Logged(Hostile(asked(14)), server._log))
+    assert "broken.receipts.json: not receipts" in capsys.readouterr().err
+    other = Head.read(MemoryLog(leaves=leaves("x")).signed.head())
+    made_up.write_text(json.dumps({"format": "fedlm receipts 1", "log": {"head": other.as_json()}}))
+    before = json.loads(ann.file.read_text())["log"]["runs"]
+    with pytest.raises(LogError, match="whoever wrote it saw another log"):
+        ann.meet(Logged(Hostile(asked(21)), server._log))
+    assert main(["audit", "receipts", str(ann.file), str(made_up)]) == 2
+    record = ann.own / "record.json"
+    agreed = OwnParticipation(record, accept_plan=True, receipts=Receipts(ann.file.parent, "ann"))
+    agreed.log.ask()
+    agreed.log.see(server._log.signed.reply([]))
+    assert json.loads(ann.file.read_text())["log"]["runs"] == before
+
+
+def test_a_record_keeps_no_leaf_beyond_what_a_device_needs(tmp_path):
+    log = MemoryLog(KEY)
+    log.enter([messages.LogEntry(run=asked(0).run, release="x" * (64 << 10)).SerializeToString()])
+    with pytest.raises(LogError, match="bytes, over 65536"):
+        meet(Logged(Hostile(asked(0)), log), tmp_path)
 
 
 def test_a_check_in_says_no_more_of_the_log_than_it_has_grown(tmp_path):

@@ -4,11 +4,12 @@ A server could show each device a history of its own, and each would hold. Devic
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import ClientError, LogError
+from ..errors import ClientError, LogError, printable
 from ..files import keep_own
 from .heads import Head
 from .merkle import EMPTY_ROOT
@@ -24,16 +25,28 @@ class Receipts:
         """Name a file, or a folder that is there and the device's name."""
         self._folder = place if place.is_dir() else None
         self._own = place / f"{name}{_SUFFIX}" if self._folder else place
+        self._passed_over: set[Path] = set()
 
     def write(self, kept: Mapping[str, Any]) -> None:
         """Show what this device keeps of the log. Raises ClientError where it cannot be written."""
         keep_own(self._own, json.dumps({"format": FORMAT, "log": kept}) + "\n")
 
-    def others(self) -> list[Head]:
-        """Read the latest head of each other device of the folder. Raises ClientError where a file is none of ours."""
-        found = [] if self._folder is None else sorted(self._folder.glob(f"*{_SUFFIX}"))
-        kept = [read_receipts(path) for path in found if path != self._own]
-        return [Head.of_json(one["head"]) for one in kept if "head" in one]
+    def others(self) -> list[tuple[Path, Head]]:
+        """Read the latest head of each other device of the folder, with its file; a broken file stops no other one."""
+        heads = []
+        for path in [] if self._folder is None else sorted(self._folder.glob(f"*{_SUFFIX}")):
+            if path == self._own:
+                continue
+            try:
+                kept = read_receipts(path)
+            except ClientError as error:
+                if path not in self._passed_over:
+                    print(f"passed over: {printable(str(error))}", file=sys.stderr)
+                self._passed_over.add(path)
+                continue
+            if "head" in kept:
+                heads.append((path, Head.of_json(kept["head"])))
+        return heads
 
 
 def read_receipts(path: Path) -> dict[str, Any]:
@@ -58,23 +71,33 @@ class Proof(NamedTuple):
     root: bytes | None  # that the log of the large head had at the size of the small one; None where none was proved
 
 
-def find_forks(receipts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+class Forks(NamedTuple):
+    """What no log with one history shows."""
+
+    proven: list[str]  # by signatures of a log that several devices saw, or all
+    told: list[str]  # by one device, which can make it up
+
+
+def find_forks(receipts: Mapping[str, Mapping[str, Any]]) -> Forks:
     """Find, in receipts by their names, what no log with one history shows; empty where there is nothing."""
-    found = []
+    found = Forks([], [])
     roots: dict[tuple[bytes, int], dict[bytes, str]] = {}
+    seen: dict[bytes, set[str]] = {}
     for name, kept in receipts.items():
         for proof in _proofs(kept):
             if proof.large.size < proof.small.size:
-                found.append(f"{name}: the log went back from {proof.small.size} leaves to {proof.large.size}")
+                found.told.append(f"{name}: the log went back from {proof.small.size} leaves to {proof.large.size}")
             elif proof.root is not None:
                 roots.setdefault((proof.large.key, proof.small.size), {}).setdefault(proof.root, name)
         for head in _heads(kept):
             roots.setdefault((head.key, head.size), {}).setdefault(head.root, name)
-    for (_, size), names in roots.items():
+            seen.setdefault(head.key, set()).add(name)
+    for (key, size), names in roots.items():
         if len(names) > 1:
-            found.append(f"two histories of {size} leaves: {' and '.join(dict.fromkeys(names.values()))}")
-    if len({key for key, _ in roots}) > 1:
-        found.append(f"several logs: {', '.join(receipts)} were not shown the same one")
+            where = found.proven if len(seen) == 1 or len(seen[key]) > 1 else found.told
+            where.append(f"two histories of {size} leaves: {' and '.join(dict.fromkeys(names.values()))}")
+    if len(seen) > 1:
+        found.told.append(f"several logs: {', '.join(receipts)} were not shown the same one")
     return found
 
 

@@ -6,6 +6,7 @@ trains, it sees in the log what it is asked to do, and what is stated of its pri
 
 import hashlib
 import sys
+from pathlib import Path
 from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
@@ -21,6 +22,7 @@ PART = "log"
 """Name of this part of a record."""
 
 _KEPT_PROOFS, _KEPT_RUNS, _MOST_OTHERS = 64, 50, 15
+_LONGEST_LEAF = 64 << 10
 _ADVICE = "Keep the record, which shows it. If its owner agrees, start the client with --accept-plan"
 Shown = messages.CheckInReply | messages.LogReply
 
@@ -46,19 +48,19 @@ class WatchedLog:
           receipts: where this device shows what it saw, and sees what others saw; None where nowhere.
         """
         self._record, self._accept, self._receipts = record, accept, receipts
-        self._others: list[Head] = []
+        self._others: list[tuple[Path, Head]] = []
 
     def ask(self) -> list[int]:
         """Give the sizes of which the server is to prove that its log has grown from there; this device's own first,
-        then of other devices. Raises ClientError where receipts cannot be read or written."""
+        then of other devices. Raises ClientError where receipts cannot be written."""
         kept = self._read()
         head = _head_in(kept)
         if self._receipts is not None:
             self._receipts.write(kept)
             compared = [one["small"] for one in kept.get("proofs", [])]
-            others = [one for one in self._receipts.others() if one != head and one.as_json() not in compared]
+            others = [one for one in self._receipts.others() if one[1] != head and one[1].as_json() not in compared]
             self._others = others[:_MOST_OTHERS]
-        return [0 if head is None else head.size, *(one.size for one in self._others)]
+        return [0 if head is None else head.size, *(one.size for _, one in self._others)]
 
     def see(self, shown: Shown) -> None:
         """Take the head that a server shows.
@@ -74,19 +76,38 @@ class WatchedLog:
         head, kept = Head.read(shown.tree_head), self._read()
         known = _head_in(kept)
         try:
-            for before in self._others if known is None else [known, *self._others]:
-                if before != head:
-                    self._check(kept, before, head, shown)
+            if known is not None and known != head:
+                self._check(kept, known, head, shown)
         except LogError:
             # What shows it stays.
             self._write(kept)
             if not self._accept:
                 raise
             kept = {}
+        try:
+            self._compare(kept, head, shown)
+        except LogError:
+            self._write(kept)
+            if not self._accept:
+                raise
         self._accept = False
         if head.size and (known != head or self._others):
             self._write(kept | {"head": head.as_json()})
         self._others = []
+
+    def _compare(self, kept: dict[str, Any], head: Head, shown: Shown) -> None:
+        """Refuse a head that does not follow one that another device shows."""
+        for path, before in self._others:
+            if before.key != head.key:
+                raise LogError(
+                    f"{path}: whoever wrote it saw another log than this server shows, or made one up. Ask its owner, "
+                    "or remove the file"
+                )
+            try:
+                if before != head:
+                    self._check(kept, before, head, shown)
+            except LogError as error:
+                raise LogError(f"compared with {path}: {error}") from error
 
     def _check(self, kept: dict[str, Any], known: Head, head: Head, shown: Shown) -> None:
         """Refuse a head that does not follow a known one; put what shows whether it does into `kept`."""
@@ -133,13 +154,16 @@ class WatchedLog:
         head = _head_in(kept)
         if head is None:
             raise LogError("the server shows no log of what it tells devices; it needs an update")
-        entries = [_entry_in(head, one) for one in shown.leaves]
-        of_run = [one for one in entries if (one.population, one.run) == (asked.population, asked.run)]
-        if not any(one.WhichOneof("kind") == "plan" and one.plan == plan for one in of_run):
+        of_run = [(one, entry) for one in shown.leaves if _is_of(entry := _entry_in(head, one), asked)]
+        plans = [one for one, entry in of_run if entry.WhichOneof("kind") == "plan" and entry.plan == plan]
+        if not plans:
             raise LogError(f"the server's log does not have what it asks for in its run {asked.run!r}. {_ADVICE}")
-        if not any(one.WhichOneof("kind") == "statement" for one in of_run):
+        statements = [one for one, entry in of_run if entry.WhichOneof("kind") == "statement"]
+        if not statements:
             raise LogError(f"the server's log has no statement of privacy of its run {asked.run!r}. {_ADVICE}")
-        told = {"asked": digest, "head": head.as_json(), "leaves": [_leaf_as_json(one) for one in shown.leaves]}
+        # What else a server shows is not kept: it could fill the device.
+        leaves = [_leaf_as_json(one) for one in (plans[0], statements[-1])]
+        told = {"asked": digest, "head": head.as_json(), "leaves": leaves}
         runs = {name: one for name, one in kept.get("runs", {}).items() if name != asked.run} | {asked.run: told}
         kept["runs"] = dict(list(runs.items())[-_KEPT_RUNS:])
         self._write(kept)
@@ -157,7 +181,13 @@ def _head_in(kept: dict[str, Any]) -> Head | None:
     return Head.of_json(kept["head"]) if "head" in kept else None
 
 
+def _is_of(entry: messages.LogEntry, asked: messages.RoundConfiguration) -> bool:
+    return (entry.population, entry.run) == (asked.population, asked.run)
+
+
 def _entry_in(head: Head, shown: messages.InclusionProof) -> messages.LogEntry:
+    if len(shown.leaf) > _LONGEST_LEAF:
+        raise LogError(f"the leaf {shown.index} of the server's log has {len(shown.leaf)} bytes, over {_LONGEST_LEAF}")
     if not head.has(shown.leaf, shown.index, shown.path):
         raise LogError(f"the server tells of a leaf {shown.index} which is not in its log. {_ADVICE}")
     try:
