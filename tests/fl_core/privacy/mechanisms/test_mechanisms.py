@@ -148,7 +148,9 @@ def test_rounds_further_apart_than_the_run_is_long_are_one(plan):
     """A statement may say any separation; no array is as long as that."""
     bounds = BoundedParticipation(1), BoundedParticipation(3, 10**12)
     once, apart = (dataclasses.replace(plan, participation=bound) for bound in bounds)
-    assert sensitivity_squared(apart, [(0, plan.rounds)]) == pytest.approx(sensitivity_squared(once, [(0, plan.rounds)]))
+    assert sensitivity_squared(apart, [(0, plan.rounds)]) == pytest.approx(
+        sensitivity_squared(once, [(0, plan.rounds)])
+    )
 
 
 @every_plan_in_its_time
