@@ -10,7 +10,7 @@ from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import LogError
 from fedlm.fedlm_client.own_participation import OwnParticipation
 from fedlm.fedlm_client.transparency.heads import Head, signed_content
-from fedlm.fedlm_client.transparency.receipts import Receipts
+from fedlm.fedlm_client.transparency.receipts import Receipts, find_forks
 from fedlm.fl_core.deployment.transparency.log_handlers import HandlersWithLog
 from tests.clients.fedlm_client.test_own_participation import Hostile, asked, meet
 from tests.support.logged import Logged, MemoryLog
@@ -150,6 +150,12 @@ def test_no_device_of_a_folder_stops_others_nor_takes_their_history(tmp_path, ca
     agreed.log.ask()
     agreed.log.see(server._log.signed.reply([]))
     assert json.loads(ann.file.read_text())["log"]["runs"] == before
+
+
+def test_receipts_with_a_proof_that_does_not_hold_are_not_of_one_history():
+    small, large = (Head.read(MemoryLog(KEY, leaves(*words)).signed.head()).as_json() for words in ("abc", "abcd"))
+    kept = {"head": large, "proofs": [{"small": small, "large": large, "root": small["root"], "path": []}]}
+    assert find_forks({"ann": kept, "ben": {"head": large}}) == ([], ["ann: no proof holds from 3 leaves to 4"])
 
 
 def test_a_record_keeps_no_leaf_beyond_what_a_device_needs(tmp_path):

@@ -87,7 +87,9 @@ def find_forks(receipts: Mapping[str, Mapping[str, Any]]) -> Forks:
         for proof in _proofs(kept):
             if proof.large.size < proof.small.size:
                 found.told.append(f"{name}: the log went back from {proof.small.size} leaves to {proof.large.size}")
-            elif proof.root is not None:
+            elif proof.root is None:
+                found.told.append(f"{name}: no proof holds from {proof.small.size} leaves to {proof.large.size}")
+            else:
                 roots.setdefault((proof.large.key, proof.small.size), {}).setdefault(proof.root, name)
         for head in _heads(kept):
             roots.setdefault((head.key, head.size), {}).setdefault(head.root, name)
