@@ -47,7 +47,7 @@ class Gate:
         except RefusedError as error:
             if self._audit is not None and (times := self._strangers.told(asked.address.rpartition(":")[0])):
                 words = f"{asked.method} {asked.path}"[:_LONGEST_TEXT]
-                self._record(None, asked, words, outcome="refused", why=str(error), times=times)
+                self._record(None, asked, words, outcome="refused", why=str(error)[:_LONGEST_TEXT], times=times)
             raise
 
     def through(self, person: Person, asked: Asked, found: FoundCall) -> Any:

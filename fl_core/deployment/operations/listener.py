@@ -140,7 +140,7 @@ class OperatorListener(HttpListener):
             call.closes = True
             await self._refusals.note("", call.connection.address, error)
             fields = PLAIN | {"WWW-Authenticate": CHALLENGE}
-            return HTTPStatus.UNAUTHORIZED, fields, f"{error}\n".encode()
+            return HTTPStatus.UNAUTHORIZED, fields, f"{error}\n".encode(errors="replace")
         if self._application.wants_token:
             call.identify(person.name)
         body = await call.body()

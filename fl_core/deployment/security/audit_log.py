@@ -19,7 +19,7 @@ from fedlm.fl_core.errors import UserError
 from fedlm.fl_core.json_text import json_text
 
 _ENDING = re.compile(rb', "hash": "([0-9a-f]{64})"\}\n')
-_BYTES_AT_ONCE, _LONGEST_LINE = 1 << 16, 1 << 14
+_BYTES_AT_ONCE, _LONGEST_LINE, _CUT_TEXT = 1 << 16, 1 << 14, 100
 NO_LINES = "0" * 64
 
 
@@ -101,7 +101,7 @@ class AuditLog:
         os.close(self._file)
 
     def record(self, **facts: Any) -> None:
-        """Add a line, with the time, and sync it.
+        """Add a line, with the time, and sync it. Texts are cut where the line would be too long to be read again.
 
         Raises:
           DiskError: it cannot be written, and is not there.
@@ -109,7 +109,11 @@ class AuditLog:
         now = time.time()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03}Z"
         with self._lock:
-            line = json_text({"line": self.head.line + 1, "time": stamp, **facts})[:-1].encode()
+            numbered = {"line": self.head.line + 1, "time": stamp}
+            line = json_text(numbered | facts)[:-1].encode()
+            if len(line) > _LONGEST_LINE - 100:  # its hash follows
+                cut = {name: fact[:_CUT_TEXT] if isinstance(fact, str) else fact for name, fact in facts.items()}
+                line = json_text(numbered | cut)[:-1].encode()
             digest = _digest(self.head.digest, line)
             with disk_errors(self._path):
                 end = append_whole(self._file, line + f', "hash": "{digest}"}}\n'.encode(), self._end)

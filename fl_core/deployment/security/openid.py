@@ -13,6 +13,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedlm.fedlm_client.errors import RefusedError
@@ -81,7 +82,7 @@ class OpenId:
                 leeway=_SKEW_SECONDS,
                 options={"require": _NEEDED, "enforce_minimum_key_length": True},
             )
-        except jwt.InvalidTokenError as error:
+        except jwt.PyJWTError as error:
             raise RefusedError(f"the token is refused: {error}") from error
         subject, found = claims["sub"], claims.get(self._issuer.claim, [])
         if not 0 < len(subject) <= _LONGEST_SUBJECT:
@@ -122,7 +123,8 @@ class _Keys:
         try:
             self._found, self._got = _fetched_keys(self._url), self._clock()
             event("issuer_keys_read", issuer=self._url, keys=len(self._found))
-        except (OSError, ValueError) as error:
+        # What is no answer of HTTP, or no key, is so too: the issuer may send anything.
+        except (OSError, ValueError, HTTPException, LookupError, TypeError, AttributeError) as error:
             warn("issuer_keys_not_read", issuer=self._url, why=str(error))
         finally:
             self._asked = self._clock()

@@ -77,3 +77,10 @@ def test_a_line_that_the_disk_refuses_is_not_there_and_the_next_follows_the_one_
     log.record(call="next")
     log.close()
     assert (read_chain(path).head.line, "lost" in path.read_text()) == (5, False)
+
+
+def test_a_line_with_a_text_of_any_length_can_be_read_again(path):
+    log = AuditLog(path)
+    log.record(actor=None, call="GET /", outcome="refused", why="\N{GRINNING FACE}" * 2500)
+    log.close()
+    assert read_chain(path).head == log.head

@@ -1,10 +1,13 @@
 """Tokens of an issuer on this machine: who is let in by them, while the issuer changes its keys or is gone."""
 
 import time
+from http.client import BadStatusLine
+from unittest.mock import Mock
 
 import pytest
 
 from fedlm.fedlm_client.errors import RefusedError
+from fedlm.fl_core.deployment.security import openid
 from fedlm.fl_core.deployment.security.openid import Issuer as Trusted
 from fedlm.fl_core.deployment.security.openid import OpenId
 from fedlm.fl_core.deployment.security.people import Role
@@ -81,5 +84,12 @@ def test_an_issuer_that_calls_itself_otherwise_or_leads_elsewhere_gives_no_keys(
     with pytest.raises(RefusedError, match="does not answer"):
         Known(issuer, url=issuer.url + "/").who(issuer.token())
     monkeypatch.setattr(issuer, "keys_at", "moved")
+    with pytest.raises(RefusedError, match="does not answer"):
+        Known(issuer).who(issuer.token())
+
+
+@pytest.mark.parametrize("error", [BadStatusLine("SSH-2.0"), KeyError("kty"), TypeError("no text")])
+def test_whatever_an_issuer_answers_lets_nobody_in(issuer, monkeypatch, error):
+    monkeypatch.setattr(openid, "_fetched_keys", Mock(side_effect=error))
     with pytest.raises(RefusedError, match="does not answer"):
         Known(issuer).who(issuer.token())
