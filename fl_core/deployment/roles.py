@@ -46,6 +46,7 @@ from fedlm.fl_core.deployment.transparency.logged_run import LoggedRun
 from fedlm.fl_core.deployment.transparency.stored_log import StoredLog
 from fedlm.fl_core.deployment.transport.http_enrolment import EnrolmentServer
 from fedlm.fl_core.deployment.transport.listeners import Listener
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.process_memory import frozen_start, return_freed_memory
 from fedlm.fl_core.runs.driver import Observer
 from fedlm.fl_core.runs.files.private_files import keep_private
@@ -176,6 +177,11 @@ async def serve_runs(
         population = Population.open(directory, promised, server.queue.all())
         if population is not None:
             await asyncio.to_thread(server.promise, population)
+        elif rules.wants_approval:
+            raise ConfigurationError(
+                f"{setting('approval')} is of private runs, which need a budget; give {setting('epsilon')} and "
+                f"{setting('delta')} too, or leave it out"
+            )
         audit = opened.enter_context(contextlib.closing(AuditLog(directory / AUDIT_FILE)))
         shown = ShownRuns(server, database, logs, audit)
         await opened.enter_async_context(endpoints.listening(HandlersWithLog(server.clients, server.log), shown))

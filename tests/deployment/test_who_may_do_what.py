@@ -7,6 +7,7 @@ import pytest
 
 from fedlm.commands.cli import main
 from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
+from fedlm.fl_core.deployment.operations.gate import Refusals
 from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
 from fedlm.fl_core.deployment.operations.operator_calls import Call
 from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer, ServerRules
@@ -171,3 +172,20 @@ async def test_a_key_administrator_shuts_out_a_client_at_a_server_without_the_au
         assert await asked(port, "POST", "/clients/eve/revoke", token) == 200
         assert await asked(port, "POST", "/clients/%20/revoke", token) == 409
     assert list(Revocations(tmp_path).entries()) == ["eve"]
+
+
+def test_refused_calls_without_end_make_few_lines():
+    now = [0.0]
+    refusals = Refusals(lambda: now[0])
+    assert [refusals.told("ann") for _ in range(50)] == [1] + [0] * 49
+    assert sum(refusals.told(f"host {number}") > 0 for number in range(2000)) == 9
+    now[0] = 1.0
+    assert refusals.told("host 1999") == 2
+
+
+def test_approval_is_of_private_runs(tmp_path, capsys):
+    access = tmp_path / "access.toml"
+    access.write_text(f'[tokens.ann]\nroles = ["viewer"]\nsha256 = ["{token_hash("ann")}"]\n')
+    words = f"server {tmp_path / 'runs'} --insecure --address 127.0.0.1:0 --operator-address 127.0.0.1:0 --approval"
+    assert main([*words.split(), "--access", str(access)]) == 2
+    assert "--epsilon" in capsys.readouterr().err

@@ -3,7 +3,7 @@
 import hashlib
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,9 +11,10 @@ from fedlm.fedlm_client.errors import RefusedError
 from fedlm.fl_core.deployment.operations.operator_calls import FoundCall, is_audited, refusal
 from fedlm.fl_core.deployment.security.audit_log import AuditLog
 from fedlm.fl_core.deployment.security.people import LOCAL, Access, Person
+from fedlm.fl_core.deployment.transport.connection_limits import network_of
 from fedlm.fl_core.errors import UserError
 
-_SECONDS_A_STRANGER, _STRANGERS = 1.0, 1 << 10
+_SECONDS_A_LINE, _LINES_A_SECOND, _REMEMBERED = 1.0, 10, 1 << 10
 _LONGEST_TEXT = 200
 
 
@@ -36,7 +37,7 @@ class Gate:
 
     def __init__(self, access: Access | None, audit: AuditLog | None):
         """Let people in by an access, or everybody where None; without an audit log nothing is kept."""
-        self._access, self._audit, self._strangers = access, audit, _Strangers()
+        self._access, self._audit, self._refusals = access, audit, Refusals()
 
     def who(self, asked: Asked) -> Person:
         """Find who asks. Raises RefusedError where that is nobody who is known."""
@@ -45,7 +46,8 @@ class Gate:
         try:
             return self._access.who(asked.fields.get("authorization"))
         except RefusedError as error:
-            if self._audit is not None and (times := self._strangers.told(asked.address.rpartition(":")[0])):
+            host = network_of(asked.address.rpartition(":")[0].strip("[]"))
+            if self._audit is not None and (times := self._refusals.told(f"address {host}")):
                 words = f"{asked.method} {asked.path}"[:_LONGEST_TEXT]
                 self._record(None, asked, words, outcome="refused", why=str(error)[:_LONGEST_TEXT], times=times)
             raise
@@ -59,7 +61,8 @@ class Gate:
         """
         facts = {"on": found.on[:_LONGEST_TEXT]}
         if (why := refusal(person, found.call)) is not None:
-            self._record(person, asked, found.call, **facts, outcome="refused", why=why)
+            if times := self._refusals.told(f"person {person.name} {found.call}"):
+                self._record(person, asked, found.call, **facts, outcome="refused", why=why, times=times)
             raise NotPermittedError(why)
         if not is_audited(found.call):
             return found.act(person, asked.body)
@@ -83,20 +86,24 @@ class Gate:
         self._audit.record(actor=actor, roles=roles, address=asked.address, call=call, **facts)
 
 
-class _Strangers:
-    """Counts the refused calls of addresses, of which each gets a line a second at most."""
+class Refusals:
+    """Counts refused calls by who made them: each gets a line a second at most, and all together ten."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock, self._lock = clock, threading.Lock()
         self._known: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        self._lines: deque[float] = deque(maxlen=_LINES_A_SECOND)
 
-    def told(self, host: str) -> int:
+    def told(self, who: str) -> int:
         """Count a call; returns of how many a line is to tell now, 0 for none."""
         with self._lock:
             now = self._clock()
-            last, held = self._known.pop(host, (-_SECONDS_A_STRANGER, 0))
-            is_told = now - last >= _SECONDS_A_STRANGER
-            self._known[host] = (now, 0) if is_told else (last, held + 1)
-            if len(self._known) > _STRANGERS:
+            last, held = self._known.pop(who, (-_SECONDS_A_LINE, 0))
+            many = len(self._lines) == _LINES_A_SECOND and now - self._lines[0] < _SECONDS_A_LINE
+            is_told = now - last >= _SECONDS_A_LINE and not many
+            self._known[who] = (now, 0) if is_told else (last, held + 1)
+            if is_told:
+                self._lines.append(now)
+            if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
             return held + 1 if is_told else 0

@@ -50,7 +50,10 @@ class AccessFile:
         with self._lock:
             if (version := _version(self._path)) != self._version:
                 try:
-                    self._rules = read_access_file(self._path)
+                    rules = read_access_file(self._path)
+                    # One that knows the issuer's keys already lets people in while the issuer does not answer.
+                    same = rules.openid == self._rules.openid
+                    self._rules = rules._replace(openid=self._rules.openid) if same else rules
                 except ConfigurationError as error:
                     warn("access_file_refused", why=str(error))
                     self._rules = AccessRules({})
@@ -65,9 +68,12 @@ def read_access_file(path: Path) -> AccessRules:
       ConfigurationError: it cannot be read, or does not say clearly who may do what.
     """
     try:
+        writable = path.stat().st_mode & 0o022
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path}: cannot be read as an access file ({error}); write TOML there") from error
+    if writable:
+        raise ConfigurationError(f"{path}: others can write it, and so let anybody in; run `chmod go-w {path}`")
     _check_names(path, "the file", found, {"tokens", "openid"})
     people: dict[str, Person] = {}
     for name, table in _table(path, "tokens", found.get("tokens", {})).items():

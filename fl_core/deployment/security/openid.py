@@ -67,6 +67,12 @@ class OpenId:
         """
         self._issuer, self._keys = issuer, _Keys(issuer.url, clock)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OpenId) and self._issuer == other._issuer
+
+    def __hash__(self) -> int:
+        return hash(self._issuer.url)
+
     def who(self, token: str) -> Person:
         """Find who presents a token. Raises RefusedError where it is not a valid one."""
         with extra("deploy"):

@@ -66,3 +66,24 @@ def test_a_mistake_names_file_and_field(tmp_path, text, words):
     with pytest.raises(ConfigurationError, match=words) as caught:
         read_access_file(path)
     assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_file_that_others_may_write_lets_nobody_in(tmp_path, made):
+    path = tmp_path / "access.toml"
+    path.write_text(made("ann")[1])
+    path.chmod(0o620)
+    with pytest.raises(ConfigurationError, match="chmod go-w"):
+        read_access_file(path)
+
+
+def test_keys_of_an_issuer_outlive_a_change_of_the_file(tmp_path, made):
+    path = tmp_path / "access.toml"
+    issuer = '[openid]\nissuer = "https://login.example.org"\naudience = "fedlm"\nclaim = "groups"\n'
+    issuer += '[openid.roles]\nstaff = ["viewer"]\n'
+    path.write_text(issuer)
+    access = AccessFile(path)
+    before = access._now().openid
+    path.write_text(made("ann")[1] + issuer)
+    assert access._now().openid is before
+    path.write_text(issuer.replace("fedlm", "other"))
+    assert access._now().openid != before
