@@ -14,6 +14,7 @@ from fedlm.fl_core.deployment.runs.population_settings import PopulationSettings
 from fedlm.fl_core.deployment.runs.run_queue import FINISHED, PAUSED, QUEUED, STOPPED, UNAPPROVED, RunQueue
 from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer, ServerRules
 from fedlm.fl_core.deployment.server.settings import Deployment
+from fedlm.fl_core.deployment.server.training import planned_reservation
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import sqlite_url
 from fedlm.fl_core.errors import ConfigurationError, DiskError
@@ -60,17 +61,17 @@ async def test_a_run_that_does_not_fit_is_refused_and_what_never_began_goes_back
             server.submit("three", settings_of())
         assert [run.name for run in server.queue.all()] == ["one", "two"], "a name that was refused is free"
         server.become("one", STOPPED)
-        server.submit("three", settings_of(min_separation=3))
-        assert [run.first_round for run in server.queue.all()] == [0, 4, 9], "runs are apart as either asks"
+        server.submit("three", settings_of())
+        assert [run.first_round for run in server.queue.all()] == [0, 4, 8], "runs are apart as was promised"
         with pytest.raises(BudgetError):
             server.submit("four", settings_of())
     with opened(tmp_path) as server:
         told = server.population.read(server.queue.all())
-        assert (told["rounds_left"], told["unit"].split(":")[0]) == (38, "client")
+        assert (told["rounds_left"], told["unit"].split(":")[0]) == (39, "client")
         beginnings = {line.split(":")[0].split()[0] for line in told["statement"]}
         assert beginnings == {"population", "rounds", "reserved", "unit", "adjacency", "vocabulary", "assumes"}
-        with pytest.raises(ConfigurationError, match="at most 36 are left"):
-            server.submit("long", settings_of(rounds=37, noise_multiplier=50.0))
+        with pytest.raises(ConfigurationError, match="at most 38 are left"):
+            server.submit("long", settings_of(rounds=39, noise_multiplier=50.0))
 
 
 @pytest.mark.parametrize(
@@ -79,12 +80,35 @@ async def test_a_run_that_does_not_fit_is_refused_and_what_never_began_goes_back
         ({"privacy": "none", "noise_multiplier": None, "delta": None, "noise_seed": "entropy"}, "only private runs"),
         ({"noise_seed": "experiment"}, "only private runs with secret noise"),
         ({"min_separation": 1}, "was promised 2"),
+        ({"min_separation": 3}, "devices hold"),
+        ({"max_participations": 1}, "take part in 2 of 3 rounds"),
         ({"population": "others"}, "leave it out"),
     ],
 )
 async def test_a_run_that_promises_less_than_the_population_was_is_refused(tmp_path, changes, words):
     with opened(tmp_path) as server, pytest.raises(ConfigurationError, match=words):
         server.submit("one", settings_of(**changes))
+
+
+async def test_a_run_that_never_began_gives_its_numbers_back(tmp_path):
+    with opened(tmp_path) as server:
+        server.submit("long", settings_of(rounds=48, noise_multiplier=50.0))
+        with pytest.raises(ConfigurationError, match="at most 1 are left"):
+            server.submit("short", settings_of())
+        server.become("long", STOPPED)
+        assert server.submit("short", settings_of()).first_round == 0
+
+
+async def test_a_queue_or_folder_of_a_run_that_has_begun_is_missed(tmp_path):
+    with opened(tmp_path) as server:
+        one, two = (server.submit(name, settings_of()) for name in ("one", "two"))
+        task = server.population.place(maker().make_task(one.settings), one)
+        planned_reservation(task, server.folder("one")).begun("c" * 64)
+        with pytest.raises(ConfigurationError, match="put it back"):
+            server._task(two)
+    (tmp_path / QUEUE_FILE).unlink()
+    with pytest.raises(ConfigurationError, match="the queue lacks one"), opened(tmp_path):
+        pass
 
 
 async def test_what_was_promised_stays_and_a_server_without_a_budget_promises_nothing(tmp_path):

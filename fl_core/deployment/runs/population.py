@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedlm.fl_core.deployment.runs.population_settings import POPULATION_DEFAULTS, PopulationSettings
-from fedlm.fl_core.deployment.runs.run_queue import SubmittedRun
+from fedlm.fl_core.deployment.runs.run_queue import STOPPED, SubmittedRun
 from fedlm.fl_core.deployment.server.settings import check_population
 from fedlm.fl_core.deployment.server.task import PlaceInPopulation, Task
 from fedlm.fl_core.deployment.state.database import Database
@@ -74,6 +74,11 @@ class Population:
             DataBudget.set(directory, asked.epsilon, asked.delta, promised=POPULATION_DEFAULTS | asked.promised)
         population = Population(directory)
         population._check(asked)
+        if lost := population.budget.begun_runs() - {run.name for run in runs}:
+            raise ConfigurationError(
+                f"{directory}: the queue lacks {', '.join(sorted(lost))}, begun by what the budget says; put the queue "
+                "back as it was"
+            )
         return population
 
     def _check(self, asked: PopulationSettings) -> None:
@@ -97,7 +102,7 @@ class Population:
         size = self.budget.size
         if size != self._stated[0]:
             self._stated = size, self._state_reserved()
-        last = max((run.first_round + run.settings["rounds"] for run in runs if run.first_round is not None), default=0)
+        last = max(self._ends(self._placed(runs)), default=0)
         found = {
             "name": self.name,
             "rounds": self.rounds,
@@ -130,19 +135,24 @@ class Population:
                 f"{setting('population')} is {settings['population']!r}, but this server's is {self.name!r}; leave it "
                 "out"
             )
-        if settings["min_separation"] < self.promised.min_separation:
+        if settings["min_separation"] != self.promised.min_separation:
             raise ConfigurationError(
                 f"{setting('min_separation')} is {settings['min_separation']}, but the population was promised "
-                f"{self.promised.min_separation}; give that, or more"
+                f"{self.promised.min_separation}, which its devices hold; give that"
+            )
+        # Its epsilon rests on no more than what devices themselves hold all runs to.
+        most, held = settings["max_participations"], self.promised.most(settings["rounds"])
+        if most is not None and most < held:
+            raise ConfigurationError(
+                f"{setting('max_participations')} is {most}, but by what the population was promised its devices may "
+                f"take part in {held} of {settings['rounds']} rounds; give that, or leave it out"
             )
         return settings | {"population": self.name}
 
     def first_round(self, settings: dict[str, Any], runs: Sequence[SubmittedRun]) -> int:
         """Choose where the numbers of a new run's rounds begin. Raises ConfigurationError where not enough are left."""
-        placed = [run for run in runs if run.first_round is not None]
-        apart = max(one["min_separation"] for one in [settings, *(run.settings for run in placed)])
-        ends = [run.first_round + run.settings["rounds"] for run in placed if run.first_round is not None]
-        first = max(ends) + apart - 1 if ends else 0
+        ends = self._ends(self._placed(runs))
+        first = max(ends) + settings["min_separation"] - 1 if ends else 0
         if first + settings["rounds"] > self.rounds:
             raise ConfigurationError(
                 f"{setting('rounds')} is {settings['rounds']}, but of the {self.rounds} rounds that the population was "
@@ -150,17 +160,31 @@ class Population:
             )
         return first
 
+    def _placed(self, runs: Sequence[SubmittedRun]) -> list[SubmittedRun]:
+        """Find the runs that keep their numbers: all but those that were stopped before they began."""
+        return [run for run in runs if run.state != STOPPED or self.budget.has_reserved(run.name)]
+
+    @staticmethod
+    def _ends(runs: Sequence[SubmittedRun]) -> list[int]:
+        return [run.first_round + run.settings["rounds"] for run in runs if run.first_round is not None]
+
     def reserve(self, run: SubmittedRun, reservation: "Reservation") -> None:
         """Reserve all that a run plans, unless it has. Raises BudgetError where that is too much."""
         if not self.budget.has_reserved(run.name):
             reservation.reserve(f"run {run.name}")
 
-    def place(self, task: Task, run: SubmittedRun, folders: Iterable[Path] = ()) -> Task:
+    def place(self, task: Task, run: SubmittedRun, folders: Sequence[Path] = ()) -> Task:
         """Put a run into its place among all others, of which these are the folders."""
         assert run.first_round is not None
-        place = PlaceInPopulation(
-            run.name, run.first_round, self.rounds, self.promised, self.budget, _rounds_taken(folders)
-        )
+        begun = self.budget.begun_runs()
+        for folder in folders:
+            if folder.name in begun and not (folder / DATABASE_FILE).exists():
+                raise ConfigurationError(
+                    f"{folder}: is not whole, but says how often each client took part in that run, which counts in "
+                    "all that follow; put it back"
+                )
+        taken = _rounds_taken(folders)
+        place = PlaceInPopulation(run.name, run.first_round, self.rounds, self.promised, self.budget, taken)
         return dataclasses.replace(task, place=place)
 
 

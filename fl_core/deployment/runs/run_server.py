@@ -94,6 +94,8 @@ class RunServer:
             if run.state == SUBMITTED:
                 try:
                     self._admit(run)
+                except (DiskError, StateError):
+                    raise
                 except UserError as error:
                     warn("run_withdrawn", run=run.name, reason=error.for_command_line())
             elif run.state not in (UNAPPROVED, QUEUED, PAUSED):
@@ -218,12 +220,15 @@ class RunServer:
             raise
         except UserError:
             self.queue.withdraw(run.name)
+            if self.population is not None:
+                self.population.budget.give_back(run.name)
             raise
         return self.queue.become(run.name, UNAPPROVED if self.rules.wants_approval else QUEUED)
 
     def approve(self, name: str, by: str) -> SubmittedRun:
         """Let a private run be trained. Raises UserError where it waits for no approval, or not for this person's."""
-        run = self.queue.approve(name, by)
+        with self._submitting:
+            run = self.queue.approve(name, by)
         self._loop.call_soon_threadsafe(self._drain_held, run)
         return run
 

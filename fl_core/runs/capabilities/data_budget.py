@@ -189,6 +189,11 @@ class DataBudget:
         """Say whether anything is reserved for a run of this name."""
         return bool(self._of_run(run))
 
+    def begun_runs(self) -> frozenset[str]:
+        """Name the runs that have begun, of those with names."""
+        standing, begun = standing_reservations(self._chain().records)
+        return frozenset(standing[one]["run"] for one in begun if one in standing and standing[one].get("run"))
+
     def _of_run(self, run: str) -> list[str]:
         standing, _ = standing_reservations(self._chain().records)
         return [commitment for commitment, record in standing.items() if record.get("run") == run]
