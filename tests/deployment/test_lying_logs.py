@@ -181,3 +181,13 @@ def test_the_owner_may_accept_another_log_once(tmp_path):
     agreed = Hostile(asked(14))
     meet(Logged(agreed, MemoryLog()), tmp_path, OwnParticipation(tmp_path / "record.json", accept_plan=True))
     assert agreed.outcomes == ["TRAINED"]
+
+
+def test_an_empty_log_leaves_the_owners_word_for_what_follows(tmp_path):
+    """A server that has just begun shows one, before it has told anything."""
+    meet(shown("a"), tmp_path)
+    watched = OwnParticipation(tmp_path / "record.json", accept_plan=True).log
+    for log in (MemoryLog(), MemoryLog(leaves=leaves("b"))):
+        watched.see(messages.CheckInReply(tree_head=log.signed.head()))
+    with pytest.raises(LogError, match="another log"):
+        watched.see(messages.CheckInReply(tree_head=MemoryLog(leaves=leaves("c")).signed.head()))

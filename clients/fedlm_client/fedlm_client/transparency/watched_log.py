@@ -90,9 +90,11 @@ class WatchedLog:
             self._write(kept)
             if not self._accept:
                 raise
-        self._accept = False
-        if head.size and (known != head or self._others):
-            self._write(kept | {"head": head.as_json()})
+        if head.size:
+            # An empty log is no other history yet, and leaves the owner's word for what follows.
+            self._accept = False
+            if known != head or self._others:
+                self._write(kept | {"head": head.as_json()})
         self._others = []
 
     def _compare(self, kept: dict[str, Any], head: Head, shown: Shown) -> None:
