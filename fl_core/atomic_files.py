@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedlm.fedlm_client.files import replace_whole, write_synced
+from fedlm.fedlm_client.files import replace_whole, sync_to_disk, write_synced
 from fedlm.fl_core.errors import ConfigurationError, DiskError, setting
 
 
@@ -148,12 +148,3 @@ def whole_folder(out: Path) -> Iterator[Path]:
             shutil.rmtree(aside, ignore_errors=True)
         finally:
             shutil.rmtree(made, ignore_errors=True)
-
-
-def sync_to_disk(path: Path) -> None:
-    """Wait until a file's content, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -174,13 +174,18 @@ def default_settings(kind: type) -> dict[str, Any]:
 
 def settings_as_json(settings: Any) -> dict[str, Any]:
     """Make a JSON-able dictionary of a record: flat, paths as strings, tuples as lists, in which infinity is `inf`."""
+    return {name: _as_json(value) for name, value in flat_settings(settings).items()}
 
-    def plain(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return [str(entry) if entry == math.inf else entry for entry in value]
-        return str(value) if isinstance(value, Path) else value
 
-    return {name: plain(value) for name, value in flat_settings(settings).items()}
+def defaults_as_json(kind: type) -> dict[str, Any]:
+    """Make of the defaults of a record's fields what `settings_as_json` makes of their values."""
+    return {name: _as_json(value) for name, value in default_settings(kind).items()}
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [str(entry) if entry == math.inf else entry for entry in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def changes_in_words(before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> str:

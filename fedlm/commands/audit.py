@@ -10,7 +10,7 @@ from fedlm.command_line.command import Command, Group
 from fedlm.command_line.options import read_options
 from fedlm.commands.serving.operator_calls import OperatorCaller, OperatorOptions
 from fedlm.fl_core.atomic_files import disk_errors
-from fedlm.fl_core.deployment.security.audit_log import BrokenChainError, Head, read_chain
+from fedlm.fl_core.deployment.security.audit_log import BrokenChainError, Chain, Head, read_chain
 from fedlm.fl_core.errors import ConfigurationError, setting
 
 _BROKEN = 1
@@ -82,26 +82,28 @@ def _verify(argv: list[str]) -> int:
         if (found := _HEAD.fullmatch(command.head)) is None:
             raise ConfigurationError(f"{setting('head')} is {command.head!r}, but must be LINE:HASH, as printed before")
         known = Head(int(found[1]), found[2])
-    return _say_chain(command.file, known)
+    chain = _verified(command.file, known)
+    return _BROKEN if chain is None else _say(command.file, chain)
 
 
 def _export(argv: list[str]) -> int:
     command = read_options(ExportCommand, argv, "fedlm audit export")
     file, end = command.file, 0
     if file.exists():
-        if status := _say_chain(file, silent=True):
-            return status
-        end = read_chain(file).end
+        if (before := _verified(file)) is None:
+            return _BROKEN
+        end = before.end
     lines = _later_lines(OperatorCaller(command.of), end)
     if lines is None:
         print(f"{file}: has lines that are missing in the server's log")
         return _BROKEN
     with disk_errors(file):
         _put(file, end, lines)
-        if status := _say_chain(file):
-            _put(file, end, b"")
-            print("the file is as it was before")
-    return status
+        if (chain := _verified(file)) is not None:
+            return _say(file, chain)
+        _put(file, end, b"")
+    print("the file is as it was before")
+    return _BROKEN
 
 
 def _later_lines(caller: OperatorCaller, offset: int) -> bytes | None:
@@ -124,16 +126,18 @@ def _put(file: Path, end: int, lines: bytes) -> None:
         out.write(lines)
 
 
-def _say_chain(file: Path, known: Head | None = None, silent: bool = False) -> int:
+def _verified(file: Path, known: Head | None = None) -> Chain | None:
+    """Read a whole chain; None, once it was said where, if it is broken."""
     try:
-        chain = read_chain(file, known)
+        return read_chain(file, known)
     except BrokenChainError as error:
         print(error)
-        return _BROKEN
+        return None
     except OSError as error:
         raise ConfigurationError(f"{file}: cannot be read ({error.strerror}); give an audit log") from error
-    if silent:
-        return 0
+
+
+def _say(file: Path, chain: Chain) -> int:
     print(f"{file}: {chain.head.line} lines, none of them changed; head {chain.head}")
     if chain.unfinished:
         print(f"{len(chain.unfinished)} bytes after them are no whole line: the server was killed or writes them now")

@@ -1,6 +1,5 @@
 """`fedlm run`: submit runs to a server, and look after them."""
 
-import json
 import shlex
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from fedlm.command_line.options import read_options
 from fedlm.commands.serving.operator_calls import ONE_RUN, OperatorCaller, OperatorOptions
 from fedlm.commands.serving.served_run import ServedRun
 from fedlm.commands.status import describe, population_lines, runs_table
-from fedlm.fl_core.composed_settings import default_settings
+from fedlm.fl_core.composed_settings import defaults_as_json
 from fedlm.fl_core.deployment.addresses import check_run_name
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
@@ -145,7 +144,7 @@ def _show(argv: list[str]) -> int:
 
 def _chosen(settings: dict[str, Any]) -> Iterator[str]:
     """Tell the settings of a run that are not the defaults, as options."""
-    defaults = json.loads(json.dumps(default_settings(ServedRun), default=str))
+    defaults = defaults_as_json(ServedRun)
     for name, value in settings.items():
         if value != defaults.get(name):
             words = value if isinstance(value, list) else [value]

@@ -28,7 +28,7 @@ def replace_whole(path: Path, content: str | bytes, private: bool = False) -> No
         write_synced(beside, content, os.O_TRUNC, 0o600 if private else 0o666)
         beside.replace(path)
         # Else a failure of power may bring back what was there before.
-        _sync_folder(path.parent)
+        sync_to_disk(path.parent)
     except OSError:
         with contextlib.suppress(OSError):
             beside.unlink()
@@ -54,8 +54,9 @@ def write_synced(path: Path, content: str | bytes, flags: int, mode: int) -> Non
         os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync_to_disk(path: Path) -> None:
+    """Wait until a file's content, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fedlm.fedlm_client.errors import RefusedError
 from fedlm.fl_core.deployment.operations.operator_calls import FoundCall, is_audited, refusal
-from fedlm.fl_core.deployment.security.audit_log import AuditLog
+from fedlm.fl_core.deployment.security.audit_log import AuditLog, with_short_texts
 from fedlm.fl_core.deployment.security.people import LOCAL, Access, Person
 from fedlm.fl_core.deployment.transport.connection_limits import network_of
 from fedlm.fl_core.errors import UserError
@@ -48,8 +48,8 @@ class Gate:
         except RefusedError as error:
             host = network_of(asked.address.rpartition(":")[0].strip("[]"))
             if self._audit is not None and (times := self._refusals.told(f"address {host}")):
-                words = f"{asked.method} {asked.path}"[:_LONGEST_TEXT]
-                self._record(None, asked, words, outcome="refused", why=str(error)[:_LONGEST_TEXT], times=times)
+                words = f"{asked.method} {asked.path}"
+                self._record(None, asked, words, outcome="refused", why=str(error), times=times)
             raise
 
     def through(self, person: Person, asked: Asked, found: FoundCall) -> Any:
@@ -59,7 +59,7 @@ class Gate:
           NotPermittedError: the person may not.
           UserError: what the call raises; or the audit log cannot be written, then nothing was done.
         """
-        facts = {"on": found.on[:_LONGEST_TEXT]}
+        facts = {"on": found.on}
         if (why := refusal(person, found.call)) is not None:
             if times := self._refusals.told(f"person {person.name} {found.call}"):
                 self._record(person, asked, found.call, **facts, outcome="refused", why=why, times=times)
@@ -73,7 +73,7 @@ class Gate:
         try:
             answer = found.act(person, asked.body)
         except Exception as error:
-            self._record(person, asked, found.call, **facts, outcome="failed", why=str(error)[:_LONGEST_TEXT])
+            self._record(person, asked, found.call, **facts, outcome="failed", why=str(error))
             raise
         self._record(person, asked, found.call, **facts, outcome="done")
         return answer
@@ -83,7 +83,8 @@ class Gate:
             return
         actor = None if person is None else person.name
         roles = [] if person is None else sorted(person.roles)
-        self._audit.record(actor=actor, roles=roles, address=asked.address, call=call, **facts)
+        told = with_short_texts({"call": call, **facts}, _LONGEST_TEXT)
+        self._audit.record(actor=actor, roles=roles, address=asked.address, **told)
 
 
 class Refusals:

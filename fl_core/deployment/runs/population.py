@@ -7,7 +7,7 @@ whichever of the two goes on. Devices count their rounds by these numbers, see `
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,7 @@ class Population:
         found = POPULATION_DEFAULTS | self.budget.promised
         self.name, self.rounds = str(found["population"]), int(found["rounds"])
         self.promised = BoundedParticipation(found["max_participations"], found["min_separation"])
-        self._stated: tuple[int, dict[str, Any]] = (0, {})
+        self._stated: tuple[int, dict[str, Any], frozenset[str]] = (0, {}, frozenset())
 
     @staticmethod
     def open(directory: Path, asked: PopulationSettings, runs: Sequence[SubmittedRun]) -> "Population | None":
@@ -101,8 +101,8 @@ class Population:
         """
         size = self.budget.size
         if size != self._stated[0]:
-            self._stated = size, self._state_reserved()
-        last = max(self._ends(self._placed(runs)), default=0)
+            self._stated = size, self._state_reserved(), self.budget.begun_runs()
+        last = max(_ends(runs, self._stated[2]), default=0)
         found = {
             "name": self.name,
             "rounds": self.rounds,
@@ -151,7 +151,7 @@ class Population:
 
     def first_round(self, settings: dict[str, Any], runs: Sequence[SubmittedRun]) -> int:
         """Choose where the numbers of a new run's rounds begin. Raises ConfigurationError where not enough are left."""
-        ends = self._ends(self._placed(runs))
+        ends = _ends(runs, self.budget.begun_runs())
         first = max(ends) + settings["min_separation"] - 1 if ends else 0
         if first + settings["rounds"] > self.rounds:
             raise ConfigurationError(
@@ -160,40 +160,37 @@ class Population:
             )
         return first
 
-    def _placed(self, runs: Sequence[SubmittedRun]) -> list[SubmittedRun]:
-        """Find the runs that keep their numbers: all but those that were stopped before they began."""
-        return [run for run in runs if run.state != STOPPED or self.budget.has_reserved(run.name)]
-
-    @staticmethod
-    def _ends(runs: Sequence[SubmittedRun]) -> list[int]:
-        return [run.first_round + run.settings["rounds"] for run in runs if run.first_round is not None]
-
     def reserve(self, run: SubmittedRun, reservation: "Reservation") -> None:
         """Reserve all that a run plans, unless it has. Raises BudgetError where that is too much."""
         if not self.budget.has_reserved(run.name):
             reservation.reserve(f"run {run.name}")
 
-    def place(self, task: Task, run: SubmittedRun, folders: Sequence[Path] = ()) -> Task:
+    def place(self, task: Task, run: SubmittedRun, folders: Iterable[Path] = ()) -> Task:
         """Put a run into its place among all others, of which these are the folders."""
         assert run.first_round is not None
-        begun = self.budget.begun_runs()
-        for folder in folders:
-            if folder.name in begun and not (folder / DATABASE_FILE).exists():
-                raise ConfigurationError(
-                    f"{folder}: is not whole, but says how often each client took part in that run, which counts in "
-                    "all that follow; put it back"
-                )
-        taken = _rounds_taken(folders)
+        taken = _rounds_taken(folders, self.budget.begun_runs())
         place = PlaceInPopulation(run.name, run.first_round, self.rounds, self.promised, self.budget, taken)
         return dataclasses.replace(task, place=place)
 
 
-def _rounds_taken(folders: Iterable[Path]) -> dict[str, int]:
-    """Count, by the identities of clients, in how many rounds of runs each took part."""
+def _ends(runs: Sequence[SubmittedRun], begun: Collection[str]) -> list[int]:
+    """Give where the numbers of each run end; those of a run that was stopped before it began are free."""
+    kept = [run for run in runs if run.state != STOPPED or run.name in begun]
+    return [run.first_round + run.settings["rounds"] for run in kept if run.first_round is not None]
+
+
+def _rounds_taken(folders: Iterable[Path], begun: Collection[str]) -> dict[str, int]:
+    """Count, by the identities of clients, in how many rounds of runs each took part. Raises ConfigurationError where
+    one that has begun is not there."""
     taken: dict[str, int] = {}
     for folder in folders:
         if not (folder / DATABASE_FILE).exists():
-            continue
+            if folder.name not in begun:
+                continue
+            raise ConfigurationError(
+                f"{folder}: is not whole, but says how often each client took part in that run, which counts in all "
+                "that follow; put it back"
+            )
         state = SqlState(Database(sqlite_url(folder / DATABASE_FILE)))
         try:
             for client in state.clients():

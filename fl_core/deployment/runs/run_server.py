@@ -220,8 +220,7 @@ class RunServer:
             raise
         except UserError:
             self.queue.withdraw(run.name)
-            if self.population is not None:
-                self.population.budget.give_back(run.name)
+            self._give_back(run.name)
             raise
         return self.queue.become(run.name, UNAPPROVED if self.rules.wants_approval else QUEUED)
 

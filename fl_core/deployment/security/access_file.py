@@ -52,8 +52,9 @@ class AccessFile:
                 try:
                     rules = read_access_file(self._path)
                     # One that knows the issuer's keys already lets people in while the issuer does not answer.
-                    same = rules.openid == self._rules.openid
-                    self._rules = rules._replace(openid=self._rules.openid) if same else rules
+                    known = self._rules.openid
+                    same = known is not None and rules.openid is not None and known.issuer == rules.openid.issuer
+                    self._rules = rules._replace(openid=known) if same else rules
                 except ConfigurationError as error:
                     warn("access_file_refused", why=str(error))
                     self._rules = AccessRules({})

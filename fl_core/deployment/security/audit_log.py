@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedlm.fl_core.atomic_files import append_whole, disk_errors, sync_to_disk
+from fedlm.fedlm_client.files import sync_to_disk
+from fedlm.fl_core.atomic_files import append_whole, disk_errors
 from fedlm.fl_core.deployment.event_log import event
 from fedlm.fl_core.errors import UserError
 from fedlm.fl_core.json_text import json_text
@@ -112,8 +113,7 @@ class AuditLog:
             numbered = {"line": self.head.line + 1, "time": stamp}
             line = json_text(numbered | facts)[:-1].encode()
             if len(line) > _LONGEST_LINE - 100:  # its hash follows
-                cut = {name: fact[:_CUT_TEXT] if isinstance(fact, str) else fact for name, fact in facts.items()}
-                line = json_text(numbered | cut)[:-1].encode()
+                line = json_text(numbered | with_short_texts(facts, _CUT_TEXT))[:-1].encode()
             digest = _digest(self.head.digest, line)
             with disk_errors(self._path):
                 end = append_whole(self._file, line + f', "hash": "{digest}"}}\n'.encode(), self._end)
@@ -128,6 +128,11 @@ class AuditLog:
         found = os.pread(self._file, max(0, min(size - offset, _BYTES_AT_ONCE)), offset)
         found = found[: found.rfind(b"\n") + 1]
         return {"text": found.decode("ascii", "replace"), "offset": offset + len(found), "size": size}
+
+
+def with_short_texts(facts: dict[str, Any], most: int) -> dict[str, Any]:
+    """Cut the texts among facts to so many characters."""
+    return {name: fact[:most] if isinstance(fact, str) else fact for name, fact in facts.items()}
 
 
 def _digest(before: str, line: bytes) -> str:

@@ -57,7 +57,7 @@ def check_url(url: str) -> str | None:
 
 
 class OpenId:
-    """Knows people by tokens of one issuer. Any thread may ask."""
+    """Knows people by tokens of one issuer, whose keys it remembers. Any thread may ask."""
 
     def __init__(self, issuer: Issuer, clock: Callable[[], float] = time.monotonic):
         """Name the issuer, who is first asked for keys when somebody shows a token.
@@ -65,13 +65,7 @@ class OpenId:
         Args:
           clock: seconds, for the age of keys.
         """
-        self._issuer, self._keys = issuer, _Keys(issuer.url, clock)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, OpenId) and self._issuer == other._issuer
-
-    def __hash__(self) -> int:
-        return hash(self._issuer.url)
+        self.issuer, self._keys = issuer, _Keys(issuer.url, clock)
 
     def who(self, token: str) -> Person:
         """Find who presents a token. Raises RefusedError where it is not a valid one."""
@@ -82,19 +76,19 @@ class OpenId:
             claims = jwt.decode(
                 token,
                 key,
-                algorithms=list(self._issuer.algorithms),
-                audience=self._issuer.audience,
-                issuer=self._issuer.url,
+                algorithms=list(self.issuer.algorithms),
+                audience=self.issuer.audience,
+                issuer=self.issuer.url,
                 leeway=_SKEW_SECONDS,
                 options={"require": _NEEDED, "enforce_minimum_key_length": True},
             )
         except jwt.PyJWTError as error:
             raise RefusedError(f"the token is refused: {error}") from error
-        subject, found = claims["sub"], claims.get(self._issuer.claim, [])
+        subject, found = claims["sub"], claims.get(self.issuer.claim, [])
         if not 0 < len(subject) <= _LONGEST_SUBJECT:
             raise RefusedError("the token is refused: its subject has no length that a subject may have")
         texts = [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, str)]
-        roles = (self._issuer.roles.get(one, frozenset()) for one in texts)
+        roles = (self.issuer.roles.get(one, frozenset()) for one in texts)
         # No person with a token of the file has a colon in the name.
         return Person(f"openid:{subject}", frozenset().union(*roles))
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedlm.fl_core.atomic_files import append_whole, disk_errors, sync_to_disk
+from fedlm.fedlm_client.files import sync_to_disk
+from fedlm.fl_core.atomic_files import append_whole, disk_errors
 
 Record = dict[str, Any]
 _FIRST = "0" * 64

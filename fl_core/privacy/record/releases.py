@@ -23,7 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedlm.fl_core.atomic_files import append_whole, disk_errors, sync_to_disk
+from fedlm.fedlm_client.files import sync_to_disk
+from fedlm.fl_core.atomic_files import append_whole, disk_errors
 from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.privacy.noise.noise_source import NOISE_FORMAT, SECRET_BYTES, commitment, fresh_secret
 from fedlm.fl_core.privacy.promise.guarantee import sensitivity_squared

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from fedlm.fl_core.atomic_files import disk_errors, sync_to_disk
+from fedlm.fedlm_client.files import sync_to_disk
+from fedlm.fl_core.atomic_files import disk_errors
 from fedlm.fl_core.errors import CheckpointError, DiskError, setting
 from fedlm.models.base import Params, parameter_name
 

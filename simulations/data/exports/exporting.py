@@ -5,7 +5,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
+from fedlm.fedlm_client.files import sync_to_disk
+from fedlm.fl_core.atomic_files import disk_errors, move_into_place
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.simulations.data.exports.base import Export, ExportSettings

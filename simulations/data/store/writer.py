@@ -12,7 +12,8 @@ from typing import Any, Self
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from fedlm.fl_core.atomic_files import disk_errors, move_into_place, sync_to_disk
+from fedlm.fedlm_client.files import sync_to_disk
+from fedlm.fl_core.atomic_files import disk_errors, move_into_place
 from fedlm.fl_core.errors import DataError, setting
 from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
 from fedlm.fl_core.privacy.origins.vocabulary_origin import TOKENIZER_FILE, UNKNOWN, VocabularyOrigin

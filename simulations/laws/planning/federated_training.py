@@ -1,13 +1,12 @@
 """Planning a private federated training by measured laws: of people and client trainings, the best."""
 
 import dataclasses
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedlm.fl_core.composed_settings import compose, default_settings
+from fedlm.fl_core.composed_settings import compose, defaults_as_json
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.delta import large_delta, planned_delta
 from fedlm.fl_core.privacy.promise.guarantee import Guarantee, account, calibrate
@@ -207,8 +206,7 @@ def settings_of(found: ChosenFederatedTraining, laws: Laws, model: str) -> dict[
     Raises:
       ConfigurationError: no such run is possible.
     """
-    # As JSON has them, which has no tuples.
-    defaults = json.loads(json.dumps(default_settings(Experiment), default=str))
+    defaults = defaults_as_json(Experiment)
     task = {
         name: value
         for name, value in laws.task.items()

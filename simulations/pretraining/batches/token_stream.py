@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlm.fl_core.atomic_files import disk_errors, sync_to_disk, write_atomically
+from fedlm.fedlm_client.files import sync_to_disk
+from fedlm.fl_core.atomic_files import disk_errors, write_atomically
 from fedlm.fl_core.errors import DataError
 from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.models.special_tokens import SpecialTokens

@@ -1,7 +1,7 @@
 """Proofs of a Merkle tree as RFC 9162 (section 2.1) has it, with SHA-256, as whoever holds a root checks them."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 _LENGTH = hashlib.sha256().digest_size
 
@@ -34,20 +34,10 @@ def root_by_inclusion(index: int, size: int, leaf: bytes, path: Sequence[bytes])
     """
     if not 0 <= index < size:
         raise ValueError(f"a tree of {size} leaves has none at {index}")
-    node, last, found = index, size - 1, leaf
-    for sibling in path:
+    found = leaf
+    for sibling, is_left in _siblings(index, size - 1, path):
         check_hash(sibling)
-        if not last:
-            raise ValueError("the path is too long")
-        if node & 1 or node == last:
-            found = node_hash(sibling, found)
-            while not node & 1 and node:
-                node, last = node >> 1, last >> 1
-        else:
-            found = node_hash(found, sibling)
-        node, last = node >> 1, last >> 1
-    if last:
-        raise ValueError("the path is too short")
+        found = node_hash(sibling, found) if is_left else node_hash(found, sibling)
     return found
 
 
@@ -82,16 +72,24 @@ def roots_by_consistency(small: int, size: int, root: bytes, path: Sequence[byte
     while node & 1:
         node, last = node >> 1, last >> 1
     before = after = path[0]
-    for sibling in path[1:]:
-        if not last:
-            raise ValueError("the path is too long")
-        if node & 1 or node == last:
+    for sibling, is_left in _siblings(node, last, path[1:]):
+        if is_left:
             before, after = node_hash(sibling, before), node_hash(sibling, after)
-            while not node & 1 and node:
-                node, last = node >> 1, last >> 1
         else:
             after = node_hash(after, sibling)
+    return before, after
+
+
+def _siblings(node: int, last: int, path: Sequence[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Go up from a node to the root, where `last` is the last node of its level: each step of the path, and whether it
+    stands left. Raises ValueError where the path does not end at the root."""
+    for sibling in path:
+        if not last:
+            raise ValueError("the path is too long")
+        is_left = bool(node & 1) or node == last
+        yield sibling, is_left
+        while is_left and not node & 1 and node:
+            node, last = node >> 1, last >> 1
         node, last = node >> 1, last >> 1
     if last:
         raise ValueError("the path is too short")
-    return before, after

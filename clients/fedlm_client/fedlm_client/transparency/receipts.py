@@ -26,10 +26,15 @@ class Receipts:
         self._folder = place if place.is_dir() else None
         self._own = place / f"{name}{_SUFFIX}" if self._folder else place
         self._passed_over: set[Path] = set()
+        self._shown = ""
 
     def write(self, kept: Mapping[str, Any]) -> None:
         """Show what this device keeps of the log. Raises ClientError where it cannot be written."""
-        keep_own(self._own, json.dumps({"format": FORMAT, "log": kept}) + "\n")
+        content = json.dumps({"format": FORMAT, "log": kept}) + "\n"
+        # Every check-in comes here, and seldom has anything new.
+        if content != self._shown or not self._own.exists():
+            keep_own(self._own, content)
+            self._shown = content
 
     def others(self) -> list[tuple[Path, Head]]:
         """Read the latest head of each other device of the folder, with its file; a broken file stops no other one."""

@@ -23,6 +23,7 @@ PART = "log"
 
 _KEPT_PROOFS, _KEPT_RUNS, _MOST_OTHERS = 64, 50, 15
 _LONGEST_LEAF = 64 << 10
+_NO_LOG = "the server shows no log of what it tells devices; it needs an update"
 _ADVICE = "Keep the record, which shows it. If its owner agrees, start the client with --accept-plan"
 Shown = messages.CheckInReply | messages.LogReply
 
@@ -72,7 +73,7 @@ class WatchedLog:
         if not shown.HasField("tree_head"):
             if isinstance(shown, messages.CheckInReply) and not shown.HasField("selected"):
                 return
-            raise LogError("the server shows no log of what it tells devices; it needs an update")
+            raise LogError(_NO_LOG)
         head, kept = Head.read(shown.tree_head), self._read()
         known = _head_in(kept)
         try:
@@ -155,7 +156,7 @@ class WatchedLog:
         kept = self._read()
         head = _head_in(kept)
         if head is None:
-            raise LogError("the server shows no log of what it tells devices; it needs an update")
+            raise LogError(_NO_LOG)
         of_run = [(one, entry) for one in shown.leaves if _is_of(entry := _entry_in(head, one), asked)]
         plans = [one for one, entry in of_run if entry.WhichOneof("kind") == "plan" and entry.plan == plan]
         if not plans:

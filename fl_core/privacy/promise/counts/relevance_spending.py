@@ -13,9 +13,8 @@ from fedlm.fl_core.privacy.accounting.release_events import Event, GaussianEvent
 from fedlm.fl_core.privacy.origins.private_words import COUNT_NORM
 from fedlm.fl_core.privacy.origins.relevance_origin import PrivateRelevance, RelevanceOrigin
 from fedlm.fl_core.privacy.origins.vocabulary_origin import PACKED, may_be_of_several
-from fedlm.fl_core.privacy.promise.counts.vocabulary_spending import is_whole_client, least_deviation
+from fedlm.fl_core.privacy.promise.counts.vocabulary_spending import check_epsilon, is_whole_client, least_deviation
 
-_MOST_EPSILON = 100.0
 _OF_SEVERAL = (
     f"the relevances of tokens were counted with privacy for each client, but {PACKED} may hold data of several "
     "clients; train with packing none, or with unit user"
@@ -28,10 +27,7 @@ def plan_relevance(epsilon: float, delta: float, tokens_per_unit: int) -> Privat
     Raises:
       ConfigurationError: a number is out of range.
     """
-    if not 0 < epsilon <= _MOST_EPSILON:
-        raise ConfigurationError(
-            f"{setting('epsilon')} is {epsilon}, but must be positive, and {_MOST_EPSILON:g} at most"
-        )
+    check_epsilon(epsilon, "epsilon")
     check_delta(delta)
     if tokens_per_unit < 1:
         raise ConfigurationError(f"{setting('tokens_per_unit')} is {tokens_per_unit}, but must be at least 1")

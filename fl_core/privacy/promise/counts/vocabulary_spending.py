@@ -31,10 +31,7 @@ def plan_vocabulary(epsilon: float, delta: float, words_per_client: int) -> Priv
     Raises:
       ConfigurationError: a number is out of range.
     """
-    if not 0 < epsilon <= _MOST_EPSILON:
-        raise ConfigurationError(
-            f"{setting('vocabulary_epsilon')} is {epsilon}, but must be positive, and {_MOST_EPSILON:g} at most"
-        )
+    check_epsilon(epsilon, "vocabulary_epsilon")
     check_delta(delta, "vocabulary_delta")
     if words_per_client < 1:
         raise ConfigurationError(
@@ -50,6 +47,12 @@ def plan_vocabulary(epsilon: float, delta: float, words_per_client: int) -> Priv
         threshold_delta=half,
         words_per_client=words_per_client,
     )
+
+
+def check_epsilon(epsilon: float, name: str) -> None:
+    """Refuse an epsilon of counts, by the name of its setting. Raises ConfigurationError."""
+    if not 0 < epsilon <= _MOST_EPSILON:
+        raise ConfigurationError(f"{setting(name)} is {epsilon}, but must be positive, and {_MOST_EPSILON:g} at most")
 
 
 def least_deviation(epsilon: float, delta: float) -> int:
