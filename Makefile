@@ -31,7 +31,7 @@ help:
 	@echo "make test-thorough  repeat by the hundred what those have quicker tests of, type the longest pages, rehearse make accelerator"
 	@echo "make reference   make the environment of the frameworks that some tests compare with (Python 3.11)"
 	@echo "make lint        check style, types and the direction of imports"
-	@echo "make bench       measure; results go to benchmarks/*/results"
+	@echo "make bench       measure the tables of docs/speed.md in less than two hours, on a machine that does nothing else"
 	@echo "make accelerator measure this machine's GPU for MINUTES=$(MINUTES) minutes, in an environment of its own"
 	@echo "make bench-peers make the environment of two more frameworks that bench times (Python 3.11)"
 	@echo "make clean       remove the environments, the site and all runs"
@@ -105,19 +105,11 @@ lint: $(VENV)/installed
 bench: $(VENV)/installed $(DATA)/store.json
 	$(BIN)/python -m benchmarks.simulation.against_peers
 	$(BIN)/python -m benchmarks.simulation.scaling
-	$(BIN)/python -m benchmarks.simulation.client_algorithms
 	$(BIN)/python -m benchmarks.simulation.whole_runs
 	$(BIN)/python -m benchmarks.simulation.profile_round
 	$(BIN)/python -m benchmarks.privacy.noise_cost
-	$(BIN)/python -m benchmarks.privacy.round_cost
-	$(BIN)/python -m benchmarks.privacy.memorization --data $(DATA)
 	$(BIN)/python -m benchmarks.clipping.against_peers
 	$(BIN)/python -m benchmarks.generation.against_transformers
-	$(BIN)/python -m benchmarks.devices
-	$(BIN)/python -m benchmarks.deployment.rounds
-	$(BIN)/python -m benchmarks.deployment.rounds --tls
-	$(BIN)/python -m benchmarks.deployment.check_ins
-	$(BIN)/python -m benchmarks.deployment.secure_sums
 
 accelerator: $(ACCELERATOR_VENV)/installed
 	$(ACCELERATOR_VENV)/bin/python -m benchmarks.accelerator --minutes $(MINUTES)

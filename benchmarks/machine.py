@@ -1,8 +1,9 @@
-"""What a measurement must be read with: the machine and the versions."""
+"""What a measurement must be read with: the commit, the machine and the versions."""
 
 import json
 import os
 import platform
+import subprocess
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import jax
 
 
 def describe_machine() -> dict:
-    """Name the processor, the devices and the versions of what was measured."""
+    """Name the commit, the processor, the devices and the versions of what was measured."""
     return {
+        "commit": _commit(),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "devices": [str(device) for device in jax.local_devices()],
@@ -20,6 +22,21 @@ def describe_machine() -> dict:
         "python": platform.python_version(),
         **{name: version(name) for name in ("jax", "jaxlib", "numpy")},
     }
+
+
+def _commit() -> str | None:
+    """The commit of the sources, `with changes` where a file other than a result differs from it; None without git."""
+    try:
+        commit = _git("rev-parse", "--short", "HEAD").strip()
+        changed = _git("status", "--porcelain", ":/", ":(exclude,top,glob)**/results/**")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{commit} with changes" if changed else commit
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def _processor() -> str:

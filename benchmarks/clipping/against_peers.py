@@ -96,12 +96,11 @@ def with_case(cases: list[dict[str, Any]], measured: dict[str, Any]) -> list[dic
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     models = ("cifg_1m", "si_cifg_1m", "transformer_1m", "si_transformer_1m", "bert_tiny")
-    shapes = ((32, 20), (32, 64), (32, 128), (128, 64))
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(models), metavar="MODEL")
     parser.add_argument(
-        "--shapes", nargs="+", type=_shape, default=list(shapes), metavar="EXAMPLESxLENGTH", help="logical batches"
+        "--shapes", nargs="+", type=_shape, default=[(32, 64)], metavar="EXAMPLESxLENGTH", help="logical batches"
     )
-    parser.add_argument("--microbatches", nargs="+", type=int, help="the default is 1, 2, 4 .. up to the batch")
+    parser.add_argument("--microbatches", nargs="+", type=int, default=[4, 8, 16], help="that are tried")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="what is measured of JAX")
     parser.add_argument("--passes", type=int, default=7, help="how often each of the fastest settings is timed")
     parser.add_argument("--vocabulary", type=int, default=4096, help="number of token ids")
@@ -132,7 +131,7 @@ def measure_case(
     case = f"{name}, {examples} x {length}"
     model = create_model(name, arguments.vocabulary)
     params, batch = model.init(jax.random.key(0)), draw_batch(model, examples, length)
-    microbatches = [size for size in arguments.microbatches or _doubling(examples) if size <= examples]
+    microbatches = [size for size in arguments.microbatches if size <= examples]
     trials: list[Trial] = []
     chosen: list[Trial] = []
 
@@ -170,10 +169,6 @@ def measure_case(
 
 def _gone() -> float:
     raise RuntimeError("this setting is not among those that are timed in turn")
-
-
-def _doubling(examples: int) -> list[int]:
-    return [*(1 << power for power in range(examples.bit_length()) if 1 << power < examples), examples]
 
 
 def jax_candidates(

@@ -5,7 +5,7 @@ products, copies, the rest) and by whether they run at every time step of a sequ
 client (start, quantization, aggregation). `compiler's own count` of floating point operations, against the rate of a
 large matrix product on the same device, says how near the round is to what the machine can do.
 
-    python -m benchmarks.simulation.profile_round --models cifg_1m transformer_1m
+    python -m benchmarks.simulation.profile_round
 """
 
 import argparse
@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import describe_machine
-from benchmarks.simulation.against_peers import RESULTS, make_task
+from benchmarks.simulation.against_peers import COHORTS, RESULTS, make_task
 from benchmarks.simulation.peers.jax_models import create
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.rounds.aggregation import AggregationRules
@@ -42,7 +42,7 @@ SIZE = 2048
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["cifg_1m", "transformer_1m"])
+    parser.add_argument("--models", nargs="+", choices=COHORTS, default=[name for name in COHORTS if name != "cifg_9m"])
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--upload-bits", type=int, default=8)
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the numbers go")

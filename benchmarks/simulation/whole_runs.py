@@ -79,7 +79,8 @@ def time_first_rounds(models: list[str], data: Path, passes: int) -> dict[str, d
 def time_first_round(model: str, data: Path, programs: Path) -> float:
     """Seconds from the start of a process to the first row of its metrics."""
     began = time.perf_counter()
-    options = ["--model", model, "--rounds", "1", "--cohort-size", "20"]
+    # Two rounds, so that the first ends without scores of held-out clients.
+    options = ["--model", model, "--rounds", "2", "--evaluate-every", "2", "--cohort-size", "20"]
     with run(options, data, programs) as (process, folder):
         metrics = folder / "metrics.jsonl"
         while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):

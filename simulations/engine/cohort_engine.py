@@ -39,7 +39,7 @@ from fedlm.models.base import Batch, Model, Params, given_frozen
 from fedlm.simulations.data.federated_data import FederatedData
 from fedlm.simulations.engine.client_states import ClientStates
 from fedlm.simulations.engine.device_sums import BY_DEVICE, add_devices, rows_of_devices
-from fedlm.simulations.engine.lane_states import DeviceState, LaneState, Reported, end_clients, over_lanes
+from fedlm.simulations.engine.lane_states import DeviceState, LaneState, Reported, end_client, end_clients
 from fedlm.simulations.engine.lanes import LaneChunk, LaneShape, lane_chunks
 from fedlm.simulations.engine.prefetching import Prefetched
 
@@ -208,6 +208,8 @@ def _run_device_chunk(
     model = given_frozen(work.model, frozen)
     num_steps, steps = chunk.num_steps, chunk._replace(num_steps=chunk.last)
     keeps = bool(jax.tree_util.tree_leaves(state.kept))
+    single = lanes == 1
+    together, end = (lambda f: f, end_client) if single else (jax.vmap, end_clients)
 
     def train(lane: LaneState, inputs: LaneChunk, kept: Any) -> LaneState:
         if keeps:
@@ -241,8 +243,14 @@ def _run_device_chunk(
     def step(index: jax.Array, state: DeviceState) -> DeviceState:
         inputs = jax.tree_util.tree_map(lambda leaf: leaf[index], steps)
         kept = jax.tree_util.tree_map(lambda leaf: leaf[inputs.place], state.kept)
-        trained = over_lanes(lanes)(train)(state.lanes, inputs, kept)
-        return end_clients(report, _fresh(algorithm, server), state._replace(lanes=trained), inputs)
+        trained = together(train)(state.lanes, inputs, kept)
+        return end(report, _fresh(algorithm, server), state._replace(lanes=trained), inputs)
 
+    if single:
+        # With an axis of lanes the compiler would copy the parameters at every step.
+        state = state._replace(lanes=jax.tree_util.tree_map(lambda leaf: leaf[0], state.lanes))
+        steps = jax.tree_util.tree_map(lambda leaf: leaf[:, 0], steps)
     state = jax.lax.fori_loop(0, num_steps, step, state)
+    if single:
+        state = state._replace(lanes=jax.tree_util.tree_map(lambda leaf: leaf[None], state.lanes))
     return jax.tree_util.tree_map(lambda leaf: leaf[None], state)

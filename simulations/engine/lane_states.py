@@ -58,7 +58,7 @@ def end_clients(report: Report, fresh: LaneState, state: DeviceState, inputs: La
         places = number * at_once + jnp.arange(at_once)
         chosen, real = ended_first[places], places < ended
         some, theirs = jax.tree_util.tree_map(lambda leaf: leaf[chosen], (state.lanes, inputs))
-        reports = over_lanes(at_once)(report)(some, theirs._replace(last=real))
+        reports = jax.vmap(report)(some, theirs._replace(last=real))
         # What has not ended stays as it is: its place lies beyond the lanes.
         places = jnp.where(real, chosen, lanes)
         reset = jax.tree_util.tree_map(lambda leaf, new: leaf.at[places].set(new, mode="drop"), state.lanes, fresh)
@@ -72,17 +72,16 @@ def end_clients(report: Report, fresh: LaneState, state: DeviceState, inputs: La
     return jax.lax.fori_loop(0, -(-ended // at_once), end_some, state)
 
 
-def over_lanes(lanes: int) -> Callable[[Callable], Callable]:
-    """Make of a function of one lane one of so many."""
-    if lanes > 1:
-        return jax.vmap
+def end_client(report: Report, fresh: LaneState, state: DeviceState, inputs: LaneChunk) -> DeviceState:
+    """Do the same for a device with a single lane, whose arrays have no axis of lanes."""
 
-    # With a single lane there is no axis to batch.
-    def single(function: Callable) -> Callable:
-        def call(*trees: Any) -> Any:
-            result = function(*jax.tree_util.tree_map(lambda leaf: leaf[0], trees))
-            return jax.tree_util.tree_map(lambda leaf: leaf[None], result)
+    def end(_: jax.Array, state: DeviceState) -> DeviceState:
+        reported = report(state.lanes, inputs)
+        kept = jax.tree_util.tree_map(
+            lambda leaf, new: leaf.at[jnp.where(reported.keeps, inputs.place, len(leaf))].set(new, mode="drop"),
+            state.kept,
+            reported.kept,
+        )
+        return DeviceState(fresh, add_aggregates(state.aggregate, reported.update), kept)
 
-        return call
-
-    return single
+    return jax.lax.fori_loop(0, inputs.last.astype(int), end, state)
