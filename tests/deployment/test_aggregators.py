@@ -80,6 +80,18 @@ async def test_three_aggregators_come_to_what_one_loop_over_clients_comes_to(
 
 
 @pytest.mark.long
+async def test_clients_that_were_drawn_for_a_full_round_are_told_so(tmp_path, free_port):
+    """They check in after the draw, when every place is taken: by them."""
+    settings = small.deployment(
+        **ALL_REPORT | {"rounds": 2, "window_seconds": 1.0, "check_in_seconds": 1.0}, reporting_seconds=300.0
+    )
+    url = sqlite_url(tmp_path / "state.db")
+    clients = [small.make_client(free_port, tmp_path, one) for one in range(EVERYONE)]
+    here = aggregators_here(2, settings, tmp_path, url, free_port)
+    async with asyncio.timeout(60), here, small.running(clients):
+        assert await coordinate(small.task(settings), tmp_path / "run", Endpoints(), [].append, database=url)
+
+
 async def test_operators_see_the_rounds_at_the_coordinator_and_the_calls_at_each_aggregator(tmp_path, free_port):
     settings, shown, rows = small.deployment(**ALL_REPORT, rounds=1), [], []
     url = sqlite_url(tmp_path / "state.db")

@@ -90,7 +90,7 @@ class Aggregator:
         takes_part = shard is not None and number in shard.attempt.participants
         if not takes_part and (early := await self._seconds_early(peer, number)):
             return CheckedIn(number, None, seconds=early)
-        if shard is None or not shard.wants(number, asyncio.get_running_loop().time()):
+        if shard is None or not await self._wants(shard, number):
             return CheckedIn(number, None)
         if self.draining and number not in shard.attempt.participants:
             return CheckedIn(number, None)
@@ -104,6 +104,14 @@ class Aggregator:
             return CheckedIn(number, None, found.rest)
         shard.attempt.participants.setdefault(number, Participant())
         return CheckedIn(number, shard)
+
+    async def _wants(self, shard: Shard, number: int) -> bool:
+        if shard.wants(number, asyncio.get_running_loop().time()):
+            return True
+        if shard.attempt.closed or shard.selecting or number in shard.attempt.participants:
+            return False
+        # Who was drawn is told so at the next check-in, when the round may be full.
+        return await asyncio.to_thread(self._shared.is_awaited, shard.token, number)
 
     async def _seconds_early(self, peer: str, number: int) -> float:
         if here := self.registry.seconds_early(number):

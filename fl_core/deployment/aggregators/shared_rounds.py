@@ -235,6 +235,14 @@ class SharedRounds:
         with self._database.reading() as connection:
             return connection.scalar(query) is not None
 
+    def is_awaited(self, token: str, client: int) -> bool:
+        """Say whether a client was selected, by whichever aggregator, and has not answered."""
+        query = sql.select(SELECTIONS.c.client).where(
+            SELECTIONS.c.token == token, SELECTIONS.c.client == client, SELECTIONS.c.state == "selected"
+        )
+        with self._database.reading() as connection:
+            return connection.scalar(query) is not None
+
     def claim(self, token: str, client: int, aggregator: str, upload_id: bytes) -> Claim:
         """Take the right to add a client's report, which is whole.
 
