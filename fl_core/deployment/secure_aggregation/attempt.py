@@ -63,14 +63,15 @@ class SecureAttempt:
     reason: str = ""
 
     def advertise(self, owner: str, one: Advertisement, authorities: Sequence[x509.Certificate]) -> None:
-        """Take a client's keys, which its certificate's key has signed; raises `RefusedAnswerError`."""
+        """Take a client's keys, which its certificate's key has signed, in place of those that it had before it began
+        anew; raises `RefusedAnswerError`."""
         if self.advertisements.get(owner) == one:
             return
         self._check_phase("advertising")
-        known = self.advertisements.values()
-        keys = {key for other in known for key in (other.sealing_key, other.masking_key)}
-        if owner in self.advertisements or {one.sealing_key, one.masking_key} & keys:
-            raise RefusedAnswerError("other keys of this client, or these keys of another one, are taken already")
+        others = [other for name, other in self.advertisements.items() if name != owner]
+        keys = {key for other in others for key in (other.sealing_key, other.masking_key)}
+        if {one.sealing_key, one.masking_key} & keys:
+            raise RefusedAnswerError("these keys of another client are taken already")
         try:
             named = check_advertisement(self.name, one, authorities, datetime.datetime.now(datetime.UTC))
         except UnsafeSumError as error:

@@ -62,7 +62,8 @@ def commitment(roster: bytes, index: int, own_mask: bytes) -> bytes:
 
 
 class Member:
-    """One client in one attempt. Nothing of it is written down: a client that starts again has dropped out."""
+    """One client in one attempt. Nothing of it is written down: a client that starts again has other keys, and has
+    dropped out if the server has made the roster already."""
 
     def __init__(
         self,

@@ -250,12 +250,16 @@ def test_what_is_no_vector_of_bounded_integers_is_not_masked(cohort):
     assert cohort.members[0].mask(dealt, np.full(40, -500))
 
 
-def test_a_client_that_starts_again_has_other_keys_which_are_not_taken(cohort):
-    again = cohorts.member(0)
-    assert not set(again.advertise()[1:]) & set(cohort.roster.members[0][1:])
+def test_a_client_that_starts_again_has_other_keys_which_count_until_the_roster_is_made(cohort):
+    again, authorities = cohorts.member(0).advertise(), [cohorts.authority("ours")[0]]
+    assert not set(again[1:]) & set(cohort.roster.members[0][1:])
+    with pytest.raises(RefusedAnswerError):
+        cohort.attempt.advertise("client0", again, authorities)
     cohort.attempt.phase = "advertising"
-    with pytest.raises(RefusedAnswerError, match="other keys of this client"):
-        cohort.attempt.advertise("client0", again.advertise(), [cohorts.authority("ours")[0]])
+    cohort.attempt.advertise("client0", again, authorities)
+    assert cohort.attempt.advertisements["client0"] == again
+    with pytest.raises(RefusedAnswerError, match="of another client"):
+        cohort.attempt.advertise("client1", again, authorities)
 
 
 def test_a_key_with_which_everybody_knows_the_outcome_is_refused(cohort):
