@@ -25,10 +25,11 @@ def describe_machine() -> dict:
 
 
 def _commit() -> str | None:
-    """The commit of the sources, `with changes` where a file other than a result differs from it; None without git."""
+    """The last commit that changed the product, `with changes` where its files differ from it; None without git."""
+    product = [f":(top){folder}" for folder in ("clients", "fedlm", "fl_core", "models", "simulations")]
     try:
-        commit = _git("rev-parse", "--short", "HEAD").strip()
-        changed = _git("status", "--porcelain", ":/", ":(exclude,top,glob)**/results/**")
+        commit = _git("log", "-1", "--format=%h", "--", *product).strip()
+        changed = _git("status", "--porcelain", "--", *product)
     except (OSError, subprocess.CalledProcessError):
         return None
     return f"{commit} with changes" if changed else commit

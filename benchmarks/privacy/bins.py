@@ -82,8 +82,10 @@ def plot(rows: list[dict[str, Any]]) -> Figure:
         axes.bar(places + offset, ratios, 0.4, label=label, color=color)
         for place, ratio in zip(places + offset, ratios, strict=True):
             if ratio > 0:
-                axes.annotate(f"{ratio:.2f}", (place, ratio), ha="center", va="bottom", fontsize=8)
-    axes.axhline(1.0, color="black", linewidth=0.8)
+                white = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+                text = f"{ratio:.2f}"
+                axes.annotate(text, (place, ratio + 0.012), ha="center", va="bottom", fontsize=8, bbox=white)
+    axes.axhline(1.0, color="black", linewidth=0.8, zorder=0)
     words = [
         f"{row['epochs']} epoch{'s' * (row['epochs'] > 1)}\nepsilon {row['epsilon']:g}\n"
         + (f"{row['bands']} bands" if row["bands"] > 1 else "no bands")

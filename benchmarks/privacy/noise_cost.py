@@ -51,7 +51,7 @@ QUESTIONS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parameters", type=float, nargs="+", default=[1e6, 20e6, 100e6])
+    parser.add_argument("--parameters", type=float, nargs="+", default=[1e6, 20e6])
     parser.add_argument("--mechanisms", nargs="+", choices=CONTESTANTS, default=CONTESTANTS)
     parser.add_argument("--block", type=int, default=16, help="rounds that are timed together, a power of two")
     parser.add_argument("--passes", type=int, default=3, help="how often each is timed")

@@ -99,6 +99,8 @@ def watch_memory(data: Path, rounds: int) -> dict:
     """
     few = max(1, rounds // 10)
     options = ["--model", "cifg_tiny", "--rounds", str(rounds), "--cohort-size", "1", "--checkpoint-every", str(few)]
+    # A single client a round takes the default rates for steps that are too long.
+    options += ["--server-learning-rate", "0.001"]
     samples = []
     with (
         tempfile.TemporaryDirectory() as programs,
