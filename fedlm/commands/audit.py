@@ -115,7 +115,13 @@ def _later_lines(caller: OperatorCaller, offset: int) -> bytes | None:
         size = found["size"] if size is None else size
         if found["offset"] <= offset:
             break
-        lines, offset = lines + found["text"].encode(), found["offset"]
+        new = found["text"].encode("ascii", "replace")
+        if found["offset"] != offset + len(new):
+            raise ConfigurationError(
+                f"the server sent {len(new)} bytes of its audit log and says that they are {found['offset'] - offset}; "
+                "nothing was written"
+            )
+        lines, offset = lines + new, found["offset"]
     return lines if offset <= size else None
 
 

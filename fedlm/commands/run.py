@@ -13,12 +13,13 @@ from rich.console import Console
 from fedlm.command_line.command import Command, Group
 from fedlm.command_line.options import read_options
 from fedlm.commands.serving.operator_calls import ONE_RUN, OperatorCaller, OperatorOptions
-from fedlm.commands.serving.served_run import ServedRun
+from fedlm.commands.serving.served_run import QueuedRun
 from fedlm.commands.status import describe, population_lines, runs_table
 from fedlm.fl_core.composed_settings import defaults_as_json
 from fedlm.fl_core.deployment.addresses import check_run_name
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
+from fedlm.fl_core.number_ranges import Count
 
 _FOLLOW_SECONDS = 0.5
 _OVER = ("stopped", "finished", "failed")
@@ -26,7 +27,7 @@ _OVER = ("stopped", "finished", "failed")
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitCommand:
-    """Submit a run to a server (`fedlm server`), which trains it after those that it was given before.
+    """Submit a run to a server (`fedlm server`), which trains its runs one after another.
 
     The settings are those of `fedlm serve`. Paths are paths on the server's machine; relative ones are those of the
     folder in which this command runs. The same name with the same settings is the same run, so a submission whose
@@ -35,7 +36,7 @@ class SubmitCommand:
 
     name: tyro.conf.Positional[str]
     """Name of the run: letters, digits, - and _."""
-    run: ServedRun
+    run: QueuedRun
     to: OperatorOptions
     json: bool = False
     """Print one JSON object instead."""
@@ -43,7 +44,7 @@ class SubmitCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class ListCommand:
-    """List the runs of a server, in the order in which it trains them."""
+    """List the runs of a server, in the order in which they were submitted."""
 
     to: OperatorOptions
     json: bool = False
@@ -92,6 +93,20 @@ class ApproveCommand(_OfRunAsJson):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExtendCommand(_OfRunAsJson):
+    """Submit a run that goes on where another one ended: with its model, and its settings but for the rounds.
+
+    The statement covers what both spend. The new run reserves its own part of the population's budget. It is not
+    scheduled as the other was.
+    """
+
+    new_name: tyro.conf.Positional[str]
+    """Name of the new run."""
+    rounds: Count
+    """Rounds of the new run."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LogsCommand(_OfRun):
     """Print the log of a run of a server, one JSON object a line."""
 
@@ -104,7 +119,7 @@ def _submit(argv: list[str]) -> int:
     from fedlm.fl_core.composed_settings import path_settings, settings_as_json
 
     settings = settings_as_json(command.run)
-    for name in path_settings(ServedRun):
+    for name in path_settings(QueuedRun):
         if settings[name] is not None:
             settings[name] = str(Path(settings[name]).absolute())
     answer = OperatorCaller(command.to).post(_path(command.name), settings)
@@ -144,7 +159,7 @@ def _show(argv: list[str]) -> int:
 
 def _chosen(settings: dict[str, Any]) -> Iterator[str]:
     """Tell the settings of a run that are not the defaults, as options."""
-    defaults = defaults_as_json(ServedRun)
+    defaults = defaults_as_json(QueuedRun)
     for name, value in settings.items():
         if value != defaults.get(name):
             words = value if isinstance(value, list) else [value]
@@ -157,6 +172,31 @@ def _acting(action: str, options: type[_OfRunAsJson]) -> Callable[[list[str]], i
         return _print_runs([OperatorCaller(command.to).post(f"{_path(command.name)}/{action}")], command.json)
 
     return act
+
+
+def _extend(argv: list[str]) -> int:
+    command = read_options(ExtendCommand, argv, "fedlm run extend")
+    caller = OperatorCaller(command.to)
+    before = caller.get(_path(command.name))
+    if before["state"] not in _OVER:
+        raise ConfigurationError(
+            f"the run {command.name!r} is {before['state']}; only a run that is over is extended, so stop it first, or "
+            "wait"
+        )
+    if not before["released"]:
+        raise ConfigurationError(f"the run {command.name!r} has released no model; there is nothing to go on with")
+    settings = before["settings"]
+    if spent := [name for name in ("target_epsilon", "target_rho") if settings.get(name) is not None]:
+        raise ConfigurationError(
+            f"the run {command.name!r} was planned to spend {setting(spent[0])} {settings[spent[0]]} in all; give the "
+            f"new run a plan of its own, with `fedlm run submit {command.new_name} --init-from {before['folder']}`"
+        )
+    settings |= {"init_from": before["folder"], "initial_data": "same", "rounds": command.rounds}
+    settings |= {"not_before": None, "not_after": None}
+    if before["first_round"] is not None:
+        # As many as devices of the population allow in so many rounds.
+        settings["max_participations"] = None
+    return _print_runs([caller.post(_path(command.new_name), settings)], command.json)
 
 
 def _logs(argv: list[str]) -> int:
@@ -217,6 +257,7 @@ COMMAND = Group(
             Command(ResumeCommand, _acting("resume", ResumeCommand)),
         ),
         "stop": ("stop a run for good after its round", Command(StopCommand, _acting("stop", StopCommand))),
+        "extend": ("go on with the model of a run that is over", Command(ExtendCommand, _extend)),
         "approve": ("approve a private run", Command(ApproveCommand, _acting("approve", ApproveCommand))),
         "logs": ("print the log of a run", Command(LogsCommand, _logs)),
     },

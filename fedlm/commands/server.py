@@ -10,7 +10,7 @@ import tyro
 from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
 from fedlm.commands.serving.listening import Listening, listen_to_clients, listen_to_operators
-from fedlm.commands.serving.served_run import ServedRun, log_release, make_task
+from fedlm.commands.serving.served_run import QueuedRun, log_release, make_task
 from fedlm.fl_core.deployment.runs.population_settings import PopulationSettings
 from fedlm.fl_core.errors import ConfigurationError, setting
 
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
     endpoints = Endpoints(listen_to_clients(listening), listen_to_operators(listening))
 
     def task(settings: dict[str, Any]) -> Any:
-        return make_task(compose(ServedRun, **settings), listening)
+        return make_task(compose(QueuedRun, **settings), listening)
 
     maker = RunMaker(_complete, task)
     with json_log(listening.log):
@@ -65,8 +65,8 @@ def main(argv: list[str]) -> int:
 def _complete(settings: dict[str, Any]) -> dict[str, Any]:
     from fedlm.fl_core.composed_settings import compose, path_settings, settings_as_json
 
-    whole = settings_as_json(compose(ServedRun, **settings))
-    for name in path_settings(ServedRun):
+    whole = settings_as_json(compose(QueuedRun, **settings))
+    for name in path_settings(QueuedRun):
         if whole[name] is not None and not Path(whole[name]).is_absolute():
             raise ConfigurationError(f"{setting(name)} is {whole[name]}, but must be an absolute path")
     return whole

@@ -91,11 +91,15 @@ def runs_table(runs: list[dict[str, Any]]) -> Table | Text:
         return Text("the server has no runs")
     table = Table("run", "model", "state", "rounds", "submitted", box=None, pad_edge=False)
     for run in runs:
-        state = run["doing"] or (f"{run['state']}: {run['reason']}" if run["reason"] else run["state"])
-        submitted = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["submitted"]))
-        words = run["name"], run["model"], state, f"{run['released']} of {run['rounds']}", submitted
+        waits = f", not before {_minute(run['not_before'])}" if run["not_before"] else ""
+        state = run["doing"] or (f"{run['state']}: {run['reason']}" if run["reason"] else run["state"] + waits)
+        words = run["name"], run["model"], state, f"{run['released']} of {run['rounds']}", _minute(run["submitted"])
         table.add_row(*map(escape, words))
     return table
+
+
+def _minute(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def population_lines(population: dict[str, Any] | None) -> Text:

@@ -27,7 +27,7 @@ from tests.deployment import small_deployment as small
 from tests.support.browser import Browser, find_browser
 from tests.support.serving import refusing_at_once
 
-OPERATING = Path(__file__).parents[2] / "docs/operating.md"
+MONITORING = Path(__file__).parents[2] / "deploy/monitoring"
 CHROMIUM = find_browser()
 
 
@@ -109,7 +109,7 @@ async def test_the_status_counts_what_happened(tmp_path, capsys):
 
 
 def check_metrics(text, status):
-    """Check what Prometheus would read, and that what the documentation says to watch is there."""
+    """Check what Prometheus would read, and that what alerts and the dashboard watch is there."""
     families = list(text_string_to_metric_families(text))
     assert all(family.documentation and family.type != "unknown" for family in families)
     values = {selector(one.name, one.labels): one.value for family in families for one in family.samples}
@@ -128,9 +128,9 @@ def check_metrics(text, status):
     assert values["process_resident_memory_bytes"] > 1e6
     assert values['fedlm_certificate_days{of="server"}'] == pytest.approx(10, abs=0.1)
     assert values['fedlm_certificate_days{of="authority"}'] == pytest.approx(20, abs=0.1)
-    promised = set(re.findall(r"fedlm_\w+(?:{[^}]*})?", OPERATING.read_text()))
-    assert len(promised) >= 4
-    assert promised <= values.keys() | {family.name for family in families}
+    watched = {name for path in sorted(MONITORING.iterdir()) for name in re.findall(r"\bfedlm_\w+", path.read_text())}
+    assert len(watched) >= 15
+    assert watched <= {one.name for family in families for one in family.samples}
 
 
 def selector(name, labels):
@@ -225,6 +225,15 @@ def test_other_requests_are_refused_and_the_status_cannot_end_its_script():
     assert answers == [404, 405, 405]
     assert "</script><b>" not in page
     assert "\\u003c/script>\\u003cb>" in page
+
+
+def test_no_other_site_puts_the_page_into_a_frame():
+    def act(address):
+        with urllib.request.urlopen(f"http://{address}/", timeout=60) as answer:
+            return answer.headers["Content-Security-Policy"].split("; ")
+
+    policy = listening(act)
+    assert {"default-src 'none'", "frame-ancestors 'none'", "form-action 'none'", "base-uri 'none'"} <= set(policy)
 
 
 def test_with_keys_operators_need_the_token_and_the_authority(tmp_path, capsys):

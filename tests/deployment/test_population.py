@@ -13,6 +13,7 @@ from fedlm.fl_core.deployment.runs.population import Population
 from fedlm.fl_core.deployment.runs.population_settings import PopulationSettings
 from fedlm.fl_core.deployment.runs.run_queue import FINISHED, PAUSED, QUEUED, STOPPED, UNAPPROVED, RunQueue
 from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer, ServerRules
+from fedlm.fl_core.deployment.runs.shown_runs import RunLogs, ShownRuns
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.server.training import planned_reservation
 from fedlm.fl_core.deployment.state.database import Database
@@ -68,6 +69,9 @@ async def test_a_run_that_does_not_fit_is_refused_and_what_never_began_goes_back
     with opened(tmp_path) as server:
         told = server.population.read(server.queue.all())
         assert (told["rounds_left"], told["unit"].split(":")[0]) == (39, "client")
+        shown = ShownRuns(server, server.queue._database, RunLogs(tmp_path / "logs"), None)
+        values = {one.labels["of"]: one.value for one in list(shown.collect())[-1].samples}
+        assert values == {"reserved": told["epsilon_reserved"], "budget": 12.0}
         beginnings = {line.split(":")[0].split()[0] for line in told["statement"]}
         assert beginnings == {"population", "rounds", "reserved", "unit", "adjacency", "vocabulary", "assumes"}
         with pytest.raises(ConfigurationError, match="at most 38 are left"):
@@ -97,6 +101,19 @@ async def test_a_run_that_never_began_gives_its_numbers_back(tmp_path):
             server.submit("short", settings_of())
         server.become("long", STOPPED)
         assert server.submit("short", settings_of()).first_round == 0
+
+
+async def test_what_a_forgotten_run_had_reserved_goes_back(tmp_path, monkeypatch):
+    with opened(tmp_path) as server:
+        server.submit("one", settings_of())
+        with monkeypatch.context() as patch:
+            # Killed between the two.
+            patch.setattr(DataBudget, "give_back", lambda *names: None)
+            server.become("one", STOPPED)
+    (tmp_path / QUEUE_FILE).unlink()
+    assert DataBudget(tmp_path).has_reserved("one")
+    with opened(tmp_path) as server:
+        assert not server.population.budget.has_reserved("one")
 
 
 async def test_a_queue_or_folder_of_a_run_that_has_begun_is_missed(tmp_path):

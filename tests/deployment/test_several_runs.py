@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import functools
 import json
+import time
 import urllib.error
 import urllib.request
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -15,18 +17,22 @@ from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.composed_settings import compose, settings_as_json
 from fedlm.fl_core.deployment.event_log import event
+from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
 from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
 from fedlm.fl_core.deployment.roles import serve_runs
-from fedlm.fl_core.deployment.runs import current_run
+from fedlm.fl_core.deployment.runs import current_run, run_server
 from fedlm.fl_core.deployment.runs.current_run import CurrentRun
 from fedlm.fl_core.deployment.runs.run_queue import FAILED, FINISHED, PAUSED, QUEUED, STOPPED, RunQueue
 from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer
+from fedlm.fl_core.deployment.runs.scheduling import Scheduling
 from fedlm.fl_core.deployment.runs.shown_runs import RunLogs, ShownRuns
+from fedlm.fl_core.deployment.security.audit_log import AuditLog
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import sqlite_url
 from fedlm.fl_core.errors import ConfigurationError, DiskError
 from tests.deployment import small_deployment as small
+from tests.support.browser import MISSING, Browser, find_browser
 
 
 @pytest.fixture
@@ -48,6 +54,96 @@ def test_a_run_is_submitted_once_and_what_is_stopped_is_never_trained(queue):
     queue.become("one", STOPPED)
     with pytest.raises(ConfigurationError, match="is stopped"):
         queue.become("one", QUEUED)
+
+
+def moment(seconds):
+    return (datetime.now() + timedelta(seconds=seconds)).isoformat()
+
+
+def test_the_next_run_is_the_first_of_the_highest_priority_whose_time_has_come(queue):
+    for name, settings in {
+        "later": {"priority": 9, "not_before": moment(3600)},
+        "over": {"priority": 9, "not_after": moment(0.5)},
+        "first": {},
+        "second": {"priority": 2, "not_before": moment(-1), "not_after": moment(3600)},
+        "third": {"priority": 2},
+    }.items():
+        queue.submit(name, settings)
+    with pytest.raises(ConfigurationError, match="which has passed"):
+        queue.submit("late", {"not_after": moment(-1)})
+    time.sleep(0.6)
+    order = []
+    while (run := queue.first_queued()) is not None:
+        order.append(run.name)
+        queue.become(run.name, FINISHED)
+    assert order == ["second", "third", "first"]
+    assert [run.name for run in queue.overdue()] == ["over"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"not_before": "tomorrow"}, "--not-before is 'tomorrow', but must be a moment such as"),
+        ({"not_after": "9999-12-31T23:59-23:59"}, "must be a moment"),
+        ({"not_before": "2026-12-01T22:00", "not_after": "2026-12-01T22:00"}, "must be later than --not-before"),
+        ({"priority": 1001}, "--priority is 1001"),
+    ],
+)
+def test_moments_and_priorities_that_make_no_sense_are_refused(changes, words):
+    with pytest.raises(ConfigurationError) as refused:
+        compose(Scheduling, **changes)
+    assert words in refused.value.for_command_line()
+
+
+async def test_a_run_begins_and_is_stopped_at_its_moments(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_server, "_LOOK_SECONDS", 0.05)
+    begun = []
+
+    def refuse(settings):
+        begun.append(settings["name"])
+        raise ConfigurationError("not here")
+
+    with opened_server(tmp_path, lambda settings: refuse(settings) if started else None) as server:
+        started = False
+        server.submit("later", {"name": "later", "not_before": moment(3600)})
+        server.submit("soon", {"name": "soon", "not_before": moment(5)})
+        server.submit("ends", {"name": "ends", "not_before": moment(-9), "not_after": moment(2)})
+        server.become("ends", PAUSED)
+        waits = ShownRuns(server, None, RunLogs(tmp_path / "logs"), None).read()["runs"][0]["not_before"]
+        started, training = True, asyncio.create_task(server.train())
+        while server.queue.find("ends").state == PAUSED and not training.done():
+            await asyncio.sleep(0.01)
+        assert (begun, server.queue.find("ends")[3:5]) == ([], (STOPPED, "its not_after has passed"))
+        with pytest.raises(ConfigurationError, match="trained no more"):
+            server.become("ends", QUEUED)
+        while server.queue.find("soon").state == QUEUED and not training.done():
+            await asyncio.sleep(0.01)
+        server.drain()
+        await training
+        assert (begun, waits) == (["soon"], server.queue.find("later").begins)
+
+
+def test_a_run_that_is_over_is_extended_as_another_that_begins_with_its_model(tmp_path, monkeypatch, capsys):
+    posted = {}
+    settings = {"rounds": 5, "seed": 3, "max_participations": 2, "target_epsilon": 4.0}
+    run = {"name": "one", "state": QUEUED, "folder": "/runs/one", "first_round": 0, "released": 0, "settings": settings}
+    answer = {"name": "two", "model": "tiny", "doing": None, "state": QUEUED, "reason": "", "not_before": None}
+    answer |= {"released": 0, "rounds": 7, "submitted": 0.0}
+    monkeypatch.setattr(OperatorCaller, "get", lambda self, path: run)
+    monkeypatch.setattr(OperatorCaller, "post", lambda self, path, settings: posted.update(settings, at=path) or answer)
+    for changes, words in (
+        ({"state": QUEUED}, "stop it first"),
+        ({"state": FINISHED}, "released no model"),
+        ({"released": 5}, "--target-epsilon 4.0 in all"),
+    ):
+        run |= changes
+        assert main(["run", "extend", "one", "two", "--rounds", "7"]) == 2
+        assert words in capsys.readouterr().err
+    settings["target_epsilon"] = None
+    assert main(["run", "extend", "one", "two", "--rounds", "7"]) == 0
+    whole = {"at": "/runs/two", "seed": 3, "rounds": 7, "init_from": "/runs/one", "initial_data": "same"}
+    whole |= {"not_before": None, "not_after": None, "max_participations": None, "target_epsilon": None}
+    assert posted == whole
 
 
 async def test_a_run_that_cannot_be_trained_holds_no_other_back_though_it_is_stopped_meanwhile(tmp_path, queue):
@@ -150,8 +246,15 @@ def test_the_list_of_runs_at_a_server_of_one_run_says_so(monkeypatch, capsys):
 def test_a_run_is_shown_with_the_settings_that_were_chosen(tmp_path, monkeypatch, capsys):
     settings = settings_as_json(small.deployment(rounds=7))
     shown = {"name": "one", "model": settings["model"], "state": QUEUED, "doing": None, "rounds": 7, "released": 0}
-    shown |= {"reason": "", "submitted": 0.0, "first_round": 0, "round": None, "folder": str(tmp_path), "summary": None}
-    shown |= {"submitted_by": "ann", "approved_by": "", "settings": settings, "status": None}
+    shown |= {"reason": "", "submitted": 0.0, "first_round": 0, "round": None, "not_before": None}
+    shown |= {
+        "folder": str(tmp_path),
+        "summary": None,
+        "submitted_by": "ann",
+        "approved_by": "",
+        "settings": settings,
+        "status": None,
+    }
     monkeypatch.setattr(OperatorCaller, "get", lambda self, path: shown)
     assert main(["run", "show", "one"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("settings: ")]
@@ -177,6 +280,36 @@ def call(port, method, path, content=None, kind="application/json"):
     request = urllib.request.Request(url, body, {"Content-Type": kind}, method=method)
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.loads(answer.read())
+
+
+@pytest.mark.skipif(find_browser() is None, reason=MISSING)
+async def test_the_page_does_what_operators_ask_for_and_says_what_is_refused(tmp_path):
+    audit = AuditLog(tmp_path / "audit.jsonl")
+    with opened_server(tmp_path, lambda settings: None) as server, Browser(find_browser(), tmp_path) as browser:
+        server.submit("one", {"not_before": moment(3600)})
+        server.submit("two", {})
+        shown = ShownRuns(server, None, RunLogs(tmp_path / "logs"), audit)
+        listener = OperatorListener(OperatorApplication(shown, CallMetrics()), "127.0.0.1:0")
+        await listener.start()
+        await asyncio.to_thread(look_and_click, browser, f"http://127.0.0.1:{listener.port}/", server)
+        browser.screenshot(tmp_path / "page.png")
+        await listener.stop(0)
+    assert [run.state for run in server.queue.all()] == [PAUSED, STOPPED]
+
+
+def look_and_click(browser, url, server):
+    def click(row, action):
+        browser.run(f"[...document.querySelectorAll('tr')][{row}].querySelectorAll('button')[{action}].click()")
+
+    assert browser.open(url) == ""
+    browser.wait("document.querySelectorAll('#runs tr').length === 2", 30)
+    assert "queued, not before " in browser.run("document.body.innerText")
+    click(1, 0)
+    browser.wait("document.body.innerText.includes('paused')", 30)
+    browser.run("window.confirm = () => true")
+    server.become("two", STOPPED)
+    click(2, 0)
+    browser.wait("document.getElementById('note').textContent.includes('is stopped, and cannot be paused')", 30)
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from fedlm.commands.cli import main
+from fedlm.commands.serving.operator_calls import OperatorCaller
 from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
 from fedlm.fl_core.deployment.operations.gate import Refusals
 from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
@@ -164,6 +165,14 @@ async def test_an_export_goes_on_where_it_ended_and_notices_another_log_at_the_s
     said = capsys.readouterr().out
     assert "breaks at line" in said
     assert out.read_bytes() == whole
+
+
+def test_an_export_writes_nothing_where_the_server_counts_wrongly(tmp_path, capsys, monkeypatch):
+    answer = {"text": "{}\n", "offset": 1 << 40, "size": 1 << 50}
+    monkeypatch.setattr(OperatorCaller, "get", lambda self, path: answer)
+    assert main(["audit", "export", str(tmp_path / "export.jsonl")]) == 2
+    assert "nothing was written" in capsys.readouterr().err
+    assert not (tmp_path / "export.jsonl").exists()
 
 
 async def test_a_key_administrator_shuts_out_a_client_at_a_server_without_the_authoritys_key(tmp_path):

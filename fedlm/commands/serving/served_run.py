@@ -1,12 +1,13 @@
 """What a server trains: the settings of a run, and what is made of them."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from fedlm.commands.serving.listening import Listening
 from fedlm.fl_core.deployment.event_log import event
+from fedlm.fl_core.deployment.runs.scheduling import Scheduling
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.idle_settings import OnlyWith
@@ -35,6 +36,13 @@ class ServedRun:
     """Folder of a data set with the same tokenizer. The model is scored on its held-out clients."""
     heldout_examples: Annotated[Count, OnlyWith("heldout")] = 10_000
     """Held-out examples to score on; always the same ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuedRun(ServedRun):
+    """A run among several of one server."""
+
+    scheduling: Scheduling = field(default_factory=Scheduling)
 
 
 def log_release(row: dict[str, Any]) -> None:

@@ -112,6 +112,8 @@ class OperatorApplication:
         body = self._page.replace("{{ nonce }}", nonce).replace("{{ status }}", first)
         inline = f"style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'"
         policy = f"default-src 'none'; {inline}; connect-src 'self'; img-src data:"
+        # No other site puts the page, whose buttons act, into a frame of its own.
+        policy += "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         fields = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": policy}
         return HTTPStatus.OK, fields, body.encode()
 

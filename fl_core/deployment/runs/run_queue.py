@@ -1,9 +1,9 @@
-"""The runs that a server was given, in its database. They are trained one after another, in the order of submission.
+"""The runs that a server was given, in its database, which it trains one after another.
 
-A private run is `submitted` until the budget of its population has room for it, and then `unapproved` until somebody
-approves it, where the server wants that. A run is `queued`, also while it is
-trained, until something else becomes of it. A server that was killed goes on with the first that is queued, though
-another was under way.
+Of those whose time has come the one of the highest priority is next, and of equals the one that was submitted first.
+A private run is `submitted` until the budget of its population has room for it. Then it is `unapproved` until somebody
+approves it, where the server wants that. A run is `queued`, also while it is trained, until something else becomes of
+it. A server that was killed chooses anew.
 """
 
 import json
@@ -15,12 +15,14 @@ import sqlalchemy as sql
 from sqlalchemy.engine import Connection
 
 from fedlm.fl_core.deployment.addresses import check_run_name
+from fedlm.fl_core.deployment.runs.scheduling import window_of
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.tables import SUBMISSIONS
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.errors import ConfigurationError, setting
 
 SUBMITTED, UNAPPROVED, QUEUED, PAUSED, STOPPED = "submitted", "unapproved", "queued", "paused", "stopped"
 FINISHED, FAILED = "finished", "failed"
+MAY_BE_OVERDUE = (SUBMITTED, UNAPPROVED, QUEUED, PAUSED)
 _MAY_BECOME = {
     UNAPPROVED: (SUBMITTED,),
     PAUSED: (QUEUED, PAUSED),
@@ -38,10 +40,25 @@ class SubmittedRun(NamedTuple):
     settings: dict[str, Any]
     submitted: float  # seconds since 1970
     state: str
-    reason: str  # why it failed; empty where it did not
+    reason: str  # why it failed, or why the server stopped it; else empty
     first_round: int | None = None  # number of its round 0 among those of its population; None without privacy
     submitted_by: str = ""  # name of the person
     approved_by: str = ""  # empty where nobody had to, or has yet
+
+    @property
+    def priority(self) -> int:
+        """Runs of a higher one are trained first."""
+        return self.settings.get("priority", 0)
+
+    @property
+    def begins(self) -> float:
+        """Seconds since 1970 from which it may be trained."""
+        return window_of(self.settings)[0]
+
+    @property
+    def ends(self) -> float:
+        """Seconds since 1970 at which it is stopped."""
+        return window_of(self.settings)[1]
 
 
 class RunQueue:
@@ -75,6 +92,8 @@ class RunQueue:
         with self._database.writing() as connection:
             known = connection.scalar(sql.select(SUBMISSIONS.c.settings).where(SUBMISSIONS.c.name == name))
             if known is None:
+                if window_of(settings)[1] <= time.time():
+                    raise ConfigurationError(f"{setting('not_after')} is {settings['not_after']}, which has passed")
                 row = {"name": name, "settings": written, "submitted": time.time(), "state": QUEUED, "reason": ""}
                 row |= {"submitted_by": by, "approved_by": ""}
                 if first_round is not None:
@@ -93,7 +112,9 @@ class RunQueue:
             raise ConfigurationError(f"the run {name!r} was submitted by {by}; somebody else has to approve it")
         with self._database.writing() as connection:
             one = (SUBMISSIONS.c.name == name) & (SUBMISSIONS.c.state == UNAPPROVED)
-            connection.execute(sql.update(SUBMISSIONS).where(one).values(state=QUEUED, approved_by=by))
+            changed = connection.execute(sql.update(SUBMISSIONS).where(one).values(state=QUEUED, approved_by=by))
+        if not changed.rowcount:
+            raise ConfigurationError(f"the run {name!r} was approved or stopped meanwhile; `fedlm run show` tells")
         return self.find(name)
 
     def withdraw(self, name: str) -> None:
@@ -114,7 +135,14 @@ class RunQueue:
 
     def first_queued(self) -> SubmittedRun | None:
         """Find the run that is to be trained now; None where none is."""
-        return next(iter(self._read(SUBMISSIONS.c.state == QUEUED)), None)
+        now = time.time()
+        ready = [run for run in self._read(SUBMISSIONS.c.state == QUEUED) if run.begins <= now < run.ends]
+        return max(ready, key=lambda run: run.priority, default=None)
+
+    def overdue(self) -> list[SubmittedRun]:
+        """List the runs that should have ended by now, and have not."""
+        now = time.time()
+        return [run for run in self._read(SUBMISSIONS.c.state.in_(MAY_BE_OVERDUE)) if run.ends <= now]
 
     def _read(self, which: sql.ColumnElement[bool]) -> list[SubmittedRun]:
         with self._database.reading() as connection:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedlm.fl_core.deployment.runs.population import Population
 from fedlm.fl_core.deployment.runs.run_queue import (
     FAILED,
     FINISHED,
+    MAY_BE_OVERDUE,
     PAUSED,
     QUEUED,
     STOPPED,
@@ -36,6 +38,7 @@ from fedlm.fl_core.runs.driver import Observer
 from fedlm.fl_core.runs.run_folder import RunFolder
 
 RUNS_FOLDER = "runs"
+_LOOK_SECONDS = 1.0
 Settings = dict[str, Any]
 
 
@@ -100,6 +103,10 @@ class RunServer:
                     warn("run_withdrawn", run=run.name, reason=error.for_command_line())
             elif run.state not in (UNAPPROVED, QUEUED, PAUSED):
                 population.budget.give_back(run.name)
+        # A process that was killed may have removed a run from the queue and kept its reservation.
+        for name in population.budget.waiting_runs() - {run.name for run in self.queue.all()}:
+            population.budget.give_back(name)
+            event("reservation_given_back", run=name)
 
     async def train(self) -> None:
         """Train what is queued, until asked to drain.
@@ -107,15 +114,45 @@ class RunServer:
         Raises:
           DiskError, StateError: the disk is full, or a database cannot be used; runs stay queued.
         """
-        while not self.draining:
-            self._changed.clear()
-            run = await asyncio.to_thread(with_retries, self.queue.first_queued)
-            self.clients.queued = run is not None
-            if run is None:
-                await self._changed.wait()
-                continue
-            with of_run(run.name):
-                await self._train(run)
+        keeping_time = asyncio.create_task(self._keep_time())
+        try:
+            while not self.draining:
+                self._changed.clear()
+                run = await asyncio.to_thread(with_retries, self.queue.first_queued)
+                self.clients.queued = run is not None
+                if run is None:
+                    # A run can become due without a call.
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._changed.wait(), _LOOK_SECONDS)
+                    continue
+                with of_run(run.name):
+                    await self._train(run)
+        finally:
+            keeping_time.cancel()
+
+    async def _keep_time(self) -> None:
+        """Stop runs whose `not_after` has passed, and end what is held and not queued any more, until cancelled."""
+        while True:
+            try:
+                await asyncio.to_thread(self._stop_overdue)
+                if (held := self.held) is not None:
+                    self._drain_held(await asyncio.to_thread(self.queue.find, held[0]))
+            except UserError as error:
+                warn("queue_not_read", why=error.for_command_line())
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _stop_overdue(self) -> None:
+        for run in self.queue.overdue():
+            try:
+                with self._submitting:
+                    if self.queue.find(run.name).state not in MAY_BE_OVERDUE:
+                        continue
+                    self.queue.become(run.name, STOPPED, "its not_after has passed")
+                    self._give_back(run.name)
+            except (UserError, OSError) as error:
+                warn("overdue_not_stopped", run=run.name, why=str(error))
+            else:
+                event("run_overdue", run=run.name)
 
     async def _train(self, run: SubmittedRun) -> None:
         state, reason = FINISHED, ""
@@ -138,6 +175,9 @@ class RunServer:
 
     async def _hold(self, run: SubmittedRun) -> bool:
         task = await asyncio.to_thread(self._task, run)
+        # Whoever stopped it meanwhile gave back what it had reserved.
+        if (await asyncio.to_thread(with_retries, lambda: self.queue.find(run.name))).state != QUEUED:
+            return False
         out = self.folder(run.name)
         with RunFolder(out, private=task.deployment.privacy.is_private) as folder:
             state = SqlState(await asyncio.to_thread(Database, sqlite_url(out / DATABASE_FILE)))
@@ -241,6 +281,8 @@ class RunServer:
         that any more."""
         with self._submitting:
             known = self.queue.find(name)
+            if state == QUEUED and known.ends <= time.time():
+                raise ConfigurationError(f"the run {name!r} may be trained no more: its not_after has passed")
             if state == QUEUED and known.state == FAILED:
                 # What it had not spent was given back.
                 self._reserve(known)

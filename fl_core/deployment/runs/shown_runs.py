@@ -1,12 +1,15 @@
 """What operators are shown of a server of several runs, and what they may ask of it."""
 
+import contextlib
 import json
 import logging
+import math
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.deployment.event_log import JsonLines, open_owners_file
@@ -17,6 +20,7 @@ from fedlm.fl_core.deployment.runs.run_server import RunServer
 from fedlm.fl_core.deployment.security.audit_log import AuditLog
 from fedlm.fl_core.deployment.security.keys import shut_out
 from fedlm.fl_core.deployment.state.database import Database
+from fedlm.fl_core.deployment.state.state import StateError
 from fedlm.fl_core.errors import ConfigurationError, UserError, setting
 from fedlm.fl_core.runs.files.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
@@ -49,9 +53,10 @@ class ShownRuns:
         Returns:
           JSON-able. `runs`, in their order: `name`, `model`, `state` (one of the queue's), `doing` (what it does while
           it is trained; None while it is not), `rounds`, `released`, `reason` (why it failed, or cannot be read),
-          `submitted` (seconds since 1970), `first_round` (its number among the rounds of all runs; None of runs that
-          are NOT PRIVATE), `round` (its open attempt, with its funnel; None while it is not trained). `population`:
-          what is promised of all of them, see `Population.read`; None where they are NOT PRIVATE.
+          `submitted` (seconds since 1970), `not_before` (as many, where it waits for that moment; else None),
+          `first_round` (its number among the rounds of all runs; None of runs that are NOT PRIVATE), `round` (its open
+          attempt, with its funnel; None while it is not trained). `population`: what is promised of all of them, see
+          `Population.read`; None where they are NOT PRIVATE.
         """
         runs, population = self._server.queue.all(), self._server.population
         return {
@@ -75,6 +80,7 @@ class ShownRuns:
             "released": released,
             "reason": reason,
             "submitted": run.submitted,
+            "not_before": run.begins if run.state == QUEUED and run.begins > time.time() else None,
             "first_round": run.first_round,
             "round": None if status is None else status["round"],
         }
@@ -94,8 +100,16 @@ class ShownRuns:
 
     def collect(self) -> Iterable[Metric]:
         """See `prometheus_client.registry.Collector.collect`."""
-        held = self._server.held
-        return [database_reached(self._database.reachable)] if held is None else held[1].overview.collect()
+        if (held := self._server.held) is None:
+            yield database_reached(self._database.reachable)
+        else:
+            for metric in held[1].overview.collect():
+                # Counts of one run are not those of the next.
+                metric.samples = [one._replace(labels=one.labels | {"run": held[0]}) for one in metric.samples]
+                yield metric
+        if self._server.population is not None:
+            with contextlib.suppress(StateError):
+                yield _epsilon_of(self._server.population.read(self._server.queue.all()))
 
     def find(self, method: str, path: str) -> FoundCall | None:
         """Find what is asked: `GET /runs/NAME` tells all of a run, and `GET /runs/NAME/log/OFFSET` the lines of its log
@@ -139,13 +153,22 @@ class ShownRuns:
     def _all_of(self, run: SubmittedRun) -> dict[str, Any]:
         folder, status = self._server.folder(run.name), self._status(run.name)
         return self._described(run, status) | {
-            "folder": str(folder),
+            "folder": str(folder.absolute()),
             "submitted_by": run.submitted_by,
             "approved_by": run.approved_by,
             "settings": run.settings,
             "status": status,
             "summary": _read_summary(folder / SUMMARY_FILE),
         }
+
+
+def _epsilon_of(population: dict[str, Any]) -> Metric:
+    epsilon = GaugeMetricFamily(
+        "fedlm_population_epsilon", "Privacy loss that all runs together have reserved, and may spend.", labels=["of"]
+    )
+    for of, name in (("reserved", "epsilon_reserved"), ("budget", "epsilon_budget")):
+        epsilon.add_metric([of], math.inf if population[name] is None else population[name])
+    return epsilon
 
 
 def _read_summary(path: Path) -> dict[str, Any] | None:

@@ -101,6 +101,7 @@ class _Keys:
         self._url, self._clock, self._lock = url, clock, threading.Lock()
         self._found: dict[str | None, PyJWK] = {}
         self._got = self._asked = -math.inf
+        self._asking: threading.Thread | None = None
 
     def find(self, name: str | None) -> "PyJWK":
         """Find a key by its name; raises RefusedError where there is none."""
@@ -120,14 +121,20 @@ class _Keys:
     def _refresh(self) -> None:
         if self._clock() - self._asked < _BETWEEN_SECONDS:
             return
+        self._asked = self._clock()
+        # An issuer that answers byte by byte takes one thread, and nobody waits for it.
+        if self._asking is None or not self._asking.is_alive():
+            self._asking = threading.Thread(target=self._ask, daemon=True)
+            self._asking.start()
+        self._asking.join(_ANSWER_SECONDS)
+
+    def _ask(self) -> None:
         try:
             self._found, self._got = _fetched_keys(self._url), self._clock()
             event("issuer_keys_read", issuer=self._url, keys=len(self._found))
         # What is no answer of HTTP, or no key, is so too: the issuer may send anything.
         except (OSError, ValueError, HTTPException, LookupError, TypeError, AttributeError) as error:
             warn("issuer_keys_not_read", issuer=self._url, why=str(error))
-        finally:
-            self._asked = self._clock()
 
 
 def _fetched_keys(url: str) -> "dict[str | None, PyJWK]":

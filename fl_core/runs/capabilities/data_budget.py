@@ -194,6 +194,11 @@ class DataBudget:
         standing, begun = standing_reservations(self._chain().records)
         return frozenset(standing[one]["run"] for one in begun if one in standing and standing[one].get("run"))
 
+    def waiting_runs(self) -> frozenset[str]:
+        """Name the runs that have reserved and not begun, of those with names."""
+        standing, begun = standing_reservations(self._chain().records)
+        return frozenset(record["run"] for one, record in standing.items() if record.get("run") and one not in begun)
+
     def _of_run(self, run: str) -> list[str]:
         standing, _ = standing_reservations(self._chain().records)
         return [commitment for commitment, record in standing.items() if record.get("run") == run]

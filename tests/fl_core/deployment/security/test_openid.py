@@ -1,5 +1,6 @@
 """Tokens of an issuer on this machine: who is let in by them, while the issuer changes its keys or is gone."""
 
+import threading
 import time
 from http.client import BadStatusLine
 from unittest.mock import Mock
@@ -93,3 +94,21 @@ def test_whatever_an_issuer_answers_lets_nobody_in(issuer, monkeypatch, error):
     monkeypatch.setattr(openid, "_fetched_keys", Mock(side_effect=error))
     with pytest.raises(RefusedError, match="does not answer"):
         Known(issuer).who(issuer.token())
+
+
+def test_an_issuer_that_answers_byte_by_byte_keeps_nobody_waiting(issuer, monkeypatch):
+    answered, asked, known = threading.Event(), Mock(), Known(issuer)
+
+    def answer_late(url):
+        asked()
+        answered.wait(60)
+        raise TimeoutError
+
+    monkeypatch.setattr(openid, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(openid, "_fetched_keys", answer_late)
+    for _ in range(3):
+        with pytest.raises(RefusedError, match="does not answer"):
+            known.who(issuer.token())
+        known.now += 20
+    answered.set()
+    assert asked.call_count == 1
