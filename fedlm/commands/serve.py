@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
         raise ConfigurationError(
             f"{setting('role')} is {command.role}, which needs a database that its processes share; give --database"
         )
-    if command.role != "all" and command.run.deployment.aggregation != "mean":
+    if command.role != "all" and command.run.deployment.aggregation not in ("mean", "secure"):
         raise ConfigurationError(f"{setting('aggregation')} needs all reports in one process; leave it, or role, out")
     if command.role == "aggregator" and command.listening.address.rsplit(":", 1)[-1] == "0":
         raise ConfigurationError("aggregators share their port, which cannot be 0; give --address a port")

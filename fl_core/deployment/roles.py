@@ -19,6 +19,8 @@ from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.deployment.aggregators.aggregator import Aggregator
+from fedlm.fl_core.deployment.aggregators.member_messages import MemberMessages
+from fedlm.fl_core.deployment.aggregators.secure_runner import SecureCohortRunner
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.aggregators.shared_runner import SharedCohortRunner
 from fedlm.fl_core.deployment.aggregators.shared_status import SharedStatus
@@ -34,7 +36,7 @@ from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer, Server
 from fedlm.fl_core.deployment.runs.shown_runs import RunLogs, ShownRuns
 from fedlm.fl_core.deployment.security.audit_log import AuditLog
 from fedlm.fl_core.deployment.security.keys import Authority
-from fedlm.fl_core.deployment.server.client_service import ClientService
+from fedlm.fl_core.deployment.server.client_service import ClientService, secure_settings
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.database import Database
@@ -204,7 +206,20 @@ async def coordinate(task: Task, out: Path, endpoints: Endpoints, observe: Obser
         training = DeployedTraining(task, folder, state)
         logged = LoggedRun(StoredLog(connections), task.deployment.population, state.run(), training.ledger)
         opened.enter_context(_draining_signals(draining.set))
-        runner = SharedCohortRunner(shared, task.deployment, agreement(task), draining.is_set)
+        runner: SharedCohortRunner
+        secure = secure_settings(task, state, training.noised)
+        if secure is None:
+            runner = SharedCohortRunner(shared, task.deployment, agreement(task), draining.is_set)
+        else:
+            runner = SecureCohortRunner(
+                shared,
+                task.deployment,
+                agreement(task),
+                draining.is_set,
+                messages=MemberMessages(connections),
+                settings=secure,
+                run=state.run(),
+            )
         status = SharedStatus(runner, state, draining.is_set)
         overview = Overview(task.deployment, status, training, state)
         await opened.enter_async_context(endpoints.listening(None, overview))

@@ -17,6 +17,7 @@ from fedlm.clients.device.jax_trainer import JaxTrainer
 from fedlm.clients.device.server_instructions import AllowedPrograms
 from fedlm.fedlm_client.client import Client
 from fedlm.fedlm_client.limits import Limits
+from fedlm.fedlm_client.link.credentials import AUTHORITY_FILE, read_certificates
 from fedlm.fedlm_client.text.example_store import ExampleStore
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.deployment.event_log import JsonLines, event
@@ -114,9 +115,11 @@ def store_of(folder, client):
     return store
 
 
-def task(settings, sampler=None):
+def task(settings, sampler=None, keys=None):
+    """What is trained; a folder of keys has the authority of members of secure sums."""
+    authorities = () if keys is None else tuple(read_certificates(keys / AUTHORITY_FILE))
     model = with_dropout(create_model(settings.model, VOCABULARY), settings.training.dropout)
-    return Task(settings, model, b'{"kind": "numbers"}', "numbers", sampler=sampler)
+    return Task(settings, model, b'{"kind": "numbers"}', "numbers", sampler=sampler, authorities=authorities)
 
 
 def make_client(port, folder, number, credentials=None, **others):
@@ -219,13 +222,14 @@ def in_process(target, *words):
 
 
 @contextlib.contextmanager
-def aggregator_processes(count, settings, folder, url, port):
+def aggregator_processes(count, settings, folder, url, port, keys=None):
     """Run aggregators in processes of their own, all on one port; yields their logs by process."""
     processes = {}
     try:
         for one in range(count):
             log = folder / f"aggregator{one}.log"
-            processes[in_process(aggregate_in_process, settings, log.with_suffix(""), url, port, log)] = log
+            words = (settings, log.with_suffix(""), url, port, log, keys)
+            processes[in_process(aggregate_in_process, *words)] = log
         yield processes
     finally:
         for process in processes:
@@ -242,9 +246,9 @@ def log_to(path):
     logger.propagate = False
 
 
-def endpoints(settings, port, share_port=False, operators=None, linger=0.0):
+def endpoints(settings, port, share_port=False, operators=None, linger=0.0, keys=None):
     """A port on loopback for clients."""
-    options = ListenOptions(f"127.0.0.1:{port}", share_port=share_port)
+    options = ListenOptions(f"127.0.0.1:{port}", share_port=share_port, keys=keys)
     return Endpoints(lambda handlers: HttpServer(handlers, options), operators, linger)
 
 
@@ -259,14 +263,14 @@ def serve_in_process(settings, out, port, log):
     asyncio.run(serve(task(settings), out, endpoints(settings, port), log_release))
 
 
-def coordinate_in_process(settings, out, database, log):
+def coordinate_in_process(settings, out, database, log, keys=None):
     """Run a coordinator until its end, in a process of its own."""
     log_to(log)
-    asyncio.run(coordinate(task(settings), out, Endpoints(), log_release, database=database))
+    asyncio.run(coordinate(task(settings, keys=keys), out, Endpoints(), log_release, database=database))
 
 
-def aggregate_in_process(settings, out, database, port, log):
+def aggregate_in_process(settings, out, database, port, log, keys=None):
     """Run an aggregator until its end, in a process of its own, on a port that others share."""
     log_to(log)
-
-    asyncio.run(aggregate(task(settings), out, endpoints(settings, port, share_port=True), database))
+    listening = endpoints(settings, port, share_port=True, keys=keys)
+    asyncio.run(aggregate(task(settings, keys=keys), out, listening, database))

@@ -6,6 +6,7 @@ Any of them can answer any call of any client, so that they may stand behind one
 """
 
 import asyncio
+import functools
 import math
 import secrets
 from collections.abc import Callable
@@ -13,7 +14,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.link.protocol import PROTOCOL
+from fedlm.fedlm_client.secure_aggregation.taking_part import Reply, Step
+from fedlm.fl_core.deployment.aggregators.masked_part import MaskedLayout, MaskedPart
+from fedlm.fl_core.deployment.aggregators.member_messages import MemberMessages
 from fedlm.fl_core.deployment.aggregators.shard import Shard
 from fedlm.fl_core.deployment.aggregators.shared_records import SharedRound
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
@@ -52,6 +57,7 @@ class Aggregator:
           saved_every: rounds after which they are on disk.
         """
         self._shared, self._service, self.registry = shared, service, service.registry
+        self._messages = MemberMessages(service.state.database)
         self._agreement, self._saved_every = agreement, saved_every
         self._numbers = _NumbersOfClients(shared, service.registry)
         self._name, self._aggregators = secrets.token_hex(8), 1
@@ -142,6 +148,15 @@ class Aggregator:
             attempt.participants.setdefault(number, Participant())
         return selected
 
+    async def answer_member(self, number: int, peer: str, request: messages.SecureRequest) -> Reply:
+        step: Step = request.step  # type: ignore[assignment]
+        ask = functools.partial(self._messages.ask, request.attempt.hex(), number, step, request.content)
+        try:
+            return await asyncio.to_thread(ask)
+        except StateError as error:
+            warn("member_not_answered", why=str(error))
+            return Reply("wait")
+
     # Following the coordinator.
 
     async def follow(self) -> None:
@@ -217,7 +232,7 @@ class Aggregator:
             warn("no_room_for_model", why=str(error))
             await asyncio.sleep(_BEAT_SECONDS)
             return
-        total = await asyncio.to_thread(self._sum, plan, found.clip_norm)
+        total = await asyncio.to_thread(self._sum, plan, found)
         run = await asyncio.to_thread(self._service.state.run)
         now = asyncio.get_running_loop().time()
         attempt = Attempt(plan, parameters, total, now, now + found.seconds_left, token, run)
@@ -227,9 +242,13 @@ class Aggregator:
     def _parameters(self, digest: str) -> ServedArtifact:
         return self._service.downloads.offer([self._shared.fetch(digest)])
 
-    def _sum(self, plan: RoundPlan, clip_norm: float | None) -> StreamingSum:
-        self._service.sums.compile(plan, clip_norm)
-        return self._service.sums.new(plan, clip_norm)
+    def _sum(self, plan: RoundPlan, found: SharedRound) -> StreamingSum:
+        if found.masks is not None:
+            return MaskedPart(
+                messages.SecureSum.FromString(found.masks), MaskedLayout(found.masked_length, found.masked_bits)
+            )
+        self._service.sums.compile(plan, found.clip_norm)
+        return self._service.sums.new(plan, found.clip_norm)
 
     async def _deliver(self, shard: Shard, leaving: bool = False) -> None:
         self._collecting = None

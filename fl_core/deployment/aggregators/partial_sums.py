@@ -8,10 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedlm.fl_core.deployment.aggregators.masked_part import MaskedPart
+from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
 from fedlm.fl_core.exact_sums import like_of, why_impossible
 from fedlm.fl_core.rounds.aggregation import CohortAggregate, empty_aggregate
 from fedlm.fl_core.updates.update_bytes import WireError
 from fedlm.models.base import Params
+
+
+def pack_sum(total: StreamingSum) -> bytes:
+    """Serialize the sum of reports, which nothing is added to any more."""
+    return total.packed() if isinstance(total, MaskedPart) else pack_aggregate(total.finish())
 
 
 def pack_aggregate(aggregate: CohortAggregate) -> bytes:

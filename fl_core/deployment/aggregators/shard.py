@@ -4,7 +4,7 @@ import asyncio
 from typing import Literal
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fl_core.deployment.aggregators.partial_sums import pack_aggregate
+from fedlm.fl_core.deployment.aggregators.partial_sums import pack_sum
 from fedlm.fl_core.deployment.aggregators.shared_records import PartialSum
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.event_log import warn
@@ -17,6 +17,7 @@ _NOT_CLAIMED = {
     "elsewhere": (_Reply.DAMAGED, "the server does not know yet whether this report counts; send it again later"),
     "answered": (_Reply.INVALID, "this client has answered in this round already"),
     "late": (_Reply.LATE, "the round is over"),
+    "early": (_Reply.INVALID, "vectors are taken only of members that have dealt shares"),
 }
 
 
@@ -92,7 +93,7 @@ class Shard:
         partial = PartialSum(
             token=self.token,
             aggregator=self.aggregator,
-            content=self._shared.put(pack_aggregate(self.attempt.sum.finish())),
+            content=self._shared.put(pack_sum(self.attempt.sum)),
             reports=len(self.added),
             steps=self.attempt.steps,
             bytes_down=self.attempt.bytes_down,

@@ -3,7 +3,7 @@
 from typing import Literal, NamedTuple
 
 Phase = Literal["gathering", "selecting", "reporting", "closed"]
-Claim = Literal["taken", "mine", "elsewhere", "answered", "late"]
+Claim = Literal["taken", "mine", "elsewhere", "answered", "late", "early"]
 
 
 class SharedRound(NamedTuple):
@@ -22,6 +22,10 @@ class SharedRound(NamedTuple):
     parameters: str  # digest of the model's bytes, see `SharedRounds.fetch`
     phase: Phase  # whether clients check in for the draw, are selected, reports are taken, or none of it
     seconds_left: float  # until no report is taken any more, when this was last written
+    masks: bytes | None = None  # a `SecureSum` message, by which clients mask their reports; None where these are not
+    sealing_key: bytes | None = None  # X25519, of the coordinator in a masked round
+    masked_length: int = 0  # integers of a masked report
+    masked_bits: int = 0  # b; they are added modulo 2^b
 
 
 class Selection(NamedTuple):

@@ -7,27 +7,28 @@ it or after it. So a client's report is in at most one sum, and a sum is merged 
 stops, and whenever.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
 import sqlalchemy as sql
 from sqlalchemy.engine import Connection
 
+from fedlm.fl_core.deployment.aggregators.shared_content import SharedContent
 from fedlm.fl_core.deployment.aggregators.shared_records import Claim, PartialSum, Phase, Selection, SharedRound, Tally
 from fedlm.fl_core.deployment.aggregators.shared_selection import (
     draw_clients,
     let_rest,
+    may_mask,
     phase_of,
     select_client,
     set_state,
 )
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
-from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state import AttemptRecord, StateError
 from fedlm.fl_core.deployment.state.state_sql import write_attempt
 from fedlm.fl_core.deployment.state.tables import (
     AGGREGATORS,
     CLIENTS,
+    MEMBER_MESSAGES,
     PARTIAL_SUMS,
     PIECES,
     RUNS,
@@ -35,37 +36,9 @@ from fedlm.fl_core.deployment.state.tables import (
     SHARED_ROUNDS,
 )
 
-_PIECE_BYTES = 1 << 20
 
-
-class SharedRounds:
+class SharedRounds(SharedContent):
     """What coordinator and aggregators tell each other. Every method raises `StateError` where the database is gone."""
-
-    def __init__(self, database: Database):
-        self._database = database
-
-    # Both sides.
-
-    def put(self, content: bytes) -> str:
-        """Keep bytes until the round is over; returns their SHA-256 in hex, by which they are fetched."""
-        digest = hashlib.sha256(content).hexdigest()
-        there = sql.select(PIECES.c.digest).where(PIECES.c.digest == digest, PIECES.c.number == sql.bindparam("which"))
-        for number, start in enumerate(range(0, len(content), _PIECE_BYTES)):
-            # A piece a transaction, so that nobody waits long for the database.
-            with self._database.writing() as connection:
-                if connection.scalar(there, {"which": number}) is None:
-                    row = {"digest": digest, "number": number, "content": content[start : start + _PIECE_BYTES]}
-                    connection.execute(sql.insert(PIECES).values(**row))
-        return digest
-
-    def fetch(self, digest: str) -> bytes:
-        """Read bytes that were put there; raises `StateError` where they are not there, or damaged."""
-        query = sql.select(PIECES.c.content).where(PIECES.c.digest == digest).order_by(PIECES.c.number)
-        with self._database.reading() as connection:
-            content = b"".join(connection.scalars(query))
-        if hashlib.sha256(content).hexdigest() != digest:
-            raise StateError(f"{self._database.name}: the content with the digest {digest} is missing or damaged")
-        return content
 
     # The coordinator's side.
 
@@ -149,9 +122,11 @@ class SharedRounds:
         with self._database.reading() as connection:
             return [PartialSum(*row) for row in connection.execute(query)]
 
-    def claimed(self, token: str) -> list[int]:
-        """List the clients whose reports count in a round that is closed."""
+    def claimed(self, token: str, aggregator: str | None = None) -> list[int]:
+        """List the clients whose reports count in a round that is closed, of one aggregator if it is named."""
         query = sql.select(SELECTIONS.c.client).where(SELECTIONS.c.token == token, SELECTIONS.c.state == "claimed")
+        if aggregator is not None:
+            query = query.where(SELECTIONS.c.aggregator == aggregator)
         with self._database.reading() as connection:
             return list(connection.scalars(query))
 
@@ -249,7 +224,8 @@ class SharedRounds:
         Returns:
           `taken`: the report may be added now; `mine`: this aggregator took the right to add the same upload before;
           `elsewhere`: another one did, and may have been lost since; `answered`: the client has answered otherwise;
-          `late`: the round is over, or this aggregator takes no part in it any more.
+          `late`: the round is over, or this aggregator takes no part in it any more; `early`: the report is masked,
+          and the client was not told yet with whom.
         """
         ours = (SELECTIONS.c.token == token) & (SELECTIONS.c.client == client)
         alive = sql.select(AGGREGATORS.c.name).where(AGGREGATORS.c.name == aggregator, ~AGGREGATORS.c.lost)
@@ -263,6 +239,8 @@ class SharedRounds:
                 return "mine" if found.aggregator == aggregator else "elsewhere"
             if found.state not in ("selected", "lost"):
                 return "answered"
+            if not may_mask(connection, token, client):
+                return "early"
             set_state(connection, token, client, True, state="claimed", aggregator=aggregator, upload_id=upload_id)
             return "taken"
 
@@ -322,6 +300,6 @@ def _sum_of(token: str, aggregator: str) -> sql.Select:
 
 
 def _clear(connection: Connection) -> None:
-    for table in (PARTIAL_SUMS, SELECTIONS, SHARED_ROUNDS, PIECES):
+    for table in (PARTIAL_SUMS, MEMBER_MESSAGES, SELECTIONS, SHARED_ROUNDS, PIECES):
         connection.execute(sql.delete(table))
     connection.execute(sql.delete(AGGREGATORS).where(AGGREGATORS.c.lost))

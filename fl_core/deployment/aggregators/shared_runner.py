@@ -12,7 +12,7 @@ from typing import Any
 
 from fedlm.fl_core.client_algorithms.interface import Broadcast, sent_by_client
 from fedlm.fl_core.deployment.aggregators.partial_sums import unpack_aggregate
-from fedlm.fl_core.deployment.aggregators.shared_records import Phase, SharedRound, Tally
+from fedlm.fl_core.deployment.aggregators.shared_records import PartialSum, Phase, SharedRound, Tally
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.event_log import event, warn
 from fedlm.fl_core.deployment.server.pacing import PaceSteering
@@ -26,8 +26,8 @@ from fedlm.fl_core.rounds.round_loop import CohortResult, RoundPlan
 from fedlm.fl_core.updates.update_bytes import WireError, pack_parameters
 from fedlm.models.base import Params
 
-_POLL_SECONDS = 0.1
-_ADVANCED_EVERY = 1.0
+POLL_SECONDS = 0.1
+ADVANCED_EVERY = 1.0
 _DELIVERY_SECONDS = 60.0
 LEASE_SECONDS = 5.0
 """How long an aggregator may be silent before its reports count as lost."""
@@ -41,7 +41,7 @@ class SharedCohortRunner:
         self._shared, self._deployment, self._agreement = shared, deployment, agreement
         self._rules, self._draining = deployment.round_rules(), draining
         self._pacing = PaceSteering(self._rules.to_select, deployment.check_in_seconds)
-        self._watch, self._opened = _Watch(), 0.0
+        self._watch, self._opened, self._latest_end = _Watch(), 0.0, math.inf
         self._progress: RoundProgress | None = None
         with_retries(shared.begin)
 
@@ -70,9 +70,7 @@ class SharedCohortRunner:
         self._open(token, plan, clip_norm, content)
         event("round_opened", round=plan.round_number, attempt=token)
         first, overdue = self._until_over(token, plan.round_number)
-        with_retries(lambda: self._shared.advance(token, "closed", 0.0))
-        self._until_delivered(token)
-        merged = self._merge(token, like)
+        merged = self._sum_up(token, like)
         participants = with_retries(lambda: self._shared.claimed(token))
         states = with_retries(lambda: self._shared.tally(token)).states
         selected = sum(states.values())
@@ -92,18 +90,32 @@ class SharedCohortRunner:
             bytes_up=merged.bytes_up,
             **others,
         )
+        record, counted = self._ending(record, participants)
         self._progress = self._progress_of(
             plan.round_number, states, seconds=seconds, seconds_left=0.0, phase="closed"
         )._replace(bytes_down=merged.bytes_down, bytes_up=merged.bytes_up)
         # Some may have answered while the round was being closed.
         silent = sorted(overdue.intersection(with_retries(lambda: self._shared.silent(token)))) if overdue else []
         self._pacing.round_took(seconds)
-        counted = [] if shortfall else participants
         with_retries(lambda: self._shared.finish(record, counted, silent, self._pacing.wait))
         event(f"round_{record.outcome}", **record._asdict())
-        if shortfall:
+        if record.outcome == "abandoned":
             return None
         return merged._replace(asked=selected)
+
+    def _sum_up(self, token: str, like: Any) -> CohortResult:
+        """Take no more reports, and put the sum of those that came together."""
+        with_retries(lambda: self._shared.advance(token, "closed", 0.0))
+        self._until_delivered(token)
+        return self._merge(token, like)
+
+    def _ending(self, record: AttemptRecord, participants: list[int]) -> tuple[AttemptRecord, list[int]]:
+        """Say how an attempt ended whose reports are of some clients, and for which of them the round counts."""
+        return record, participants if record.outcome == "finished" else []
+
+    def _masks(self, token: str, plan: RoundPlan, content: bytes) -> dict[str, Any]:
+        """Prepare for an attempt; returns what a `SharedRound` says of masks."""
+        return {}
 
     def _open(self, token: str, plan: RoundPlan, clip_norm: float | None, content: bytes) -> None:
         bound = self._deployment.participation
@@ -121,10 +133,15 @@ class SharedCohortRunner:
             parameters=with_retries(lambda: self._shared.put(content)),
             phase="gathering" if self._rules.window_seconds else "selecting",
             seconds_left=self._seconds_at_most,
+            **self._masks(token, plan, content),
         )
         self._opened = time.time()
         self._progress = self._progress_of(plan.round_number, {}, seconds=0.0, seconds_left=None, phase="selecting")
         with_retries(lambda: self._shared.open(shared))
+
+    @property
+    def _patience_seconds(self) -> float:
+        return self._rules.patience_seconds
 
     @property
     def _seconds_at_most(self) -> float:
@@ -159,7 +176,7 @@ class SharedCohortRunner:
         rules, opened = self._rules, time.monotonic()
         phase: Phase
         advanced, gathered, first, selection_ends, replaced = opened, math.inf, math.inf, math.inf, False
-        latest_end, overdue = math.inf, set[int]()
+        overdue = set[int]()
         while True:
             tally, now = self._look(token), time.monotonic()
             if tally.phase == "gathering":
@@ -176,12 +193,10 @@ class SharedCohortRunner:
             selecting = now < selection_ends or bool(tally.candidates)
             reported = tally.states.get("claimed", 0)
             left = min(selection_ends, now + rules.selection_seconds) + rules.reporting_seconds - now
-            if self._draining():
-                latest_end = min(latest_end, now + rules.drain_seconds)
-            left = min(left, latest_end - now)
+            left = self._time_left(left, now)
             waiting = tally.states.get("selected", 0)
             over = left <= 0 or rules.over(reported, selected - waiting, selected, selecting)
-            patient = now < selection_ends + rules.patience_seconds
+            patient = now < selection_ends + self._patience_seconds
             if over:
                 if left <= 0 and not patient:
                     overdue = set(with_retries(lambda: self._shared.silent(token)))
@@ -203,10 +218,16 @@ class SharedCohortRunner:
             self._progress = self._progress_of(
                 round_number, tally.states, seconds=now - since, seconds_left=shown, phase=phase
             )
-            if phase != tally.phase or now - advanced > _ADVANCED_EVERY:
+            if phase != tally.phase or now - advanced > ADVANCED_EVERY:
                 self._advance(token, phase, left, now - advanced)
                 advanced = now
-            time.sleep(min(_POLL_SECONDS, left))
+            time.sleep(min(POLL_SECONDS, left))
+
+    def _time_left(self, left: float, now: float) -> float:
+        """Say how much of some seconds is left, as little is once the server is going down."""
+        if self._draining():
+            self._latest_end = min(self._latest_end, now + self._rules.drain_seconds)
+        return min(left, self._latest_end - now)
 
     def _advance(self, token: str, phase: Phase, left: float, passed: float) -> None:
         try:
@@ -234,25 +255,33 @@ class SharedCohortRunner:
             if time.monotonic() > deadline:
                 for name in waiting:
                     self._lose(name, "it did not deliver its sum")
-            time.sleep(_POLL_SECONDS / 2)
+            time.sleep(POLL_SECONDS / 2)
 
     def _merge(self, token: str, like: Any) -> CohortResult:
         exact = self._deployment.aggregation_rules().exact
-        merged = CohortResult(empty_aggregate(like, exact), 0, 0, 0)
+        total = empty_aggregate(like, exact)
+
+        def add(partial: PartialSum, content: bytes) -> None:
+            nonlocal total
+            total = add_aggregates(total, unpack_aggregate(content, like, exact, partial.reports))
+
+        return self._each_part(token, add)._replace(aggregate=total)
+
+    def _each_part(self, token: str, add: Callable[[PartialSum, bytes], None]) -> CohortResult:
+        """Add the sums that were delivered, and give up aggregators whose sums cannot be; returns what these moved."""
+        moved = CohortResult(None, 0, 0, 0)  # type: ignore[arg-type]
         for partial in with_retries(lambda: self._shared.partial_sums(token)):
             try:
-                content = with_retries(functools.partial(self._shared.fetch, partial.content))
-                aggregate = unpack_aggregate(content, like, exact, partial.reports)
+                add(partial, with_retries(functools.partial(self._shared.fetch, partial.content)))
             except (WireError, StateError) as error:
                 self._lose(partial.aggregator, str(error))
                 continue
-            merged = CohortResult(
-                add_aggregates(merged.aggregate, aggregate),
-                merged.steps + partial.steps,
-                merged.bytes_down + partial.bytes_down,
-                merged.bytes_up + partial.bytes_up,
+            moved = moved._replace(
+                steps=moved.steps + partial.steps,
+                bytes_down=moved.bytes_down + partial.bytes_down,
+                bytes_up=moved.bytes_up + partial.bytes_up,
             )
-        return merged
+        return moved
 
 
 class _Watch:

@@ -9,7 +9,14 @@ from sqlalchemy.engine import Connection
 from fedlm.fl_core.deployment.aggregators.shared_records import Phase, Selection
 from fedlm.fl_core.deployment.server.client_registry import DAY_SECONDS, final_rest
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
-from fedlm.fl_core.deployment.state.tables import CLIENTS, PARTICIPATIONS, RUNS, SELECTIONS, SHARED_ROUNDS
+from fedlm.fl_core.deployment.state.tables import (
+    CLIENTS,
+    MEMBER_MESSAGES,
+    PARTICIPATIONS,
+    RUNS,
+    SELECTIONS,
+    SHARED_ROUNDS,
+)
 
 
 def draw_clients(connection: Connection, token: str, rules: RoundRules, rests: Callable[[int], float]) -> None:
@@ -44,7 +51,8 @@ def select_client(connection: Connection, token: str, client: int, saved_every: 
         return Selection(False)
     state = connection.scalar(known)
     if state == "selected":
-        return Selection(True)
+        # Who has begun anew and has other keys than the roster is of no use any more.
+        return Selection(not _is_in_roster(connection, token, client))
     if state == "candidate":
         return Selection(False, drawn_later=True)
     # Those that took part are counted only once there is no candidate: a check-in costs the same however many
@@ -75,6 +83,22 @@ def select_client(connection: Connection, token: str, client: int, saved_every: 
 def phase_of(connection: Connection, token: str) -> Phase | None:
     """Say in which phase a round is; None where it is over."""
     return connection.scalar(sql.select(SHARED_ROUNDS.c.phase).where(SHARED_ROUNDS.c.token == token))
+
+
+def may_mask(connection: Connection, token: str, client: int) -> bool:
+    """Say whether a client may report: where reports are masked, once it was told with whom it masks."""
+    masks = sql.select(SHARED_ROUNDS.c.masks).where(SHARED_ROUNDS.c.token == token)
+    if connection.scalar(masks) is None:
+        return True
+    said = MEMBER_MESSAGES.c
+    dealt = sql.select(said.state).where(said.token == token, said.client == client, said.step == "shares")
+    return connection.scalar(dealt) == "ready"
+
+
+def _is_in_roster(connection: Connection, token: str, client: int) -> bool:
+    said = MEMBER_MESSAGES.c
+    keys = sql.select(said.state).where(said.token == token, said.client == client, said.step == "keys")
+    return connection.scalar(keys) == "ready"
 
 
 def let_rest(connection: Connection, clients: Iterable[int], rests: Callable[[int], float]) -> None:

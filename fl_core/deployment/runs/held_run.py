@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fedlm.fl_core.deployment.operations.overview import Overview
 from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers
-from fedlm.fl_core.deployment.server.client_service import ClientService
+from fedlm.fl_core.deployment.server.client_service import ClientService, secure_settings
 from fedlm.fl_core.deployment.server.local_rounds import LocalRounds, NetworkCohortRunner
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.server.training import DeployedTraining
@@ -34,7 +34,8 @@ class HeldRun:
 
         def read() -> tuple[DeployedTraining, ClientService, LoggedRun]:
             training = DeployedTraining(task, folder, state)
-            service = ClientService.make(task, state, folder.directory, training.noised)
+            secure = secure_settings(task, state, training.noised)
+            service = ClientService.make(task, state, folder.directory, secure)
             return training, service, LoggedRun(log, task.deployment.population, state.run(), training.ledger)
 
         training, service, logged = await asyncio.to_thread(read)

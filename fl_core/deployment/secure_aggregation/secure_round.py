@@ -86,6 +86,16 @@ class SecureRound:
         rules = self.attempt.roster.parameters
         self.attempt.merge(self.total, frozenset([index]), masks.unpacked(content, rules.length, rules.bits))
 
+    def merge(self, owners: Sequence[str], partial: Words) -> None:
+        """Add a partial sum of masked vectors of clients, by the names in their certificates.
+
+        Raises:
+          RefusedAnswerError: they may not be in the sum, or are there already; nothing was added.
+        """
+        if self.total is None:
+            raise RefusedAnswerError("vectors are not taken yet")
+        self.attempt.merge(self.total, frozenset(map(self.attempt.index, owners)), partial)
+
     @property
     def answered(self) -> bool:
         """Whether all members that can have answered the step that runs; who advertises is not known."""

@@ -12,6 +12,7 @@ from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import RefusedError, UnknownArtifactError
 from fedlm.fedlm_client.link.calls import DownloadRequest
 from fedlm.fedlm_client.link.protocol import PROTOCOL
+from fedlm.fedlm_client.secure_aggregation.taking_part import Reply
 from fedlm.fl_core.client_algorithms.registry import SGD
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.plans.plan_offers import OfferedPlan, PlanOffer
@@ -22,8 +23,6 @@ from fedlm.fl_core.deployment.server.pacing import PaceSteering
 from fedlm.fl_core.deployment.server.rate_limits import RateLimiter
 from fedlm.fl_core.deployment.server.reports.attempt import Attempt, RoundCollection
 from fedlm.fl_core.deployment.server.reports.receiving import Receiver, read_header, refusal
-from fedlm.fl_core.deployment.server.reports.secure_sum import SecureSum
-from fedlm.fl_core.deployment.server.reports.summed_integers import SummedIntegers
 from fedlm.fl_core.deployment.server.reports.transfer_turns import Turns
 from fedlm.fl_core.deployment.state.state import StateError, UnreachableError
 
@@ -31,6 +30,7 @@ _DOWNLOADS, _DOWNLOADS_AT_ONCE = 3, 2
 _LONGEST_VERSION = 64
 _SECURE_STEPS = ("keys", "shares", "survivors", "agree", "reveal")
 _PLAN_SECONDS = 2.0
+NO_SUM = Reply("over", reason="this sum is over, or of others")
 
 
 class CheckedIn(NamedTuple):
@@ -75,6 +75,10 @@ class Rounds(Protocol):
         """Say whether a client was selected; it is in `collection.attempt.participants` then."""
         ...
 
+    async def answer_member(self, number: int, peer: str, request: messages.SecureRequest) -> Reply:
+        """Answer a client in a secure sum."""
+        ...
+
 
 class Offer(NamedTuple):
     """What the clients of a run are offered, beside the parameters."""
@@ -84,7 +88,7 @@ class Offer(NamedTuple):
     population: str
     participation: messages.ParticipationPlan | None  # None where nothing is promised
     plan: PlanOffer | None = None  # for clients that have no models; None where none is made
-    secure: SummedIntegers | None = None  # of secure sums; None where the server sees single updates
+    masked: bool = False  # whether the server sees sums alone
 
 
 class ClientHandlers:
@@ -137,9 +141,9 @@ class ClientHandlers:
         if request.protocol != PROTOCOL:
             speaks = f"the client speaks version {request.protocol} of the protocol"
             return f"{speaks}, but the server speaks {PROTOCOL}"
-        if self._offer.secure is not None and not request.secure_sums:
+        if self._offer.masked and not request.secure_sums:
             return "the client cannot mask its update, which this run asks for"
-        if self._offer.secure is None and request.secure_sums:
+        if not self._offer.masked and request.secure_sums:
             return "the client takes part in secure sums alone, and this run has none"
         if request.needs_plan or self._has_algorithm(request):
             return ""
@@ -168,9 +172,8 @@ class ClientHandlers:
         return messages.CheckInReply(come_back=come_back, protocols=[PROTOCOL])
 
     def _configuration(self, attempt: Attempt, number: int) -> messages.RoundConfiguration:
-        secure = self._offer.secure
         return messages.RoundConfiguration(
-            secure_sum=None if secure is None else secure.told(attempt.plan),
+            secure_sum=attempt.sum.told,
             attempt=attempt.token,
             round_number=attempt.plan.round_number,
             client_index=number,
@@ -242,19 +245,9 @@ class ClientHandlers:
 
     async def secure_sum(self, peer: str, request: messages.SecureRequest) -> messages.SecureReply:
         self._limiter.call(peer)
-        number, collection = await self.rounds.number_of(peer), self.rounds.collecting
-        if (
-            number is None
-            or collection is None
-            or collection.attempt.token != request.attempt
-            or not isinstance(total := collection.attempt.sum, SecureSum)
-            or request.step not in _SECURE_STEPS
-            or not await self.rounds.takes_part(collection, number)
-        ):
-            return messages.SecureReply(state=messages.SecureReply.OVER, reason="this sum is over, or of others")
-        reply = await self._receiver.in_adding_thread(
-            lambda: total.answer(number, peer, request.step, request.content)  # type: ignore[arg-type]
-        )
+        number, reply = await self.rounds.number_of(peer), NO_SUM
+        if number is not None and request.step in _SECURE_STEPS:
+            reply = await self.rounds.answer_member(number, peer, request)
         return messages.SecureReply(
             state=messages.SecureReply.State.Value(reply.state.upper()),
             content=reply.content,

@@ -23,7 +23,6 @@ from fedlm.fl_core.deployment.server.reports.streaming_sum import SumSettings
 from fedlm.fl_core.deployment.server.reports.summed_integers import (
     ExactSums,
     NoisedSums,
-    SummedIntegers,
     fitting,
     sum_layout,
 )
@@ -31,15 +30,18 @@ from fedlm.fl_core.deployment.server.reports.upload_buffers import DiskRoom, Upl
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.server.task import PlaceInPopulation, Task
+from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.state_sql import SqlState
+from fedlm.fl_core.exact_sums import number_of_coordinates
 from fedlm.fl_core.runs.run_folder import TRANSFERS_FOLDER
 from fedlm.fl_core.updates.update_bytes import DownloadEncoding, download_bytes, upload_bytes
-from fedlm.models.base import Params
 
 # Of a checkpoint the parameters, two moments of them and what a client algorithm remembers, then the next download; and
 # what the database, the ledger and files beside these grow by.
 _KEPT_MODELS, _KEPT_BYTES = 5, 1 << 26
 _ROSTER_BYTES = 4096
+# Of a parameter in a masked vector, at most: 32 bits, of up to twice as many integers.
+_MASKED_BYTES = 8
 
 
 def participation_plan(
@@ -88,8 +90,8 @@ class ClientService:
     downloads: ModelDownloads
 
     @classmethod
-    def make(cls, task: Task, state: SqlState, out: Path, noised: NoisedSums | None = None) -> "ClientService":
-        """Make the parts in a folder for uploads and downloads; `noised` sums are of a run whose clients add noise."""
+    def make(cls, task: Task, state: SqlState, out: Path, secure: SecureSettings | None = None) -> "ClientService":
+        """Make the parts in a folder for uploads and downloads; `secure` where this process alone makes such sums."""
         deployment, rules, compressor = (
             task.deployment,
             task.deployment.round_rules(),
@@ -108,11 +110,10 @@ class ClientService:
         room = DiskRoom(folder, _KEPT_MODELS * download_bytes(download) + _KEPT_BYTES)
         buffers = UploadBuffers(download_bytes(like), room)
         round_bytes = download_bytes(download) + upload_bytes(compressor, update) + len(task.vocabulary)
-        secure = None
-        if deployment.aggregation == "secure":
-            secure = _secure_settings(task, state, noised or _exact(task, update))
+        masked = deployment.aggregation == "secure"
+        if masked:
             # Steps of a secure sum are several calls; rosters and shares are small beside models of any use.
-            round_bytes += secure.upload_bytes + _ROSTER_BYTES * rules.most_reports
+            round_bytes += _MASKED_BYTES * number_of_coordinates(update) + _ROSTER_BYTES * rules.most_reports
         plan = None
         if task.plan_signer is not None:
             plan = PlanOffer(task.plan, task.plan_signer, deployment.chunk_bytes, folder)
@@ -129,16 +130,9 @@ class ClientService:
                 population=deployment.population,
                 participation=participation_plan(deployment, place),
                 plan=plan,
-                secure=None if secure is None else secure.integers,
+                masked=masked,
             ),
-            receiver=Receiver(
-                update,
-                compressor,
-                deployment.training.local_training(),
-                length=deployment.training.length,
-                buffers=buffers,
-                masked_bytes=None if secure is None else secure.upload_bytes,
-            ),
+            receiver=Receiver(deployment.training.local_training(), deployment.training.length, buffers),
             pacing=PaceSteering(rules.to_select, deployment.check_in_seconds),
             limiter=RateLimiter(RateLimits.for_rounds(round_bytes, deployment.check_in_seconds)),
             sums=RoundSums(
@@ -156,13 +150,17 @@ class ClientService:
         return ClientHandlers(rounds, self.offer, self.receiver, pacing=self.pacing, limiter=self.limiter)
 
 
-def _exact(task: Task, update: Params) -> ExactSums:
+def secure_settings(task: Task, state: SqlState, noised: NoisedSums | None) -> SecureSettings | None:
+    """Say how a run's sums are secure; None where they are not. `noised` sums are of a run whose clients add noise."""
+    if task.deployment.aggregation != "secure":
+        return None
+    least, save = task.deployment.fewest_reports, SecureAttempts(state.database).save
+    return SecureSettings(noised or _exact(task), least, task.authorities, lambda one: with_retries(lambda: save(one)))
+
+
+def _exact(task: Task) -> ExactSums:
     deployment, training = task.deployment, task.deployment.training
+    update = sent_by_client(training.algorithm.make(), jax.eval_shape(task.model.init, jax.random.key(0)))
     assert training.update_clip_norm is not None
     layout = sum_layout(update, training.update_clip_norm, training.local_training(), training.length)
     return ExactSums(update, *fitting(layout, deployment.round_rules().most_reports))
-
-
-def _secure_settings(task: Task, state: SqlState, integers: SummedIntegers) -> SecureSettings:
-    least, save = task.deployment.fewest_reports, SecureAttempts(state.database).save
-    return SecureSettings(integers, least, task.authorities, save)

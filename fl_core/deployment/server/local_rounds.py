@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.secure_aggregation.keys import AttemptName
+from fedlm.fedlm_client.secure_aggregation.taking_part import Reply, Step
 from fedlm.fl_core.client_algorithms.interface import Broadcast
 from fedlm.fl_core.deployment.event_log import event
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
-from fedlm.fl_core.deployment.server.client_handlers import CheckedIn
+from fedlm.fl_core.deployment.server.client_handlers import NO_SUM, CheckedIn
 from fedlm.fl_core.deployment.server.client_registry import ClientsSeen
 from fedlm.fl_core.deployment.server.client_service import ClientService
 from fedlm.fl_core.deployment.server.local_collection import LocalCollection
@@ -82,6 +84,15 @@ class LocalRounds:
 
     async def takes_part(self, collection: RoundCollection, number: int) -> bool:
         return number in collection.attempt.participants
+
+    async def answer_member(self, number: int, peer: str, request: messages.SecureRequest) -> Reply:
+        attempt = None if self._collecting is None else self._collecting.attempt
+        if attempt is None or attempt.token != request.attempt or number not in attempt.participants:
+            return NO_SUM
+        if not isinstance(total := attempt.sum, SecureSum):
+            return NO_SUM
+        step: Step = request.step  # type: ignore[assignment]
+        return await self._receiver.in_adding_thread(lambda: total.answer(number, peer, step, request.content))
 
     # What operators see; any thread may ask.
 

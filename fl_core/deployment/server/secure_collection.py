@@ -2,7 +2,6 @@
 
 import math
 
-from fedlm.fl_core.deployment.secure_aggregation.attempt import lost_sum
 from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError
 from fedlm.fl_core.deployment.secure_aggregation.secure_round import SecureRound
 from fedlm.fl_core.deployment.server.local_collection import LocalCollection
@@ -71,14 +70,8 @@ class SecureCollection(LocalCollection):
         if self._secure.attempt.phase == "finished":
             return super().counted
         assert isinstance(self.attempt.sum, SecureSum)
-        # Of a sum that is lost nobody knows whose vectors were to be in it.
         return self.attempt.sum.senders
 
     def record(self, seconds: float) -> AttemptRecord:
-        record, attempt = super().record(seconds), self._secure.attempt
-        if attempt.phase == "finished":
-            return record
-        if attempt.charged:
-            reason = lost_sum(attempt.reason)
-            return record._replace(outcome="finished", reason=reason, reported=len(self.counted))
-        return record._replace(outcome="abandoned", reason=attempt.reason[:256])
+        assert isinstance(self.attempt.sum, SecureSum)
+        return self.attempt.sum.ending(super().record(seconds), [])[0]

@@ -73,6 +73,10 @@ SHARED_ROUNDS = sql.Table(
     sql.Column("parameters", sql.String(64), nullable=False),
     sql.Column("phase", sql.String(16), nullable=False),
     sql.Column("seconds_left", sql.Double, nullable=False),
+    sql.Column("masks", sql.LargeBinary),
+    sql.Column("sealing_key", sql.LargeBinary),
+    sql.Column("masked_length", sql.BigInteger, nullable=False, server_default="0"),
+    sql.Column("masked_bits", sql.Integer, nullable=False, server_default="0"),
 )
 SELECTIONS = sql.Table(
     "selections",
@@ -98,6 +102,17 @@ PIECES = sql.Table(
     sql.Column("digest", sql.String(64), primary_key=True),
     sql.Column("number", sql.Integer, primary_key=True, autoincrement=False),
     sql.Column("content", sql.LargeBinary, nullable=False),
+)
+MEMBER_MESSAGES = sql.Table(
+    "member_messages",
+    TABLES,
+    sql.Column("token", sql.ForeignKey("shared_rounds.token"), primary_key=True),
+    sql.Column("client", sql.ForeignKey("clients.number"), primary_key=True),
+    sql.Column("step", sql.String(16), primary_key=True),
+    sql.Column("content", sql.LargeBinary, nullable=False),
+    sql.Column("state", sql.String(16), nullable=False),
+    sql.Column("answer", sql.String(64), nullable=False),
+    sql.Column("reason", sql.Text, nullable=False),
 )
 # The rest is there only where sums are secure.
 SECURE_ATTEMPTS = sql.Table(

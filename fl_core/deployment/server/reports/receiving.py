@@ -15,13 +15,11 @@ from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.protocol.errors import BrokenUploadError
 from fedlm.fl_core.deployment.protocol.interface import Upload
 from fedlm.fl_core.deployment.server.reports.attempt import Attempt, Participant, RoundCollection
-from fedlm.fl_core.deployment.server.reports.streaming_sum import Report
+from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum
 from fedlm.fl_core.deployment.server.reports.transfer_turns import Transfer, Turns
 from fedlm.fl_core.deployment.server.reports.upload_buffers import UploadBuffer, UploadBuffers
 from fedlm.fl_core.rounds.local_sgd import LocalTraining, TrainingSums
-from fedlm.fl_core.updates.compressors import Compressor
-from fedlm.fl_core.updates.update_bytes import DamagedError, WireError, upload_bytes
-from fedlm.models.base import Params
+from fedlm.fl_core.updates.update_bytes import DamagedError, WireError
 
 _HEADER_SECONDS = 10.0
 _UPLOADS_AT_ONCE = 2
@@ -64,21 +62,9 @@ class Receiver:
       past: who took part in the latest attempts that are closed, by token.
     """
 
-    def __init__(
-        self,
-        like: Params,
-        compressor: Compressor,
-        training: LocalTraining,
-        *,
-        length: int,
-        buffers: UploadBuffers,
-        masked_bytes: int | None = None,
-    ):
-        """Prepare; where `masked_bytes` are given, reports are as many bytes of masked vectors."""
-        self._size, self._training, self._length = upload_bytes(compressor, like), training, length
-        self._masked = masked_bytes is not None
-        if masked_bytes is not None:
-            self._size = masked_bytes
+    def __init__(self, training: LocalTraining, length: int, buffers: UploadBuffers):
+        """Prepare for clients' training on sequences of so many tokens."""
+        self._training, self._length = training, length
         self._buffers, self._adding = buffers, ThreadPoolExecutor(1, "reports")
         self._turns = Turns(_UPLOADS_AT_ONCE)
         self.past: OrderedDict[bytes, dict[int, Participant]] = OrderedDict()
@@ -135,14 +121,14 @@ class Receiver:
         return refusal(_Reply.LATE, "the round is over")
 
     async def _receive(self, sent: _Sent, upload: Upload) -> messages.UploadReply:
-        if reason := self._contradiction(sent.header):
+        if reason := self._contradiction(sent.header, sent.attempt.sum):
             return sent.refuse_for_good(reason)
         if sent.header.outcome != messages.UploadHeader.TRAINED:
             return await self._decline(sent)
         with self._turns.transfer() as transfer:
             await transfer.turn()
             try:
-                buffer = self._buffers.open(self._size)
+                buffer = self._buffers.open(sent.attempt.sum.upload_bytes)
             except OSError as error:
                 return _no_room(error)
             with buffer:
@@ -153,16 +139,16 @@ class Receiver:
                 transfer.keep()
                 return await self._add_whole(sent, buffer)
 
-    def _contradiction(self, header: messages.UploadHeader) -> str:
+    def _contradiction(self, header: messages.UploadHeader, total: StreamingSum) -> str:
         """Say what is wrong with a header; empty where nothing is."""
         if not 1 <= len(header.upload_id) <= _LONGEST_ID:
             return f"upload_id has {len(header.upload_id)} bytes, expected 1 to {_LONGEST_ID}"
         if header.outcome != messages.UploadHeader.TRAINED:
             known = header.outcome in messages.UploadHeader.Outcome.values() and header.outcome
             return "" if known else f"outcome {header.outcome} is not known"
-        if header.size != self._size:
-            return f"the upload is declared to have {header.size} bytes, but an update of this model has {self._size}"
-        if self._masked:
+        if header.size != (size := total.upload_bytes):
+            return f"the upload is declared to have {header.size} bytes, but an update of this model has {size}"
+        if total.told is not None:
             told = (header.num_examples, header.loss, header.tokens, header.gradient_norm)
             return "a report of a secure sum says nothing beside its vector" if any(told) else ""
         most = _MOST_EXAMPLES if self._training.max_examples is None else self._training.max_examples
@@ -191,14 +177,14 @@ class Receiver:
                     break
                 transfer.moved(count)
                 if not await buffer.take(count):
-                    return refusal(_Reply.DAMAGED, f"more than the {self._size} bytes that were declared")
+                    return refusal(_Reply.DAMAGED, f"more than the {buffer.size} bytes that were declared")
             except BrokenUploadError as error:
                 return refusal(_Reply.DAMAGED, str(error))
             except OSError as error:
                 return _no_room(error)
             await transfer.turn()
         if not buffer.complete:
-            return refusal(_Reply.DAMAGED, f"{buffer.written} bytes arrived of the {self._size} that were declared")
+            return refusal(_Reply.DAMAGED, f"{buffer.written} bytes arrived of the {buffer.size} that were declared")
         return None
 
     async def _add_whole(self, sent: _Sent, buffer: UploadBuffer) -> messages.UploadReply:
@@ -235,7 +221,7 @@ class Receiver:
             return sent.refuse_for_good(reply.reason)
         if added:
             attempt.accepted += added
-            if not self._masked:
+            if attempt.sum.told is None:
                 attempt.steps += int(self._training.count_steps(header.num_examples))
             return sent.answer(reply)
         return reply

@@ -1,22 +1,23 @@
 """The sum of a round's reports where the server sees no single one: masked vectors, added modulo 2^b."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
 from cryptography import x509
 
 from fedlm.fedlm_client.secure_aggregation.keys import AttemptName
-from fedlm.fedlm_client.secure_aggregation.masks import packed_size
+from fedlm.fedlm_client.secure_aggregation.masks import Words, packed_size
 from fedlm.fedlm_client.secure_aggregation.roster import Parameters
 from fedlm.fedlm_client.secure_aggregation.taking_part import Reply, Step
-from fedlm.fl_core.deployment.secure_aggregation.attempt import SecureAttempt
+from fedlm.fl_core.deployment.secure_aggregation.attempt import SecureAttempt, lost_sum
 from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError
 from fedlm.fl_core.deployment.secure_aggregation.parameter_rule import Strangers, choose_graph
 from fedlm.fl_core.deployment.secure_aggregation.secure_round import SecureRound
 from fedlm.fl_core.deployment.server.reports.streaming_sum import Report, StreamingSum
 from fedlm.fl_core.deployment.server.reports.summed_integers import SummedIntegers
+from fedlm.fl_core.deployment.state.state import AttemptRecord
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.rounds.aggregation import CohortAggregate
 from fedlm.fl_core.rounds.round_loop import RoundPlan
@@ -71,6 +72,7 @@ class SecureSum(StreamingSum):
     def __init__(self, settings: SecureSettings, plan: RoundPlan):
         """Begin with nothing."""
         self._settings, self._plan, self._owners = settings, plan, dict[int, str]()
+        self.upload_bytes, self.told = settings.upload_bytes, settings.integers.told(plan)
         self._unusable = 0
         self.round: SecureRound | None = None
 
@@ -88,6 +90,18 @@ class SecureSum(StreamingSum):
         dealers = self.round.attempt.dealers
         return [client for client, owner in self._owners.items() if owner in dealers]
 
+    def ending(self, record: AttemptRecord, reported: list[int]) -> tuple[AttemptRecord, list[int]]:
+        """Say how the attempt ended, and for which clients its round counts, of whom some have reported."""
+        assert self.round is not None
+        attempt = self.round.attempt
+        if attempt.phase == "finished":
+            return record, reported
+        if attempt.charged:
+            # Of a sum that is lost nobody knows whose vectors were to be in it.
+            lost = record._replace(outcome="finished", reason=lost_sum(attempt.reason), reported=len(self.senders))
+            return lost, self.senders
+        return record._replace(outcome="abandoned", reason=attempt.reason[:256]), []
+
     def compile(self) -> None:
         pass
 
@@ -103,6 +117,21 @@ class SecureSum(StreamingSum):
         reply = self.round.answer(owner, "vector", bytes(report.content))
         if reply.state == "over":
             raise WireError(reply.reason)
+
+    def merge(self, clients: Sequence[int], partial: Words, unusable: int) -> None:
+        """Add what another process has added up.
+
+        Args:
+          clients: whose vectors these are.
+          partial: their sum.
+          unusable: other clients, whose training gave no finite update.
+
+        Raises:
+          RefusedAnswerError: they may not be in the sum, or are there already; nothing was added.
+        """
+        assert self.round is not None
+        self.round.merge([self._owners.get(client, "") for client in clients], partial)
+        self._unusable += unusable
 
     def add_unusable(self) -> None:
         self._unusable += 1

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.exact_sums import like_of, normalized
 from fedlm.fl_core.rounds.aggregation import (
     AggregationRules,
@@ -44,7 +45,15 @@ class SumSettings(NamedTuple):
 
 
 class StreamingSum:
-    """The sum of a round's reports; holds one model's worth of numbers however many there are. Not thread-safe."""
+    """The sum of a round's reports; holds one model's worth of numbers however many there are. Not thread-safe.
+
+    Attributes:
+      upload_bytes: of a report.
+      told: what clients need to know to mask their reports; None where these are in the clear.
+    """
+
+    upload_bytes: int
+    told: messages.SecureSum | None = None
 
     def __init__(self, settings: SumSettings, upload_key: jax.Array, clip_norm: float | None = None):
         """Begin with nothing.
@@ -57,6 +66,7 @@ class StreamingSum:
         self._compressor, self._rules = settings.compressor, settings.rules
         self._clip_norm, self._key = clip_norm, upload_key
         self._like = jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), settings.like)
+        self.upload_bytes = upload_bytes(self._compressor, self._like)
         # Its arrays are given to the compiled program one by one, so that no two may be the same, and there is only one
         # sum in memory: all of it is zeros.
         empty = jax.eval_shape(lambda: empty_aggregate(self._like, self._rules.exact))
@@ -66,7 +76,7 @@ class StreamingSum:
 
     def compile(self) -> None:
         """Compile what adds a report, so that the first one of a run does not wait for it. The sum is used up."""
-        message = jnp.zeros(upload_bytes(self._compressor, self._like), jnp.uint8)
+        message = jnp.zeros(self.upload_bytes, jnp.uint8)
         self._add(0, message, 1, TrainingSums(0.0, 0.0, 0.0))  # type: ignore[arg-type]
 
     def add(self, report: Report) -> None:

@@ -96,10 +96,15 @@ class UploadBuffers:
 
 
 class UploadBuffer:
-    """The bytes of one upload, as they come; a context manager."""
+    """The bytes of one upload, as they come; a context manager.
+
+    Attributes:
+      size: bytes of the upload.
+      written: bytes of these that have come.
+    """
 
     def __init__(self, size: int, owner: UploadBuffers, file: BinaryIO | None):
-        self._size, self._owner, self._file = size, owner, file
+        self.size, self._owner, self._file = size, owner, file
         self._memory = owner.take_memory(size) if file is None else memoryview(b"")
         self._passing = bytearray()
         self._map: mmap.mmap | None = None
@@ -131,11 +136,11 @@ class UploadBuffer:
         # What a full disk does not take is not wanted any more.
         with contextlib.suppress(OSError):
             file.close()
-        self._owner.ended(self, self._size - self.written)
+        self._owner.ended(self, self.size - self.written)
 
     def space(self) -> memoryview:
         """Give room for the bytes that follow; never none, so that more than was declared is noticed."""
-        left = self._size - self.written
+        left = self.size - self.written
         if not left:
             return memoryview(bytearray(1))
         if self._file is None:
@@ -162,14 +167,14 @@ class UploadBuffer:
     @property
     def complete(self) -> bool:
         """Whether all bytes are there."""
-        return self.written == self._size
+        return self.written == self.size
 
     def content(self) -> Buffer:
         """Give all bytes; they go when the buffer is closed."""
         if self._file is None:
             return self._memory
         self._file.flush()
-        self._map = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_READ)
+        self._map = mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_READ)
         return memoryview(self._map)
 
 
