@@ -90,8 +90,11 @@ def epsilon_of_others(events: Sequence[Event], delta: float) -> float:
 
 
 def _apart(events: Sequence[Event]) -> tuple[list[Plain], list[Simulated]]:
-    """Tell releases by Monte Carlo, whose epsilons are added, from others, which are composed."""
+    """Tell releases by Monte Carlo, whose epsilons are added, from others, which are composed; raises
+    ConfigurationError where a number of the former is out of range."""
     simulated = [event for event in events if isinstance(event, Simulated)]
+    for event in simulated:
+        event.check()
     return [event for event in events if not isinstance(event, Simulated)], simulated
 
 

@@ -88,6 +88,8 @@ class SeparatedEvent:
             raise ConfigurationError(
                 f"the separation is {self.separation}, but must be at least the {len(self.coefficients)} bands"
             )
+        if not 0 < np.linalg.norm(self.coefficients) < math.inf:
+            raise ConfigurationError(f"the coefficients are {self.coefficients}, but must be finite, and not all zero")
 
     def epsilon_above(self, delta: float) -> float:
         """Bound epsilon at delta from above; the probability that the bound does not hold is a part of delta.
@@ -120,7 +122,8 @@ def _stays(event: SeparatedEvent) -> float:
 def _epsilon_above(event: SeparatedEvent, delta: float) -> float:
     noise, count = event.no_less()
     sure = gaussian_epsilon_above(noise / math.sqrt(count), delta)
-    if sure <= FIRST_RUNG:
+    # With very little noise numbers of all tilts are too large.
+    if sure <= FIRST_RUNG or not all(_tilts(event, remove=remove) for remove in (False, True)):
         return sure
     return certified_epsilon(SeparatedTest(event, delta), sure)
 
@@ -205,7 +208,9 @@ class SeparatedTest:
             return most
         event = self.event
         numbers = [event.noise_multiplier, event.sampling_probability, self.delta, *event.coefficients]
-        name = " ".join([*map(float.hex, numbers), f"{event.steps} {event.separation} {rung} {remove} {pilot}"])
+        name = " ".join(
+            [*(float(number).hex() for number in numbers), f"{event.steps} {event.separation} {rung} {remove} {pilot}"]
+        )
         counts = drawn(event, tilt, epsilon, rng_of(name), draws=pilot or self.draws)
         return upper_mean(np.minimum(counts, most), most, self.draws, trials) * (1 + ROUNDING)
 

@@ -167,7 +167,9 @@ def events_of(plan: PrivacyPlan, generations: Generations | None = None) -> list
         # factorization: A unified approach to private training", theorem 4).
         noise = plan.noise_multiplier / math.sqrt(_squared_sensitivity_to_one_round(plan))
         reach, one_more = mechanism.reach(plan) or 1, plan.adjacency == "add_or_remove"
-        return [plan.participation.event(SampledSum(noise, reach, plan.coefficients, one_more), generations)]
+        # What would follow the last round moves nothing, and has no part in the norm of what does.
+        column = plan.coefficients[: plan.rounds]
+        return [plan.participation.event(SampledSum(noise, reach, column, one_more), generations)]
     if mechanism.distributed:
         return [mechanism.releases(plan, generations)]
     squared = sensitivity_squared(plan, generations)

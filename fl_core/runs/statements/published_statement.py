@@ -47,7 +47,8 @@ OPERATOR = (
 ACCOUNTANT = (
     "all releases are composed by one accountant: those of bounded participation as one Gaussian mechanism (Balle and "
     "Wang 2018), noise of clients by Renyi divergences (Agarwal et al. 2021, Kairouz et al. 2021), sampled ones by "
-    "their privacy loss distributions, a private selection by Renyi divergences (Papernot and Steinke 2022); epsilon "
+    "their privacy loss distributions, those of bins and of a min-separation by Monte Carlo, whose epsilons are added, "
+    "a private selection by Renyi divergences (Papernot and Steinke 2022); epsilon "
     "is an upper bound"
 )
 PLANNED = (

@@ -11,10 +11,13 @@ from flint import arb
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import min_separation, monte_carlo
-from fedlm.fl_core.privacy.accounting.composition import epsilon_bounds
+from fedlm.fl_core.privacy.accounting.composition import delta_above, epsilon_bounds
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above
 from fedlm.fl_core.privacy.accounting.joint_patterns import JointPatterns
 from fedlm.fl_core.privacy.accounting.min_separation import SeparatedEvent
+from fedlm.fl_core.privacy.participation.sampling import MinSeparationParticipation
+from fedlm.fl_core.privacy.promise.guarantee import account
+from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from tests.support.ball_mixtures import delta_of_two
 
 TWO = SeparatedEvent(0.8, 2, 0.4, 2, (0.8, 0.6))
@@ -115,4 +118,30 @@ def test_what_makes_no_sense_is_refused():
         SeparatedEvent(1.0, 2, 0.4, 1, (0.8, 0.6)).epsilon_above(1e-4)
     with pytest.raises(ConfigurationError, match="the separation is 1000000, but must be 10,000 at most"):
         SeparatedEvent(1.0, 2, 0.4, 10**6, (0.8, 0.6)).epsilon_above(1e-4)
+    for coefficients in ((math.nan,), (0.0, 0.0), (math.inf,)):
+        with pytest.raises(ConfigurationError, match="finite, and not all zero"):
+            SeparatedEvent(1.0, 2, 0.4, 2, coefficients).epsilon_above(1e-4)
+    with pytest.raises(ConfigurationError, match="at least the 2 bands"):
+        delta_above([SeparatedEvent(1.0, 10, 1.0, 1, (0.8, 0.6))], 6.0)
     assert SeparatedEvent(1.0, 0, 0.4, 2, (0.8, 0.6)).epsilon_above(1e-4) == 0
+
+
+def test_with_very_little_noise_the_bound_is_that_without_amplification():
+    event = SeparatedEvent(0.03, 20, 0.4, 2, (0.8, 0.6))
+    assert event.epsilon_above(1e-5) == gaussian_epsilon_above(0.03 / math.sqrt(10), 1e-5)
+
+
+def test_whole_numbers_count_as_others():
+    whole, other = (SeparatedEvent(2, 3, one, 2, (one, 0.5)) for one in (1, 1.0))
+    assert whole.epsilon_above(1e-4) == other.epsilon_above(1e-4)
+
+
+def test_coefficients_behind_the_last_round_change_nothing():
+    """Their norm would make those that count look small."""
+    participation, column = MinSeparationParticipation(1.0, 60), (1.0,) * 30
+    plans = [
+        PrivacyPlan("banded", 30, math.sqrt(30) / 2, participation, coefficients=column + more)
+        for more in ((), (0.0,) * 29 + (1e6,))
+    ]
+    first, second = (account(plan, 1e-2).epsilon for plan in plans)
+    assert first == second > 2.58, "which brute force over all patterns gives"
