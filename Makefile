@@ -110,6 +110,7 @@ bench: $(VENV)/installed $(DATA)/store.json
 	$(BIN)/python -m benchmarks.privacy.noise_cost
 	$(BIN)/python -m benchmarks.clipping.against_peers
 	$(BIN)/python -m benchmarks.generation.against_transformers
+	$(BIN)/python -m benchmarks.speed_page
 
 accelerator: $(ACCELERATOR_VENV)/installed
 	$(ACCELERATOR_VENV)/bin/python -m benchmarks.accelerator --minutes $(MINUTES)
