@@ -100,7 +100,7 @@ class ExtendCommand(_OfRunAsJson):
     scheduled as the other was.
     """
 
-    new_name: tyro.conf.Positional[str]
+    new: tyro.conf.Positional[str]
     """Name of the new run."""
     rounds: Count
     """Rounds of the new run."""
@@ -189,14 +189,14 @@ def _extend(argv: list[str]) -> int:
     if spent := [name for name in ("target_epsilon", "target_rho") if settings.get(name) is not None]:
         raise ConfigurationError(
             f"the run {command.name!r} was planned to spend {setting(spent[0])} {settings[spent[0]]} in all; give the "
-            f"new run a plan of its own, with `fedlm run submit {command.new_name} --init-from {before['folder']}`"
+            f"new run a plan of its own, with `fedlm run submit {command.new} --init-from {before['folder']}`"
         )
     settings |= {"init_from": before["folder"], "initial_data": "same", "rounds": command.rounds}
     settings |= {"not_before": None, "not_after": None}
     if before["first_round"] is not None:
         # As many as devices of the population allow in so many rounds.
         settings["max_participations"] = None
-    return _print_runs([caller.post(_path(command.new_name), settings)], command.json)
+    return _print_runs([caller.post(_path(command.new), settings)], command.json)
 
 
 def _logs(argv: list[str]) -> int:

@@ -91,7 +91,7 @@ class Crowd:
 
     async def _attempt(self, round_number):
         attempt = attempt_at(round_number, self.now)
-        total = SimpleNamespace(finish=lambda: None)
+        total = SimpleNamespace(finish=lambda: None, told=None)
         collecting = asyncio.create_task(self.local.collect(attempt.plan, ARTIFACT, total))
         await asyncio.sleep(0)
         collection = self.local.collecting

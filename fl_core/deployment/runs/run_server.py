@@ -282,7 +282,7 @@ class RunServer:
         with self._submitting:
             known = self.queue.find(name)
             if state == QUEUED and known.ends <= time.time():
-                raise ConfigurationError(f"the run {name!r} may be trained no more: its not_after has passed")
+                raise ConfigurationError(f"the run {name!r} may be trained no more: {setting('not_after')} has passed")
             if state == QUEUED and known.state == FAILED:
                 # What it had not spent was given back.
                 self._reserve(known)
