@@ -204,19 +204,16 @@ class SharedRounds(SharedContent):
 
     def takes_part(self, token: str, client: int) -> bool:
         """Say whether a client was selected, by whichever aggregator."""
-        query = sql.select(SELECTIONS.c.client).where(
-            SELECTIONS.c.token == token, SELECTIONS.c.client == client, SELECTIONS.c.state != "candidate"
-        )
-        with self._database.reading() as connection:
-            return connection.scalar(query) is not None
+        return self._state(token, client) not in (None, "candidate")
 
     def is_awaited(self, token: str, client: int) -> bool:
         """Say whether a client was selected, by whichever aggregator, and has not answered."""
-        query = sql.select(SELECTIONS.c.client).where(
-            SELECTIONS.c.token == token, SELECTIONS.c.client == client, SELECTIONS.c.state == "selected"
-        )
+        return self._state(token, client) == "selected"
+
+    def _state(self, token: str, client: int) -> str | None:
+        query = sql.select(SELECTIONS.c.state).where(SELECTIONS.c.token == token, SELECTIONS.c.client == client)
         with self._database.reading() as connection:
-            return connection.scalar(query) is not None
+            return connection.scalar(query)
 
     def claim(self, token: str, client: int, aggregator: str, upload_id: bytes) -> Claim:
         """Take the right to add a client's report, which is whole.

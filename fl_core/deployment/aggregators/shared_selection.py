@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 import sqlalchemy as sql
 from sqlalchemy.engine import Connection
 
+from fedlm.fedlm_client.secure_aggregation.taking_part import Step
 from fedlm.fl_core.deployment.aggregators.shared_records import Phase, Selection
 from fedlm.fl_core.deployment.server.client_registry import DAY_SECONDS, final_rest
 from fedlm.fl_core.deployment.server.round_rules import RoundRules
@@ -52,7 +53,7 @@ def select_client(connection: Connection, token: str, client: int, saved_every: 
     state = connection.scalar(known)
     if state == "selected":
         # Who has begun anew and has other keys than the roster is of no use any more.
-        return Selection(not _is_in_roster(connection, token, client))
+        return Selection(not _is_answered(connection, token, client, "keys"))
     if state == "candidate":
         return Selection(False, drawn_later=True)
     # Those that took part are counted only once there is no candidate: a check-in costs the same however many
@@ -90,15 +91,14 @@ def may_mask(connection: Connection, token: str, client: int) -> bool:
     masks = sql.select(SHARED_ROUNDS.c.masks).where(SHARED_ROUNDS.c.token == token)
     if connection.scalar(masks) is None:
         return True
-    said = MEMBER_MESSAGES.c
-    dealt = sql.select(said.state).where(said.token == token, said.client == client, said.step == "shares")
-    return connection.scalar(dealt) == "ready"
+    return _is_answered(connection, token, client, "shares")
 
 
-def _is_in_roster(connection: Connection, token: str, client: int) -> bool:
+def _is_answered(connection: Connection, token: str, client: int, step: Step) -> bool:
+    """Say whether a member of a secure sum has its answer to a step."""
     said = MEMBER_MESSAGES.c
-    keys = sql.select(said.state).where(said.token == token, said.client == client, said.step == "keys")
-    return connection.scalar(keys) == "ready"
+    state = sql.select(said.state).where(said.token == token, said.client == client, said.step == step)
+    return connection.scalar(state) == "ready"
 
 
 def let_rest(connection: Connection, clients: Iterable[int], rests: Callable[[int], float]) -> None:
