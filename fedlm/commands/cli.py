@@ -15,7 +15,7 @@ from fedlm.command_line.suggestions import UnknownCommandError, UnknownOptionsEr
 from fedlm.fedlm_client.errors import ClientError
 from fedlm.fl_core.errors import ProcessLostError, UserError
 from fedlm.fl_core.process_memory import keep_freed_memory
-from fedlm.simulations.worker_processes import TerminatedError
+from fedlm.fl_core.worker_processes import TerminatedError
 
 _COMPUTING = ("simulate", "compare", "pretrain", "laws", "generate", "recommend", "evaluate", "memorization")
 """Commands that spend their time in steps of one kind; those of a deployment have many small allocations at once."""

@@ -14,6 +14,7 @@ from fedlm.command_line.options import read_options
 from fedlm.command_line.progress import CellProgress
 from fedlm.command_line.run_endings import NO_GOOD, exit_status
 from fedlm.fl_core.number_ranges import Probability
+from fedlm.fl_core.worker_processes import ending_by_sigterm
 from fedlm.simulations.comparisons.benchmarks import benchmark_of, benchmark_presets, scaled
 from fedlm.simulations.comparisons.cell_execution import Row, run_cells
 from fedlm.simulations.comparisons.cells import Cell, list_cells
@@ -26,7 +27,6 @@ from fedlm.simulations.reporting.progress_page import ProgressPage
 from fedlm.simulations.reporting.report import write_report
 from fedlm.simulations.reporting.selection import model_results
 from fedlm.simulations.reporting.tables import reason
-from fedlm.simulations.worker_processes import ending_by_sigterm
 
 if TYPE_CHECKING:
     from fedlm.fl_core.privacy.statement import Statement

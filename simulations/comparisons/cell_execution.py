@@ -16,9 +16,9 @@ from typing import Any, Protocol, TypeVar
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.errors import UserError
 from fedlm.fl_core.runs.files.run_lock import run_lock
+from fedlm.fl_core.worker_processes import cpu_cores, ended_with_this, worker_processes
 from fedlm.models.arguments import check_fields
 from fedlm.simulations.comparisons.workers import Worker, connect_worker, default_workers, refuse_more_cores, report_row
-from fedlm.simulations.worker_processes import cpu_cores, ended_with_this, worker_processes
 
 MAX_ATTEMPTS = 2
 """How often a cell is begun whose process is killed."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.simulations.worker_processes import cpu_cores, take_cores
+from fedlm.fl_core.worker_processes import cpu_cores, take_cores
 
 
 @dataclass(frozen=True)

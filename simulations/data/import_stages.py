@@ -18,11 +18,11 @@ from typing import Any
 from fedlm.fl_core.atomic_files import disk_errors, write_atomically
 from fedlm.fl_core.errors import DataError, setting
 from fedlm.fl_core.runs.files.run_lock import run_lock
+from fedlm.fl_core.worker_processes import WorkerPool
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.grouping import RunSummary, read_summary, write_run
 from fedlm.simulations.data.sources.base import Part, Progress, ReadPart, Source
 from fedlm.simulations.data.sources.orders import mixed_forms
-from fedlm.simulations.worker_processes import WorkerPool
 
 _LAYOUT = 3  # of the hidden folder; one of another release is not gone on with
 

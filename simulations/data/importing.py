@@ -26,6 +26,7 @@ from fedlm.fl_core.privacy.origins.vocabulary_origin import (
     VocabularyOrigin,
     origin_of_import,
 )
+from fedlm.fl_core.worker_processes import WorkerPool, cpu_cores
 from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.group_encoding import (
@@ -55,7 +56,6 @@ from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.data.vocabulary.given_vocabulary import given_origin, given_tokenizer
 from fedlm.simulations.data.vocabulary.private_vocabulary import plan_of, train_privately
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
-from fedlm.simulations.worker_processes import WorkerPool, cpu_cores
 
 ENCODE_BYTES = 16 << 20
 """Bytes of text that one task tokenizes."""

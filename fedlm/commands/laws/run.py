@@ -13,9 +13,9 @@ from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
 from fedlm.command_line.progress import EvaluationProgress
 from fedlm.command_line.run_endings import NO_GOOD
+from fedlm.fl_core.worker_processes import ending_by_sigterm
 from fedlm.simulations.laws.measuring.grid import PRESETS, Grid
 from fedlm.simulations.laws.measuring.running import NOT_PRIVATE, GridProgress, claim_grid, run_grid, run_some
-from fedlm.simulations.worker_processes import ending_by_sigterm
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedlm.fedlm_client.secure_aggregation import shamir
 from fedlm.fedlm_client.secure_aggregation.keys import mask_key, public_of
-from fedlm.fedlm_client.secure_aggregation.masks import Words, add_mask
+from fedlm.fedlm_client.secure_aggregation.masks import Words
 from fedlm.fedlm_client.secure_aggregation.member import commitment
 from fedlm.fedlm_client.secure_aggregation.roster import Roster
 from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError
+from fedlm.fl_core.deployment.secure_aggregation.mask_work import Stream, take_off
 
 _TRIES = 200
 
@@ -105,10 +106,10 @@ def unmasking(
 
 def remove_masks(total: Words, roster: Roster, secrets: Unmasking) -> None:
     """Take the masks off a sum of the survivors' vectors, in place, modulo what its words hold."""
-    for key in secrets.own_masks.values():
-        add_mask(total, key, -1)
+    streams = [Stream(key, -1) for key in secrets.own_masks.values()]
     for dropped, private in secrets.masking_keys.items():
         own = X25519PrivateKey.from_private_bytes(private)
         for survivor in roster.neighbours(dropped) & secrets.own_masks.keys():
             key = mask_key(own, roster.members[survivor].masking_key, roster.digest, (survivor, dropped))
-            add_mask(total, key, -1 if dropped > survivor else 1)
+            streams.append(Stream(key, -1 if dropped > survivor else 1))
+    take_off(total, streams)

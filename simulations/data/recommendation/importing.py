@@ -26,6 +26,7 @@ from fedlm.fl_core.privacy.origins.vocabulary_origin import (
     origin_of_import,
     tokenizer_file,
 )
+from fedlm.fl_core.worker_processes import WorkerPool, cpu_cores
 from fedlm.models.special_tokens import OOV_ID, SPECIAL_TOKENS
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.grouping import NUM_GROUPS, RunSummary, read_clients
@@ -50,7 +51,6 @@ from fedlm.simulations.data.vocabulary.given_vocabulary import given_origin
 from fedlm.simulations.data.vocabulary.item_level import item_tokenizer, read_catalogue
 from fedlm.simulations.data.vocabulary.private_vocabulary import plan_of
 from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
-from fedlm.simulations.worker_processes import WorkerPool, cpu_cores
 
 RECOMMENDATION = "recommendation"
 """What such an import is called, and the source in a store's header."""

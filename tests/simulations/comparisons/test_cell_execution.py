@@ -8,8 +8,8 @@ import pytest
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.runs.files.run_lock import run_lock
+from fedlm.fl_core.worker_processes import cpu_cores
 from fedlm.simulations.comparisons.cell_execution import LocalProcesses, await_release, run_cells
-from fedlm.simulations.worker_processes import cpu_cores
 from tests.simulations.comparisons.toy_cells import ToyCell
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.simulations.worker_processes import cpu_cores
+from fedlm.fl_core.worker_processes import cpu_cores
 
 
 @dataclass(frozen=True)

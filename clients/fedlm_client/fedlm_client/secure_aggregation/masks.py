@@ -11,6 +11,7 @@ LEAST_BITS, MOST_BITS = 8, 32
 BLOCK = 1 << 16
 """Words that are added at once, so that they stay in a processor's cache."""
 _NO_TEXT = bytes(4 * BLOCK)
+_CIPHER_BYTES = 16
 _LANES, _WIDE = 8, 8
 
 Words = NDArray[np.uint16] | NDArray[np.uint32]
@@ -21,13 +22,15 @@ def word(bits: int) -> np.dtype:
     return np.dtype("<u2" if bits <= 16 else "<u4")
 
 
-def add_mask(vector: Words, key: bytes, sign: int) -> None:
+def add_mask(vector: Words, key: bytes, sign: int, first: int = 0) -> None:
     """Add a key's stream to a vector in place, or subtract it where `sign` is -1, modulo what its words hold.
 
-    The stream begins anew for each call: a key is for one vector.
+    The stream begins anew for each call: a key is for one vector, of which this may be a part. `first` is then the
+    place of the part's first word in it, a multiple of BLOCK.
     """
-    encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
-    stream = bytearray(min(BLOCK, len(vector)) * vector.itemsize + 16)
+    counter = first * vector.itemsize // _CIPHER_BYTES
+    encryptor = Cipher(algorithms.AES256(key), modes.CTR(counter.to_bytes(_CIPHER_BYTES, "big"))).encryptor()
+    stream = bytearray(min(BLOCK, len(vector)) * vector.itemsize + _CIPHER_BYTES)
     operation = np.add if sign > 0 else np.subtract
     for start in range(0, len(vector), BLOCK):
         part = vector[start : start + BLOCK]

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedlm.fl_core.errors import DataError
+from fedlm.fl_core.worker_processes import WorkerPool
 from fedlm.simulations.data import importing
 from fedlm.simulations.data.client_text import SkippedCounts
 from fedlm.simulations.data.formats import fedjax, tensorflow_federated
@@ -32,7 +33,6 @@ from fedlm.simulations.data.sources.tables.jsonl import JsonLines
 from fedlm.simulations.data.sources.tables.parquet import ParquetTables
 from fedlm.simulations.data.sources.tables.user_rows import document_id
 from fedlm.simulations.data.sources.text_files import TextFiles
-from fedlm.simulations.worker_processes import WorkerPool
 from tests.simulations.data.sources.hugging_face_files import save_dataset
 from tests.simulations.data.sources.source_reading import no_progress, read
 

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from fedlm.simulations.worker_processes import IN_FLIGHT, WorkerPool, cpu_cores, take_cores
+from fedlm.fl_core.worker_processes import IN_FLIGHT, WorkerPool, cpu_cores, take_cores
 
 SLEEPERS = """
 import os, sys, time
-from fedlm.simulations.worker_processes import WorkerPool
+from fedlm.fl_core.worker_processes import WorkerPool
 
 def sleep(task):
     print(os.getpid(), flush=True)
