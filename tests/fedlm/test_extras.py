@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LIBRARIES = {
     "deploy": ("alembic", "cryptography", "h11", "jwt", "sqlalchemy"),
-    "data": ("h5py", "lxml", "py7zr"),
+    "data": ("lxml", "py7zr"),
     "pretrain": ("grain",),
     "evaluation": ("lm_eval", "rapidfuzz"),
     "litert": ("ai_edge_litert",),

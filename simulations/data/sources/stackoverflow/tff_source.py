@@ -18,9 +18,8 @@ BLOCK_BYTES = 4 << 20
 SEARCHED_BYTES = 64 << 20
 """So much of a compressed database is searched for the name of a feature, at most."""
 
-_SIGNATURES: dict[bytes, Literal["SQLite", "HDF5", "LZMA"]] = {
+_SIGNATURES: dict[bytes, Literal["SQLite", "LZMA"]] = {
     SQLITE_SIGNATURE: "SQLite",
-    b"\x89HDF\r\n\x1a\n": "HDF5",
     b"\xfd7zXZ\x00": "LZMA",
     b"\x5d\x00\x00": "LZMA",  # the older form of such files has only its usual settings to tell it by
 }
@@ -30,43 +29,26 @@ _SIGNATURES: dict[bytes, Literal["SQLite", "HDF5", "LZMA"]] = {
 class StackOverflowTff(FeatureFiles):
     """Stack Overflow, or Shakespeare, as TensorFlow Federated publishes them.
 
-    Either SQLite, still compressed (.lzma) or not, or the older HDF5 files, whose names end in _train, _held_out and
-    _test. A compressed file needs room for the decompressed one beside the store while it is imported.
+    SQLite, still compressed (.lzma) or not. A compressed file needs room for the decompressed one beside the store
+    while it is imported.
     """
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
-        files = self.files()
-        kinds = [_kind(path) for path in files]
         feature = self.text_feature()
-        if "HDF5" not in kinds:
-            databases = [
-                _decompressed(path, workspace / f"decompressed-{number}-{path.stem}", progress)
-                if kind == "LZMA"
-                else Database(path, path)
-                for number, (path, kind) in enumerate(zip(files, kinds, strict=True))
-            ]
-            parts = tff_tables.table_parts(databases, feature, progress)
-            return Reading("sentences", sum(part.size for part in parts), parts, tff_tables.read_table)
-        if len(set(kinds)) > 1:
-            raise DataError(
-                f"{files[kinds.index('HDF5')]}: found HDF5 beside SQLite files, expected one of both kinds. They hold "
-                "the same data: name only one kind."
-            )
-        from fedlm.simulations.data.sources.stackoverflow import tff_hdf5
-
-        parts = tff_hdf5.hdf5_parts(files, feature)
-        return Reading("clients", sum(part.size for part in parts), parts, tff_hdf5.read_hdf5)
+        databases = [
+            _decompressed(path, workspace / f"decompressed-{number}-{path.stem}", progress)
+            if _kind(path) == "LZMA"
+            else Database(path, path)
+            for number, path in enumerate(self.files())
+        ]
+        parts = tff_tables.table_parts(databases, feature)
+        return Reading("sentences", sum(part.size for part in parts), parts, tff_tables.read_clients)
 
     def _find_feature(self, path: Path) -> str:
-        kind = _kind(path)
-        if kind == "HDF5":
-            from fedlm.simulations.data.sources.stackoverflow import tff_hdf5
-
-            return tff_hdf5.text_feature(path)
-        return tff_tables.text_feature(Database(path, path)) if kind == "SQLite" else _text_feature_compressed(path)
+        return tff_tables.text_feature(Database(path, path)) if _kind(path) == "SQLite" else _compressed_feature(path)
 
 
-def _kind(path: Path) -> Literal["SQLite", "HDF5", "LZMA"]:
+def _kind(path: Path) -> Literal["SQLite", "LZMA"]:
     try:
         with path.open("rb") as file:
             start = file.read(16)
@@ -76,8 +58,8 @@ def _kind(path: Path) -> Literal["SQLite", "HDF5", "LZMA"]:
         if start.startswith(signature):
             return kind
     raise DataError(
-        f"{path}: found a file that begins with {start!r}, expected an SQLite database, the same compressed (.lzma), "
-        "or an HDF5 file. Fetch it again, or unpack it."
+        f"{path}: found a file that begins with {start!r}, expected an SQLite database, or the same compressed "
+        "(.lzma). Fetch it again, or unpack it."
     )
 
 
@@ -115,7 +97,7 @@ def _blocks(path: Path, file: IO[bytes]) -> Iterator[bytes]:
         raise unreadable(path, error) from error
 
 
-def _text_feature_compressed(path: Path) -> str:
+def _compressed_feature(path: Path) -> str:
     """Return the first usual feature whose name, as examples have it, is found near the beginning.
 
     Decompressing all of it only to know this, once more when an interrupted import goes on, would take hours.

@@ -1,7 +1,6 @@
-"""Reading the SQLite tables of TensorFlow Federated, by client where they have an index and by row where not."""
+"""Reading the SQLite tables of TensorFlow Federated, client by client."""
 
 import sqlite3
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
@@ -13,7 +12,7 @@ from fedlm.simulations.data.formats.tensorflow_federated import (
     parse_example,
     parse_feature,
 )
-from fedlm.simulations.data.sources.base import Part, Progress
+from fedlm.simulations.data.sources.base import Part
 from fedlm.simulations.data.sources.stackoverflow.sqlite_files import Database, check_columns, database_errors, opened
 from fedlm.simulations.data.sources.stackoverflow.text_features import (
     check_feature,
@@ -42,14 +41,12 @@ Key = tuple[str, str]
 
 
 class TablePart(NamedTuple):
-    """A range of rows of one database."""
+    """A range of rows of `client_metadata` of one database."""
 
     database: Database
     feature: str  # the one with the text
-    by_client: bool  # whether the range is of `client_metadata`, and not of `examples`
     first: int  # row id
     last: int  # row id
-    without_text: tuple[str, ...] = ()  # clients without an example, which a range of `examples` does not show
 
 
 def text_feature(database: Database) -> str:
@@ -68,36 +65,43 @@ def text_feature(database: Database) -> str:
     return choose_feature(found, str(database.given))
 
 
-def table_parts(databases: Iterable[Database], feature: str, progress: Progress) -> list[Part]:
-    """Cut databases into parts, sized in examples; progress is called while rows are counted, where there is no
-    index."""
+def table_parts(databases: Iterable[Database], feature: str) -> list[Part]:
+    """Cut databases into parts, sized in examples."""
     clients: set[Key] = set()
     parts: list[Part] = []
     for database in databases:
         with opened(database) as connection:
             _check_tables(connection, database)
-            if _has_index(connection):
-                parts += _client_parts(connection, database, feature, clients)
-            else:
-                parts += _row_parts(connection, database, feature, clients, progress=progress)
+            parts += _client_parts(connection, database, feature, clients)
     return parts
 
 
-def read_table(part: TablePart, skipped: SkippedCounts) -> Iterator[ClientText]:
+def read_clients(part: TablePart, skipped: SkippedCounts) -> Iterator[ClientText]:
     """Yield the text of one part, where each client has as many examples as its metadata says."""
+    query = "SELECT split_name, client_id, num_examples FROM client_metadata WHERE rowid BETWEEN ? AND ? ORDER BY rowid"
     with opened(part.database) as connection:
-        yield from (_read_clients if part.by_client else _read_rows)(connection, part, skipped)
+        for split, client_id, expected in connection.execute(query, (part.first, part.last)).fetchall():
+            where = f"{part.database.given}, client {client_id!r}"
+            with database_errors(where):
+                rows = connection.execute(_ROWS_OF_CLIENT, (split, client_id)).fetchall()
+            if len(rows) != expected:
+                _raise_count_differs(part.database, (split, client_id), len(rows), expected)
+            values = _values(rows, part.feature, where)
+            yield from client_text(
+                client_id, SPLITS_BY_NAME[split], values, feature=part.feature, where=where, skipped=skipped
+            )
 
 
 def _check_tables(connection: sqlite3.Connection, database: Database) -> None:
     tables = {"examples": EXAMPLES_COLUMNS, "client_metadata": METADATA_COLUMNS}
     advice = "These are the tables of TensorFlow Federated; stackoverflow-fedjax reads those of FedJAX."
     check_columns(connection, database, tables, advice)
-
-
-def _has_index(connection: sqlite3.Connection) -> bool:
     plan = connection.execute("EXPLAIN QUERY PLAN " + _ROWS_OF_CLIENT, ("", "")).fetchall()
-    return any("SEARCH" in step[3] and "client_id=?" in step[3] for step in plan)
+    if not any("SEARCH" in step[3] and "client_id=?" in step[3] for step in plan):
+        raise DataError(
+            f"{database.given}: has no index of clients' examples. Make one with the sqlite3 program: "
+            "CREATE INDEX by_client ON examples (split_name, client_id);"
+        )
 
 
 def _metadata(connection: sqlite3.Connection, database: Database, clients: set[Key]) -> Iterator[tuple[int, Key, int]]:
@@ -128,12 +132,12 @@ def _client_parts(
     total = size = last = 0
     for rowid, _, count in _metadata(connection, database, clients):
         if first is not None and size + count > PART_EXAMPLES:
-            yield Part(TablePart(database, feature, True, first, last), size)
+            yield Part(TablePart(database, feature, first, last), size)
             first, size = None, 0
         first = rowid if first is None else first
         last, size, total = rowid, size + count, total + count
     if first is not None:
-        yield Part(TablePart(database, feature, True, first, last), size)
+        yield Part(TablePart(database, feature, first, last), size)
     _check_no_others(connection, database, total)
 
 
@@ -156,64 +160,6 @@ def _raise_count_differs(database: Database, key: tuple[Any, Any], found: int | 
         f"{database.given}: client {client_id!r} has {found} rows in examples for {split!r}, expected {expected} as "
         "client_metadata says. Fetch or make the file again."
     )
-
-
-def _row_parts(
-    connection: sqlite3.Connection, database: Database, feature: str, clients: set[Key], *, progress: Progress
-) -> Iterator[Part]:
-    expected = {key: count for _, key, count in _metadata(connection, database, clients)}
-    total = sum(expected.values())
-    found = Counter[Key]()
-    ranges: list[list[int]] = []
-    query = "SELECT rowid, split_name, client_id FROM examples ORDER BY rowid"
-    for done, (rowid, split, client_id) in enumerate(connection.execute(query)):
-        found[split, client_id] += 1
-        if done % PART_EXAMPLES == 0:
-            ranges.append([rowid, rowid, 0])
-            progress("count", done, total, "sentences")
-        ranges[-1][1] = rowid
-        ranges[-1][2] += 1
-    progress("count", total, total, "sentences")
-    for key in expected.keys() | found.keys():
-        if found[key] != expected.get(key, 0):
-            _raise_count_differs(database, key, found[key], expected.get(key, 0))
-    without = tuple(client_id for (_, client_id), count in expected.items() if not count)
-    for first, last, size in ranges or [[0, 0, 0]]:
-        yield Part(TablePart(database, feature, False, first, last, without), size)
-        without = ()
-
-
-def _read_clients(connection: sqlite3.Connection, part: TablePart, skipped: SkippedCounts) -> Iterator[ClientText]:
-    query = "SELECT split_name, client_id, num_examples FROM client_metadata WHERE rowid BETWEEN ? AND ? ORDER BY rowid"
-    for split, client_id, expected in connection.execute(query, (part.first, part.last)).fetchall():
-        where = f"{part.database.given}, client {client_id!r}"
-        with database_errors(where):
-            rows = connection.execute(_ROWS_OF_CLIENT, (split, client_id)).fetchall()
-        if len(rows) != expected:
-            _raise_count_differs(part.database, (split, client_id), len(rows), expected)
-        values = _values(rows, part.feature, where)
-        yield from client_text(
-            client_id, SPLITS_BY_NAME[split], values, feature=part.feature, where=where, skipped=skipped
-        )
-
-
-def _read_rows(connection: sqlite3.Connection, part: TablePart, skipped: SkippedCounts) -> Iterator[ClientText]:
-    for client_id in part.without_text:
-        skipped.add("client without text", place=f"{part.database.given}, client {client_id!r}")
-    query = (
-        "SELECT rowid, split_name, client_id, serialized_example_proto FROM examples "
-        "WHERE rowid BETWEEN ? AND ? ORDER BY rowid"
-    )
-    clients: dict[Key, list[tuple[int, Any]]] = {}
-    with database_errors(f"{part.database.given}, rows {part.first} to {part.last} of examples"):
-        for rowid, split, client_id, data in connection.execute(query, (part.first, part.last)):
-            clients.setdefault((split, client_id), []).append((rowid, data))
-    for (split, client_id), rows in clients.items():
-        where = f"{part.database.given}, client {client_id!r}"
-        values = _values(rows, part.feature, where)
-        yield from client_text(
-            client_id, SPLITS_BY_NAME[split], values, feature=part.feature, where=where, skipped=skipped
-        )
 
 
 def _values(rows: Iterable[tuple[int, Any]], feature: str, where: str) -> Iterator[tuple[int, bytes]]:

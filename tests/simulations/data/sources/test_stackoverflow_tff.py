@@ -1,14 +1,11 @@
 import lzma
-import shutil
-from pathlib import Path
 
-import h5py
 import pytest
 
 from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.formats.tensorflow_federated import create_indexes, create_tables, make_example
-from fedlm.simulations.data.sources.stackoverflow import tff_hdf5, tff_tables
+from fedlm.simulations.data.sources.stackoverflow import tff_tables
 from fedlm.simulations.data.sources.stackoverflow.tff_source import StackOverflowTff
 from tests.simulations.data.sources.source_reading import assert_refused, change, no_progress, read, writing
 
@@ -39,16 +36,6 @@ def write_database(path, clients=CLIENTS, index=True, feature="tokens"):
     return path
 
 
-def write_hdf5(path, clients, feature="tokens"):
-    with h5py.File(path, "w") as file:
-        group = file.create_group("examples")
-        for client_id, texts in clients.items():
-            values = [text.encode() for text in texts]
-            group.create_dataset(f"{client_id}/{feature}", data=values, dtype=h5py.special_dtype(vlen=bytes))
-            group.create_dataset(f"{client_id}/score", data=[1] * len(texts))
-    return path
-
-
 def sorted_texts(source, workspace=None):
     texts, skipped = read(source, workspace)
     assert skipped.as_dict() == {}
@@ -59,25 +46,23 @@ def refused(path, *words, **options):
     assert_refused(StackOverflowTff((path,), **options), *words)
 
 
-@pytest.mark.parametrize("index", [True, False])
-def test_reads_clients_with_their_splits(tmp_path, index):
-    source = StackOverflowTff((write_database(tmp_path / "a b?%41#.sqlite", index=index),))
+def test_reads_clients_with_their_splits(tmp_path):
+    source = StackOverflowTff((write_database(tmp_path / "a b?%41#.sqlite"),))
     assert sorted_texts(source) == sorted(TEXTS)
     assert source.words_are_separated
     reading = source.open(tmp_path, no_progress)
     assert (reading.unit, reading.total) == ("sentences", 7)
     # The writer's own name of a split means none, and tokens have single spaces between them.
     clients = [("default_split", "1", [" a  b\t"]), ("held_out", "2", ["c d"])]
-    texts = sorted_texts(StackOverflowTff((write_database(tmp_path / "x.sqlite", clients, index),)))
+    texts = sorted_texts(StackOverflowTff((write_database(tmp_path / "x.sqlite", clients),)))
     assert texts == [ClientText("1", ["a b"], None), ClientText("2", ["c d"], "heldout")]
 
 
-@pytest.mark.parametrize("index", [True, False])
-def test_parts_divide_the_clients(tmp_path, monkeypatch, index):
+def test_parts_divide_the_clients(tmp_path, monkeypatch):
     monkeypatch.setattr(tff_tables, "PART_EXAMPLES", 20)
     clients = [("train", f"{i:03d}", [f"sentence {j} of {i}" for j in range(1 + i % 7)]) for i in range(50)]
     clients.append(("train", "silent", []))
-    source = StackOverflowTff((write_database(tmp_path / "x.sqlite", clients, index),))
+    source = StackOverflowTff((write_database(tmp_path / "x.sqlite", clients),))
     change(source.paths[0], "DELETE FROM client_metadata WHERE client_id = '030'")
     change(source.paths[0], "DELETE FROM examples WHERE client_id = '030'")
     reading = source.open(tmp_path, no_progress)
@@ -93,16 +78,13 @@ def test_parts_divide_the_clients(tmp_path, monkeypatch, index):
 
 def test_rows_of_a_client_may_lie_apart(tmp_path):
     clients = [("train", f"{i}", [f"row {j} of {i}" for j in range(9)]) for i in range(3)]
-    path = write_database(tmp_path / "x.sqlite", clients, index=False)
+    path = write_database(tmp_path / "x.sqlite", clients)
     # In the order of another column.
     change(
         path,
         *(f"UPDATE examples SET rowid = {100 + 3 * (row % 9) + row // 9} WHERE rowid = {row + 1}" for row in range(27)),
     )
     expected = [ClientText(client_id, texts, split) for split, client_id, texts in clients]
-    assert sorted_texts(StackOverflowTff((path,))) == expected
-    with writing(path) as connection:
-        create_indexes(connection)
     assert sorted_texts(StackOverflowTff((path,))) == expected
 
 
@@ -189,16 +171,16 @@ def test_other_tables_are_refused(tmp_path):
     path = change(write_database(tmp_path / "y.sqlite"), "ALTER TABLE client_metadata RENAME num_examples TO n")
     refused(path, "client_metadata(client_id, split_name, n)", "num_examples")
     refused(write_database(tmp_path / "z.sqlite", []), "examples is empty")
+    refused(write_database(tmp_path / "w.sqlite", index=False), "has no index", "CREATE INDEX")
 
 
-@pytest.mark.parametrize("index", [True, False])
-def test_a_corrupt_or_cut_off_database_is_refused(tmp_path, index):
+def test_a_corrupt_or_cut_off_database_is_refused(tmp_path):
     clients = [("train", f"{i}", [f"sentence {j} of client {i} ." for j in range(100)]) for i in range(10)]
-    path = write_database(tmp_path / "x.sqlite", clients, index)
+    path = write_database(tmp_path / "x.sqlite", clients)
     whole = path.read_bytes()
     start = whole.index(b"sentence 50 of client 7") // 4096 * 4096
     path.write_bytes(whole[:start] + b"\xff" * 4096 + whole[start + 4096 :])
-    refused(path, "client '7'" if index else "", "damaged or cut off")
+    refused(path, "client '7'", "damaged or cut off")
     path.write_bytes(whole[:-4096])
     for feature in (None, "tokens"):
         refused(path, "damaged or cut off", feature=feature)
@@ -207,7 +189,6 @@ def test_a_corrupt_or_cut_off_database_is_refused(tmp_path, index):
 METADATA, PROTO = "UPDATE client_metadata SET", "UPDATE examples SET serialized_example_proto ="
 
 
-@pytest.mark.parametrize("index", [True, False])
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
@@ -224,39 +205,5 @@ METADATA, PROTO = "UPDATE client_metadata SET", "UPDATE examples SET serialized_
         (f"{PROTO} x'0aff' WHERE rowid = 1", ["first row", "damaged"]),
     ],
 )
-def test_contradictions_are_refused(tmp_path, statement, words, index):
-    refused(change(write_database(tmp_path / "x.sqlite", index=index), statement), *words)
-
-
-def test_the_older_files_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(tff_hdf5, "PART_CLIENTS", 2)
-    train = write_hdf5(tmp_path / "stackoverflow_train.h5", {f"{i}": [f"a {j}" for j in range(i)] for i in range(5)})
-    heldout = write_hdf5(tmp_path / "stackoverflow_held_out.h5", {"8": ["b", ""], "9": ["c"]})
-    source = StackOverflowTff((train, heldout))
-    assert source.words_are_separated
-    reading = source.open(tmp_path, no_progress)
-    assert (reading.unit, reading.total, len(list(reading.parts))) == ("clients", 7, 4)
-    texts, skipped = read(source)
-    assert texts == [
-        *(ClientText(f"{i}", [f"a {j}" for j in range(i)], "train") for i in range(1, 5)),
-        ClientText("8", ["b"], "heldout"),
-        ClientText("9", ["c"], "heldout"),
-    ]
-    assert skipped.as_dict() == {"client without text": 1, "empty text": 1}
-
-
-def test_older_files_that_are_wrong_are_refused(tmp_path):
-    path = write_hdf5(tmp_path / "x_train.h5", {"1": ["a"], "2": ["b"]})
-    refused(path, "client '1'", "score, tokens", "expected body", feature="body")
-    refused(path, "client '1'", "expected a list of texts", feature="score")
-    refused(write_hdf5(tmp_path / "y.h5", {"1": ["a"]}, "body"), "body, score", "tokens or snippets")
-    refused(write_hdf5(tmp_path / "z.h5", {}), "examples is empty")
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-        file.create_group("people")
-    refused(tmp_path / "other.h5", "holds people", "'examples'")
-    with pytest.raises(DataError, match="client '1' is also in"):
-        read(StackOverflowTff((path, Path(shutil.copy(path, tmp_path / "copy_train.h5")))))
-    with pytest.raises(DataError, match="found HDF5 beside SQLite"):
-        read(StackOverflowTff((path, write_database(tmp_path / "x.sqlite"))))
-    path.write_bytes(path.read_bytes()[:-100])
-    refused(path, "damaged or cut off")
+def test_contradictions_are_refused(tmp_path, statement, words):
+    refused(change(write_database(tmp_path / "x.sqlite"), statement), *words)
