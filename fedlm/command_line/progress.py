@@ -105,10 +105,6 @@ class CellProgress(_Bar):
         name = f"{cell.experiment.model} ({cell.experiment.client_learning_rate:g}, seed {cell.experiment.seed})"
         self.show(sum(self._rounds.values()), self._total, f"{name} {describe_round(row, '')}")
 
-    def say(self, message: str) -> None:
-        """Print a line above the bar."""
-        self._progress.console.print(message, soft_wrap=True, markup=False, highlight=False)
-
 
 class StepProgress(_Bar):
     """Shows the steps of central training, by the name of its model; a `pretraining.run.Observer`."""

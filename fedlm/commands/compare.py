@@ -16,14 +16,13 @@ from fedlm.command_line.run_endings import NO_GOOD, exit_status
 from fedlm.fl_core.number_ranges import Probability
 from fedlm.fl_core.worker_processes import ending_by_sigterm
 from fedlm.simulations.comparisons.benchmarks import benchmark_of, benchmark_presets, scaled
-from fedlm.simulations.comparisons.cell_execution import Row, run_cells
-from fedlm.simulations.comparisons.cells import Cell, list_cells
+from fedlm.simulations.comparisons.cell_execution import run_cells
+from fedlm.simulations.comparisons.cells import list_cells
 from fedlm.simulations.comparisons.comparison import claim_folder, rounds_to_train, run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.presets import PRESETS
 from fedlm.simulations.reporting.gaps import finding, gaps
 from fedlm.simulations.reporting.privacy_summary import choice_warning
-from fedlm.simulations.reporting.progress_page import ProgressPage
 from fedlm.simulations.reporting.report import write_report
 from fedlm.simulations.reporting.selection import model_results
 from fedlm.simulations.reporting.tables import reason
@@ -38,8 +37,7 @@ class CompareCommand:
 
     Each model is trained with every combination of learning rates and every seed. The combination with the lowest mean
     held-out loss is selected, and its scores on the test clients are the model's result. Writes report.html,
-    results.csv and plots into its folder. While models train, report.html has the curves so far. If you stop the
-    command, the same command goes on where it was.
+    results.csv and plots into its folder. If you stop the command, the same command goes on where it was.
 
     `--mechanisms` and `--epsilons` compare at equal privacy (`inf`: without noise). This needs `--update-clip-norm` and
     a `--cohort-sampler` that bounds participation. Each private run alone has the guarantee that its summary states.
@@ -84,13 +82,7 @@ def main(argv: list[str]) -> int:
         return _run_apart(command, argv)
     with ending_by_sigterm(), CellProgress(rounds_to_train(comparison)) as progress:
         executor = command.execution.cell_executor()
-        page = ProgressPage(comparison, command.out, lambda path: progress.say(_look(path)))
-
-        def observe(cell: Cell, row: Row) -> None:
-            progress.update(cell, row)
-            page.update(cell, row)
-
-        results = run_comparison(comparison, command.out, executor, observe)
+        results = run_comparison(comparison, command.out, executor, progress.update)
     report = write_report(comparison, results, command.out, line)
     console = Console()
     for result in results:
@@ -104,10 +96,6 @@ def main(argv: list[str]) -> int:
     console.print(f"report: {report}", soft_wrap=True)
     statuses = [result.status for result in results]
     return 1 if "failed" in statuses else exit_status(*statuses)
-
-
-def _look(path: Path) -> str:
-    return f"first curves: {path}; open it now: it is redrawn while models train, until the report replaces it"
 
 
 def _run_apart(command: CompareCommand, argv: list[str]) -> int:

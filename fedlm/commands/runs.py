@@ -1,6 +1,6 @@
-"""`fedlm runs`: what runs there are in a folder, how they compare, and what of them can be removed."""
+"""`fedlm runs`: what runs there are in a folder, and what of them can be removed."""
 
-import shlex
+import math
 import textwrap
 import time
 from collections.abc import Callable
@@ -44,20 +44,6 @@ class ListCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareCommand:
-    """Draw the curves of any runs over each other, and list their scores and the settings that differ.
-
-    Writes report.html, runs.csv and plots into its folder. Runs may be of different kinds and lengths, and need not be
-    over; what keeps their scores from being compared is said on the page.
-    """
-
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of runs. A folder with several runs, such as a comparison's, stands for all of them."""
-    out: Path
-    """Folder of the report."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class CleanCommand:
     """Remove what runs do not need: checkpoints but the last, and what an interruption left half-written.
 
@@ -78,9 +64,7 @@ class CleanCommand:
 
 def _list(argv: list[str]) -> int:
     command = read_options(ListCommand, argv, "fedlm runs list")
-    from fedlm.simulations.reporting.runs_page import run_facts
-
-    found = [(run, run_facts(run)) for run in find_runs(command.folder)]
+    found = [(run, _facts(run)) for run in find_runs(command.folder)]
     key = _SORT_KEYS[command.sort]
     known = [pair for pair in found if key(pair[1]) is not None]
     unknown = [pair for pair in found if key(pair[1]) is None]
@@ -96,6 +80,25 @@ def _list(argv: list[str]) -> int:
     else:
         console.print(_table(rows))
     return 0
+
+
+def _facts(run: RecordedRun) -> dict[str, Any]:
+    """Collect what is told of a run, as JSON has it."""
+    scores = ("heldout_perplexity", "test_perplexity", "test_accuracy")
+    return {
+        "run": str(run.directory),
+        **{name: getattr(run, name) for name in ("kind", "model", "state", "counter", "done", "asked")},
+        **{name: _finite(run.score(name)) for name in scores},
+        "bytes_up": sum(_finite(row.get("bytes_up")) or 0.0 for row in run.rows),
+        "training_seconds": sum(_finite(row.get("seconds")) or 0.0 for row in run.rows),
+        "privacy": run.privacy,
+        "bytes": run.size,
+        "changed": run.changed,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
 
 
 def _table(rows: list[list[str]]) -> Table:
@@ -150,19 +153,6 @@ _SORT_KEYS: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
-def _compare(argv: list[str]) -> int:
-    command = read_options(CompareCommand, argv, "fedlm runs compare")
-    from fedlm.fl_core.runs.run_folder import REPORT, refuse_other_contents
-    from fedlm.simulations.reporting.runs_page import write_runs_page
-
-    refuse_other_contents(command.out, REPORT)
-    runs = {run.directory.resolve(): run for folder in command.runs for run in find_runs(folder)}
-    line = shlex.join(["fedlm", "runs", "compare", *argv])
-    report = write_runs_page(list(runs.values()), command.out, line)
-    Console().print(f"report: {report}", soft_wrap=True)
-    return 0
-
-
 def _clean(argv: list[str]) -> int:
     command = read_options(CleanCommand, argv, "fedlm runs clean")
     from fedlm.fl_core.runs.cleaning import removable, remove, whole_runs
@@ -192,17 +182,15 @@ def _clean(argv: list[str]) -> int:
 _EXAMPLES = """For example:
 
   fedlm runs list runs
-  fedlm runs compare runs/si_cifg runs/two_models --out runs/overlay
   fedlm runs clean runs"""
 
 
 COMMAND = Group(
     "fedlm runs",
     "action",
-    "Runs of any kind: list them, compare them, and remove what they do not need.",
+    "Runs of any kind: list them, and remove what they do not need.",
     {
         "list": ("list the runs in a folder, of any kind", Command(ListCommand, _list)),
-        "compare": ("draw the curves of any runs over each other, on a page", Command(CompareCommand, _compare)),
         "clean": ("remove what runs do not need", Command(CleanCommand, _clean)),
     },
     _EXAMPLES,

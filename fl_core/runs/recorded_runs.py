@@ -34,7 +34,6 @@ class RecordedRun:
       directory: of the run.
       settings: flat, empty where nothing tells them yet.
       summary: what the run said at its end; None where it has not ended, or has gone on since.
-      vocabulary: fingerprint of what it was trained with; None where no checkpoint tells it.
       rows: its metrics.
       running: a process holds its folder.
     """
@@ -42,7 +41,6 @@ class RecordedRun:
     directory: Path
     settings: dict[str, Any]
     summary: dict[str, Any] | None
-    vocabulary: str | None
     rows: list[dict[str, Any]]
     running: bool
 
@@ -172,9 +170,8 @@ def read_run(directory: Path) -> RecordedRun:
     for checkpoint in reversed(whole_checkpoints(directory)):
         about = _read_json(checkpoint / "about" / "metadata") or {}
         break
-    rows, vocabulary, held = read_rows(directory / METRICS_FILE), about.get("vocabulary"), _is_held(directory)
-    ended = summary or {}
-    run = RecordedRun(directory, settings_in(about | ended), summary, vocabulary, rows, held)
+    rows, ended = read_rows(directory / METRICS_FILE), summary or {}
+    run = RecordedRun(directory, settings_in(about | ended), summary, rows, _is_held(directory))
     if run.done > ended.get(f"{run.counter}s", 0):
         return replace(run, settings=settings_in(ended | about), summary=None)
     return run

@@ -22,7 +22,7 @@ class _Closing(Protocol):
 
 _Closes = TypeVar("_Closes", bound=_Closing)
 COMPARISON_FILE, GRID_FILE = "comparison.json", "grid.json"
-RUN, COMPARISON, GRID, DATA_SET, REPORT = "a run", "a comparison", "a grid of trainings", "a data set", "a report"
+RUN, COMPARISON, GRID, DATA_SET = "a run", "a comparison", "a grid of trainings", "a data set"
 AGGREGATOR, TRANSFERS_FOLDER = "an aggregator", "transfers"
 SERVER, QUEUE_FILE = "a server of several runs", "server.db"
 _CONTENTS = {COMPARISON_FILE: COMPARISON, GRID_FILE: GRID, "store.json": DATA_SET, QUEUE_FILE: SERVER} | dict.fromkeys(
@@ -36,8 +36,8 @@ _BEGUN_WITH = {
     SERVER: (LOCK_FILE, QUEUE_FILE),
 }
 """Each folder has one of these before it has anything else."""
-_OWN = {RUN: {"error.txt"}, AGGREGATOR: {TRANSFERS_FOLDER}, REPORT: {"report.html", "runs.csv", "plots"}}
-"""What may lie in a folder that has none of these: the error of a run that could not begin; an earlier report."""
+_OWN = {RUN: {"error.txt"}, AGGREGATOR: {TRANSFERS_FOLDER}}
+"""What may lie in a folder that has none of these: the error of a run that could not begin, what was transferred."""
 
 
 def refuse_other_contents(directory: Path, kind: str) -> None:

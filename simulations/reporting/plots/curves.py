@@ -29,7 +29,6 @@ class Line(NamedTuple):
     style: LineStyle
     mean: Curve | None  # its curve over the seeds that finished; None where none did
     lost: list[tuple[np.ndarray, np.ndarray]]  # (x values, scores) of each seed that diverged or failed
-    others: Sequence[Curve] = ()  # what is drawn thinly beside it, in the same colour
 
 
 def perplexity_plot(models: Sequence[ModelResult]) -> Figure:
@@ -68,28 +67,17 @@ def _curves_figure(
     across: str,
     x: Callable[[Curve], np.ndarray] = lambda curve: curve.rounds,
 ) -> tuple[Figure, Axes]:
-    styles = line_styles([entry.model for entry in models])
-    lines = [_line(entry, styles[entry.model], score, x) for entry in models]
-    return curves_figure(lines, score, by=by, across=across, x=x)
-
-
-def curves_figure(
-    lines: list[Line],
-    score: str,
-    *,
-    by: str,
-    across: str,
-    x: Callable[[Curve], np.ndarray] = lambda curve: curve.rounds,
-) -> tuple[Figure, Axes]:
-    """Draw lines with the look of the report.
+    """Draw a line a model, named beside its end.
 
     Args:
-      lines: what is drawn, each named beside its end.
+      models: what is drawn.
       score: `perplexity` or `accuracy`.
       by: what the title says that it is drawn against.
       across: what the horizontal axis says.
       x: where the points of a curve lie on that axis.
     """
+    styles = line_styles([entry.model for entry in models])
+    lines = [_line(entry, styles[entry.model], score, x) for entry in models]
     figure = new_figure(HEIGHT + 0.25 * max(0, len(lines) - 10))
     axes = figure.add_subplot()
     axes.set_title(f"Held-out {score} by {by}", loc="left", color=INK, weight="bold")
@@ -141,8 +129,6 @@ def _draw_line(axes: Axes, line: Line, x: Callable[[Curve], np.ndarray]) -> None
     curve = line.mean
     if curve is None:
         return
-    for other in line.others:
-        axes.plot(x(other), other.mean, color=line.style["color"], linewidth=0.9, alpha=0.5, zorder=2)
     style = dict(line.style)
     if len(curve.mean) > MOST_MARKERS:
         style["markevery"] = (0, len(curve.mean) // 10)

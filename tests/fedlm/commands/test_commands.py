@@ -73,7 +73,7 @@ OTHER_HELPS = [
     *(["data", name] for name in ("describe", "sample", "relevance", "export")),
     *(["account", kind] for kind in ACCOUNT.choices if kind != "tree"),
     *(words.split() for words in ("keys ca", "keys token", "model import", "model export", "plan export")),
-    *(words.split() for words in ("plan inspect", "runs list", "runs compare", "runs clean")),
+    *(words.split() for words in ("plan inspect", "runs list", "runs clean")),
     *(["run", action] for action in ("submit", "list", "show", "pause", "resume", "stop", "logs")),
     *(["laws", action] for action in ("run", "import", "figures", "table2", "report")),
     *(["audit", action] for action in ("verify", "export", "receipts")),

@@ -9,7 +9,6 @@ from fedlm.fl_core.runs.run_folder import (
     COMPARISON_FILE,
     GRID,
     GRID_FILE,
-    REPORT,
     RUN,
     RunFolder,
     refuse_other_contents,
@@ -18,7 +17,7 @@ from fedlm.fl_core.runs.run_folder import (
 OF_SOMEBODY = '{"round": 0, "mine": 1}\nnot json\n'
 
 
-KINDS = [RUN, COMPARISON, GRID, REPORT, AGGREGATOR]
+KINDS = [RUN, COMPARISON, GRID, AGGREGATOR]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -51,7 +50,6 @@ def test_a_run_leaves_a_folder_with_other_files_as_it_is(tmp_path):
         (RUN, (".lock", "checkpoints", "error.txt")),
         (COMPARISON, (COMPARISON_FILE,)),
         (GRID, ("cells",)),
-        (REPORT, ("runs.csv",)),
         (AGGREGATOR, ("transfers",)),
     ],
 )
