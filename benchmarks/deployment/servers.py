@@ -29,7 +29,8 @@ def fedlm(
     """Serve rounds of a shape; sends the port, and the memory before the model was made."""
     import jax
 
-    from fedlm.fl_core.deployment.roles import Endpoints, serve
+    from fedlm.fl_core.deployment.endpoints import Endpoints
+    from fedlm.fl_core.deployment.roles import serve
     from fedlm.fl_core.deployment.server.task import Task
     from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
     from fedlm.fl_core.deployment.transport.http_server import HttpServer

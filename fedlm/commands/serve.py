@@ -15,7 +15,7 @@ from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import NotNegative
 
 if TYPE_CHECKING:
-    from fedlm.fl_core.deployment.roles import Endpoints
+    from fedlm.fl_core.deployment.endpoints import Endpoints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ def _process(command: ServeCommand, endpoints: "Endpoints") -> Coroutine[Any, An
 
 
 def _endpoints(command: ServeCommand) -> "Endpoints":
-    from fedlm.fl_core.deployment.roles import Endpoints
+    from fedlm.fl_core.deployment.endpoints import Endpoints
 
     clients = None
     if command.role != "coordinator":

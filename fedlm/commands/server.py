@@ -40,8 +40,9 @@ def main(argv: list[str]) -> int:
     """Run `fedlm server`."""
     command = read_options(ServerCommand, argv, "fedlm server", essentials=_ESSENTIALS)
     from fedlm.fl_core.composed_settings import compose
+    from fedlm.fl_core.deployment.endpoints import Endpoints
     from fedlm.fl_core.deployment.event_log import json_log
-    from fedlm.fl_core.deployment.roles import Endpoints, serve_runs
+    from fedlm.fl_core.deployment.roles import serve_runs
     from fedlm.fl_core.deployment.runs.run_server import RunMaker, ServerRules
 
     listening = command.listening

@@ -9,8 +9,7 @@ import contextlib
 import hashlib
 import json
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from google.protobuf.json_format import MessageToDict
@@ -24,10 +23,9 @@ from fedlm.fl_core.deployment.aggregators.secure_runner import SecureCohortRunne
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.aggregators.shared_runner import SharedCohortRunner
 from fedlm.fl_core.deployment.aggregators.shared_status import SharedStatus
+from fedlm.fl_core.deployment.endpoints import Endpoints, listen
 from fedlm.fl_core.deployment.event_log import event, handled_by
-from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics, HandlersWithMetrics
-from fedlm.fl_core.deployment.operations.overview import Overview, ProcessShown, Shown
-from fedlm.fl_core.deployment.protocol.interface import Handlers
+from fedlm.fl_core.deployment.operations.overview import Overview, ProcessShown
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.runs.held_run import HeldRun
 from fedlm.fl_core.deployment.runs.population import Population
@@ -39,76 +37,21 @@ from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.server.client_service import ClientService, secure_settings
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.server.training import DeployedTraining
-from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.retrying import with_retries
-from fedlm.fl_core.deployment.state.state import UnreachableError
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.deployment.transparency.log_handlers import HandlersWithLog
 from fedlm.fl_core.deployment.transparency.logged_run import LoggedRun
 from fedlm.fl_core.deployment.transparency.stored_log import StoredLog
 from fedlm.fl_core.deployment.transport.http_enrolment import EnrolmentServer
-from fedlm.fl_core.deployment.transport.listeners import Listener
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.process_memory import frozen_start, return_freed_memory
+from fedlm.fl_core.process_memory import return_freed_memory
 from fedlm.fl_core.runs.driver import Observer
 from fedlm.fl_core.runs.files.private_files import keep_private
 from fedlm.fl_core.runs.files.run_lock import run_lock
 from fedlm.fl_core.runs.run_folder import AGGREGATOR, QUEUE_FILE, SERVER, RunFolder, refuse_other_contents
 
 LOGS_FOLDER, AUDIT_FILE = "logs", "audit.jsonl"
-_GRACE_SECONDS, _LOOK_SECONDS = 2.0, 0.1
-
-
-@dataclass(frozen=True)
-class Endpoints:
-    """Where a process of the server is reached."""
-
-    # makes what carries clients' calls to handlers; None where no client calls
-    clients: Callable[[Handlers], Listener] | None = None
-    # makes what shows operators the process; None where nobody looks
-    operators: Callable[[Shown, CallMetrics], Listener] | None = None
-    linger: float = 0.0  # seconds for which clients are still told that the run is over
-
-    @contextlib.asynccontextmanager
-    async def listening(self, handlers: Handlers | None, shown: Shown) -> AsyncIterator[None]:
-        """Listen for as long as the context lasts; raises `ConfigurationError` where an address cannot be had."""
-        async with contextlib.AsyncExitStack() as listening:
-            listening.enter_context(frozen_start())
-            metrics = CallMetrics()
-            if self.clients is not None and handlers is not None:
-                measured = handlers if self.operators is None else HandlersWithMetrics(handlers, metrics)
-                await _listen(listening, self.clients(measured), "clients")
-            # Last: who can ask whether it is ready is told that it is.
-            if self.operators is not None:
-                await _listen(listening, self.operators(shown, metrics), "operators")
-            yield
-
-    @contextlib.asynccontextmanager
-    async def reached(self, url: str, knows: bool = True) -> AsyncIterator[Database]:
-        """Open a database, and watch it for as long as the context lasts.
-
-        While it cannot be reached it is waited for, and operators are told so.
-
-        Args:
-          knows: see `ProcessShown`.
-        """
-        database = Database(url, open_now=False)
-        async with contextlib.AsyncExitStack() as opened:
-            opened.callback(database.close)
-            try:
-                await asyncio.to_thread(database.open)
-            except UnreachableError:
-                async with self.listening(None, ProcessShown(database, lambda: False, knows)):
-                    await database.open_once_reached()
-            watching = asyncio.create_task(database.watch())
-            opened.callback(watching.cancel)
-            yield database
-
-
-async def _listen(listening: contextlib.AsyncExitStack, listener: Listener, whom: str) -> None:
-    await listener.start()
-    listening.push_async_callback(listener.stop, _GRACE_SECONDS)
-    event("listening", to=whom, port=listener.port)
+_LOOK_SECONDS = 0.1
 
 
 async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, *, database: str | None = None) -> bool:
@@ -277,7 +220,7 @@ async def enrol_devices(keys: Path, address: str) -> None:
     stopped = asyncio.Event()
     async with contextlib.AsyncExitStack() as listening:
         listening.enter_context(_draining_signals(stopped.set))
-        await _listen(listening, EnrolmentServer(Authority(keys).enrol, address, keys), "devices")
+        await listen(listening, EnrolmentServer(Authority(keys).enrol, address, keys), "devices")
         await stopped.wait()
 
 

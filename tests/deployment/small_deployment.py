@@ -20,8 +20,9 @@ from fedlm.fedlm_client.limits import Limits
 from fedlm.fedlm_client.link.credentials import AUTHORITY_FILE, read_certificates
 from fedlm.fedlm_client.text.example_store import ExampleStore
 from fedlm.fl_core.composed_settings import compose
+from fedlm.fl_core.deployment.endpoints import Endpoints
 from fedlm.fl_core.deployment.event_log import JsonLines, event
-from fedlm.fl_core.deployment.roles import Endpoints, aggregate, coordinate, serve
+from fedlm.fl_core.deployment.roles import aggregate, coordinate, serve
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.transport.http_server import HttpServer

@@ -19,8 +19,9 @@ from fedlm.fl_core.deployment.aggregators import shared_runner
 from fedlm.fl_core.deployment.aggregators.shard import Shard
 from fedlm.fl_core.deployment.aggregators.shared_records import SharedRound
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
+from fedlm.fl_core.deployment.endpoints import Endpoints
 from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
-from fedlm.fl_core.deployment.roles import Endpoints, aggregate, agreement, coordinate
+from fedlm.fl_core.deployment.roles import aggregate, agreement, coordinate
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import SqlState, sqlite_url
 from fedlm.fl_core.deployment.transparency.logged_run import LoggedRun

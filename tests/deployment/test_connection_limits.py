@@ -9,8 +9,9 @@ import time
 
 import pytest
 
+from fedlm.fl_core.deployment.endpoints import Endpoints
 from fedlm.fl_core.deployment.event_log import json_log
-from fedlm.fl_core.deployment.roles import Endpoints, serve
+from fedlm.fl_core.deployment.roles import serve
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import connection_limits
 from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits, Connections, network_of

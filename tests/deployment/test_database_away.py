@@ -8,8 +8,9 @@ import urllib.request
 
 import pytest
 
+from fedlm.fl_core.deployment.endpoints import Endpoints
 from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
-from fedlm.fl_core.deployment.roles import Endpoints, coordinate
+from fedlm.fl_core.deployment.roles import coordinate
 from fedlm.fl_core.deployment.state import database, retrying
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state import StateError, UnreachableError

@@ -10,7 +10,8 @@ import pytest
 from fedlm.fedlm_client.distributed_noise.lattice import Lattice
 from fedlm.fedlm_client.link.http_channel import HttpChannel
 from fedlm.fedlm_client.secure_aggregation.device import SecureSums
-from fedlm.fl_core.deployment.roles import Endpoints, aggregate, coordinate
+from fedlm.fl_core.deployment.endpoints import Endpoints
+from fedlm.fl_core.deployment.roles import aggregate, coordinate
 from fedlm.fl_core.deployment.state.state_sql import sqlite_url
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from tests.deployment import small_deployment as small

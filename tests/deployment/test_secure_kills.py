@@ -9,7 +9,8 @@ import pytest
 
 from fedlm.fedlm_client.link.credentials import read_certificates
 from fedlm.fedlm_client.secure_aggregation.device import SecureSums
-from fedlm.fl_core.deployment.roles import Endpoints, serve
+from fedlm.fl_core.deployment.endpoints import Endpoints
+from fedlm.fl_core.deployment.roles import serve
 from fedlm.fl_core.deployment.secure_aggregation.attempt import SecureAttempt
 from fedlm.fl_core.deployment.secure_aggregation.attempts_sql import SecureAttempts
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url

@@ -6,8 +6,6 @@ What leaves the device is the messages of `messages.proto` and nothing else.
 import asyncio
 import contextlib
 import functools
-import math
-import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
@@ -26,16 +24,14 @@ from .errors import (
 )
 from .limits import Conditions, Limits
 from .link.artifacts import ArtifactAssembly
-from .link.calls import DownloadRequest
+from .link.calls import DownloadRequest, in_pieces
 from .link.protocol import PROTOCOL
 from .own_participation import OwnParticipation
-from .secure_aggregation.device import SecureSums
+from .secure_aggregation.device import SecureSums, why_unsafe
 from .training import Channel, EndedError, Round, Trainer, Update
+from .waits import Waits, told_seconds
 
 VERSION = "0.1.0"
-_SOONEST_SECONDS, _LATEST_SECONDS = 0.02, 24 * 3600.0
-_SOON_SECONDS, _SOON_FOR_SECONDS = 3.0, 120.0
-_AT_ONCE = 1 << 18
 _Outcome = messages.UploadHeader
 _Reply = messages.UploadReply
 
@@ -84,7 +80,7 @@ class Client:
         self._participation = OwnParticipation() if participation is None else participation
         self._sums = sums
         self._download: ArtifactAssembly | None = None
-        self._failures, self._answered, self._began = 0, False, 0.0
+        self._waits = Waits(limits)
         self._stopped = False
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
@@ -126,7 +122,7 @@ class Client:
             self._trainer.close()
 
     async def _take_part(self, channel: Channel) -> bool:
-        stop, self._began = asyncio.Event(), time.monotonic()
+        stop, self._waits = asyncio.Event(), Waits(self._limits)
         self._running = asyncio.get_running_loop(), stop
         while not self._stopped:
             wait = await self._once(channel)
@@ -142,26 +138,26 @@ class Client:
             return self._limits.recheck_seconds
         try:
             reply = await self._check_in(channel)
-            self._answered = True
+            self._waits.answered = True
             if reply.WhichOneof("answer") == "selected":
                 await self._participation.log.confirm(channel, reply.selected)
                 return await self._take_part_in(channel, reply.selected)
             # Not where it was selected: what fails after that would be tried as often as if it were the first.
-            self._failures = 0
+            self._waits.worked()
             return self._told_to_come_back(reply.come_back)
         except TransportError as error:
-            wait = self._backoff()
+            wait = self._waits.after_failure()
             self._notice(f"the server cannot be reached: {error}; trying again in {wait:.1f} seconds")
             return wait
         except WrongServerError as error:
-            if not self._answered:
+            if not self._waits.answered:
                 raise
             # The server was there before: what answers now may be a network's own page, or a server that is mended.
             self._notice(f"{error}; trying again in {self._limits.longest_backoff:.1f} seconds")
             return self._limits.longest_backoff
         except UnknownArtifactError:
             # The round is over.
-            return self._backoff()
+            return self._waits.after_failure()
 
     async def _check_in(self, channel: Channel) -> messages.CheckInReply:
         request = self._trainer.introduce()
@@ -188,25 +184,15 @@ class Client:
         if answer.done:
             self._notice(answer.reason)
             return False
-        return _seconds_of(answer.seconds)
-
-    def _backoff(self) -> float:
-        """Choose a wait that doubles with each failure, at random so that clients do not all come at once."""
-        limits = self._limits
-        # Who begins before the server does has it soon.
-        soon = not self._answered and time.monotonic() - self._began < _SOON_FOR_SECONDS
-        most = min(limits.longest_backoff, _SOON_SECONDS) if soon else limits.longest_backoff
-        longest = min(limits.first_backoff * 2.0**self._failures, most)
-        self._failures = min(self._failures + 1, 30)
-        return longest * random.uniform(0.5, 1.5)
+        return told_seconds(answer.seconds)
 
     async def _take_part_in(self, channel: Channel, asked: messages.RoundConfiguration) -> float:
-        deadline = time.monotonic() + _seconds_of(asked.seconds)
+        deadline = time.monotonic() + told_seconds(asked.seconds)
         examples = self._trainer.text.version()
         device = self._trainer.depends_on(asked, examples)
         header = _Outcome(attempt=asked.attempt, upload_id=secrets.token_bytes(16))
         try:
-            if reason := self._unsafe(asked) or self._participation.may(asked, device):
+            if reason := why_unsafe(self._sums, asked) or self._participation.may(asked, device):
                 self._notice(f"round {asked.round_number}: it does not take part, since {reason}")
                 raise EndedError(_Outcome.NOT_ALLOWED)
             update: Update | None = await self._train(channel, asked, examples, deadline)
@@ -219,30 +205,18 @@ class Client:
 
         async def send(upload: bytes) -> messages.UploadReply:
             header.size = len(upload)
-            return await self._send(channel, header, functools.partial(_pieces, upload, take), deadline)
+            return await self._send(channel, header, functools.partial(in_pieces, upload, take), deadline)
 
         if update is not None and self._sums is not None:
             try:
                 reply = await self._sums.give(channel, asked, update, send)
             except UnsafeSumError as error:
                 self._notice(f"round {asked.round_number}: its update is in no sum, since {error}")
-                return self._backoff()
+                return self._waits.after_failure()
         else:
-            reply = await send(b"" if update is None else _declared(header, update))
+            reply = await send(b"" if update is None else update.declared_in(header))
         self._tell_owner(asked.round_number, header.outcome, reply)
-        return _seconds_of(reply.come_back_seconds)
-
-    def _unsafe(self, asked: messages.RoundConfiguration) -> str:
-        """Say why an update would be seen by itself or without noise, or could not be masked; else empty."""
-        if (self._sums is not None) != asked.HasField("secure_sum"):
-            return (
-                "the server would see its update by itself" if self._sums else "it has no keys to mask its update with"
-            )
-        if self._sums is None or asked.HasField("participation") == asked.secure_sum.HasField("noise"):
-            return ""
-        if asked.HasField("participation"):
-            return "the server shows a plan of privacy, but a sum without noise would be exact"
-        return "the server asks for a sum with noise, but shows no plan of how often"
+        return told_seconds(reply.come_back_seconds)
 
     def _tell_owner(self, number: int, outcome: "messages.UploadHeader.Outcome", reply: messages.UploadReply) -> None:
         why = _WHY_NOT.get(outcome)
@@ -312,30 +286,9 @@ class Client:
             except TransportError as error:
                 self._notice(f"the upload broke off: {error}")
             if reply is not None and reply.status != _Reply.DAMAGED:
-                self._failures = 0
+                self._waits.worked()
                 return reply
-            wait = self._backoff()
+            wait = self._waits.after_failure()
             if time.monotonic() + wait > deadline:
                 raise TransportError("the upload did not get through while the round was open")
             await asyncio.sleep(wait)
-
-
-def _seconds_of(seconds: float) -> float:
-    """Take seconds from a server, which may say anything, so that a device neither comes back at once without end nor
-    trains without end."""
-    return min(max(seconds, _SOONEST_SECONDS), _LATEST_SECONDS) if math.isfinite(seconds) else _LATEST_SECONDS
-
-
-def _declared(header: messages.UploadHeader, update: Update) -> bytes:
-    """Give the bytes of an update, once the header says what it is."""
-    header.num_examples = update.num_examples
-    header.loss, header.tokens, header.gradient_norm = update.loss, update.tokens, update.gradient_norm
-    return update.upload
-
-
-async def _pieces(upload: bytes, before_upload: Callable[[], None]) -> AsyncIterator[bytes]:
-    # A server that wants nothing of an update is sent nothing.
-    if upload:
-        before_upload()
-    for start in range(0, len(upload), _AT_ONCE):
-        yield upload[start : start + _AT_ONCE]

@@ -54,6 +54,12 @@ class Update(NamedTuple):
     tokens: float
     gradient_norm: float
 
+    def declared_in(self, header: messages.UploadHeader) -> bytes:
+        """Give the bytes of the upload, once its header says what it is."""
+        header.num_examples = self.num_examples
+        header.loss, header.tokens, header.gradient_norm = self.loss, self.tokens, self.gradient_norm
+        return self.upload
+
 
 class EndedError(Exception):
     """Training ended before there was an update."""

@@ -17,6 +17,7 @@ import numpy as np
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fedlm_client.secure_aggregation.taking_part import Reply, Step
+from fedlm.fl_core.deployment.aggregators.client_numbers import ClientNumbers
 from fedlm.fl_core.deployment.aggregators.masked_part import MaskedLayout, MaskedPart
 from fedlm.fl_core.deployment.aggregators.member_messages import MemberMessages
 from fedlm.fl_core.deployment.aggregators.shard import Shard
@@ -25,7 +26,6 @@ from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
 from fedlm.fl_core.deployment.event_log import event, warn
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.server.client_handlers import CheckedIn
-from fedlm.fl_core.deployment.server.client_registry import ClientRegistry
 from fedlm.fl_core.deployment.server.client_service import ClientService
 from fedlm.fl_core.deployment.server.pacing import spread
 from fedlm.fl_core.deployment.server.reports.attempt import Attempt, Participant, RoundCollection
@@ -59,7 +59,7 @@ class Aggregator:
         self._shared, self._service, self.registry = shared, service, service.registry
         self._messages = MemberMessages(service.state.database)
         self._agreement, self._saved_every = agreement, saved_every
-        self._numbers = _NumbersOfClients(shared, service.registry)
+        self._numbers = ClientNumbers(shared, service.registry)
         self._name, self._aggregators = secrets.token_hex(8), 1
         # A shard whose reports are not taken any more is kept until its sum is delivered.
         self._shard: Shard | None = None
@@ -269,38 +269,6 @@ class Aggregator:
         await self._service.receiver.close(shard.attempt)
         shard.attempt.parameters.withdraw()
         event("shard_dropped", attempt=shard.token, reports=len(shard.added))
-
-
-class _NumbersOfClients:
-    """Has the numbers of clients in the registry; clients that come together are looked up together."""
-
-    def __init__(self, shared: SharedRounds, registry: ClientRegistry):
-        self._shared, self._registry = shared, registry
-        self._wanted: dict[str, asyncio.Future[None]] = {}
-        self._finding: asyncio.Task | None = None
-
-    async def find(self, identity: str) -> None:
-        """Have a client's number in the registry; raises `StateError` where that fails."""
-        if self._registry.number_of(identity) is not None:
-            return
-        if identity not in self._wanted:
-            self._wanted[identity] = asyncio.get_running_loop().create_future()
-        if self._finding is None or self._finding.done():
-            self._finding = asyncio.create_task(self._find_all())
-        await asyncio.shield(self._wanted[identity])
-
-    async def _find_all(self) -> None:
-        while wanted := self._wanted:
-            self._wanted = {}
-            try:
-                numbers = await asyncio.to_thread(self._shared.number_clients, list(wanted))
-            except StateError as error:
-                for future in wanted.values():
-                    future.set_exception(error)
-                continue
-            for identity, future in wanted.items():
-                self._registry.add(numbers[identity], identity)
-                future.set_result(None)
 
 
 async def _for_ever(work: Callable[[], _Result]) -> _Result:

@@ -102,9 +102,8 @@ class SharedRounds(SharedContent):
 
     def silent(self, token: str) -> list[int]:
         """List the clients that were selected and have not answered."""
-        query = sql.select(SELECTIONS.c.client).where(SELECTIONS.c.token == token, SELECTIONS.c.state == "selected")
         with self._database.reading() as connection:
-            return list(connection.scalars(query))
+            return list(connection.scalars(_clients(token, "selected")))
 
     def lose(self, aggregator: str) -> int:
         """Give an aggregator up with all that it has claimed and delivered; returns how many reports are lost."""
@@ -124,11 +123,8 @@ class SharedRounds(SharedContent):
 
     def claimed(self, token: str, aggregator: str | None = None) -> list[int]:
         """List the clients whose reports count in a round that is closed, of one aggregator if it is named."""
-        query = sql.select(SELECTIONS.c.client).where(SELECTIONS.c.token == token, SELECTIONS.c.state == "claimed")
-        if aggregator is not None:
-            query = query.where(SELECTIONS.c.aggregator == aggregator)
         with self._database.reading() as connection:
-            return list(connection.scalars(query))
+            return list(connection.scalars(_clients(token, "claimed", aggregator)))
 
     def finish(
         self, attempt: AttemptRecord, participants: Sequence[int], silent: Sequence[int], rests: Callable[[int], float]
@@ -265,11 +261,7 @@ class SharedRounds(SharedContent):
         Raises:
           StateError: the aggregator had no right to add one of the reports.
         """
-        claims = sql.select(SELECTIONS.c.client).where(
-            SELECTIONS.c.token == partial.token,
-            SELECTIONS.c.aggregator == partial.aggregator,
-            SELECTIONS.c.state == "claimed",
-        )
+        claims = _clients(partial.token, "claimed", partial.aggregator)
         there = _sum_of(partial.token, partial.aggregator)
         lost = sql.select(AGGREGATORS.c.lost).where(AGGREGATORS.c.name == partial.aggregator)
         with self._database.writing() as connection:
@@ -288,6 +280,12 @@ class SharedRounds(SharedContent):
                 set_state(connection, partial.token, client, True, state="lost")
             connection.execute(sql.insert(PARTIAL_SUMS).values(**partial._asdict()))
             return True
+
+
+def _clients(token: str, state: str, aggregator: str | None = None) -> sql.Select:
+    """Make the query of the clients of a round that are in a state, by what one aggregator did if it is named."""
+    query = sql.select(SELECTIONS.c.client).where(SELECTIONS.c.token == token, SELECTIONS.c.state == state)
+    return query if aggregator is None else query.where(SELECTIONS.c.aggregator == aggregator)
 
 
 def _sum_of(token: str, aggregator: str) -> sql.Select:

@@ -118,21 +118,21 @@ class SharedCohortRunner:
         return {}
 
     def _open(self, token: str, plan: RoundPlan, clip_norm: float | None, content: bytes) -> None:
-        bound = self._deployment.participation
+        bound, rules = self._deployment.participation, self._rules
         shared = SharedRound(
             token=token,
             round_number=plan.round_number,
             seed=plan.seed,
             learning_rate=float(plan.learning_rate),
             clip_norm=None if clip_norm is None else float(clip_norm),
-            to_select=self._rules.to_select,
-            minimum=self._rules.minimum,
+            to_select=rules.to_select,
+            minimum=rules.minimum,
             min_separation=bound.min_separation,
             max_participations=bound.max_participations,
             agreement=self._agreement,
             parameters=with_retries(lambda: self._shared.put(content)),
-            phase="gathering" if self._rules.window_seconds else "selecting",
-            seconds_left=self._seconds_at_most,
+            phase="gathering" if rules.window_seconds else "selecting",
+            seconds_left=rules.window_seconds + rules.selection_seconds + rules.reporting_seconds,
             **self._masks(token, plan, content),
         )
         self._opened = time.time()
@@ -142,10 +142,6 @@ class SharedCohortRunner:
     @property
     def _patience_seconds(self) -> float:
         return self._rules.patience_seconds
-
-    @property
-    def _seconds_at_most(self) -> float:
-        return self._rules.window_seconds + self._rules.selection_seconds + self._rules.reporting_seconds
 
     def _progress_of(
         self, round_number: int, states: Mapping[str, int], *, seconds: float, seconds_left: float | None, phase: Phase

@@ -25,7 +25,6 @@ from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.joint_statement import Joint, compose_trainings
 from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE, Phase, seen_from
 from fedlm.fl_core.privacy.origins.run_origins import Origins
-from fedlm.fl_core.privacy.origins.vocabulary_origin import origin_of_data
 from fedlm.fl_core.privacy.record.record_chain import RecordChain
 from fedlm.fl_core.runs.capabilities.budget_records import (
     BudgetError,
@@ -259,19 +258,6 @@ class Reservation:
     def entered(self, name: str) -> bool:
         """See `DataBudget.entered`."""
         return self._budget.entered(self._commitment, name)
-
-
-def reservation_of(data: Path, training: Phase, origins: Origins) -> Reservation | None:
-    """Make what a private run on a data set reserves; None where that has no budget.
-
-    Args:
-      data: folder of the data set.
-      training: all that the run plans.
-      origins: of what it begins with.
-    """
-    if not (data / BUDGET_FILE).exists():
-        return None
-    return reservation_from(DataBudget(data), training, origins._replace(vocabulary=origin_of_data(data)))
 
 
 def reservation_from(budget: DataBudget, training: Phase, origins: Origins, run: str | None = None) -> Reservation:

@@ -389,8 +389,9 @@ def test_a_model_that_is_too_large_ends_the_client_with_the_option_that_allows_i
 def waits_of(server, tmp_path, monkeypatch):
     """What a client waits between its calls, in seconds; no time passes."""
     waits, now = [], [100.0]
-    monkeypatch.setattr("fedlm.fedlm_client.client.random.uniform", lambda least, most: 1.0)
-    monkeypatch.setattr("fedlm.fedlm_client.client.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("fedlm.fedlm_client.waits.random.uniform", lambda least, most: 1.0)
+    for module in ("client", "waits"):
+        monkeypatch.setattr(f"fedlm.fedlm_client.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
 
     async def wait_for(waiting, seconds):
         waiting.close()

@@ -15,7 +15,7 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE, Phase
 from fedlm.fl_core.privacy.origins.relevance_origin import RelevanceOrigin
 from fedlm.fl_core.privacy.origins.run_origins import Origins
-from fedlm.fl_core.privacy.origins.vocabulary_origin import origin_of_import
+from fedlm.fl_core.privacy.origins.vocabulary_origin import origin_of_data, origin_of_import
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.counts.vocabulary_spending import plan_vocabulary
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
@@ -23,12 +23,12 @@ from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.record.record_chain import RecordChain
 from fedlm.fl_core.privacy.record.releases import Releases
+from fedlm.fl_core.runs.capabilities.budgeted import Budgeted
 from fedlm.fl_core.runs.capabilities.data_budget import (
     BudgetError,
     DataBudget,
     budget_of,
     reservation_from,
-    reservation_of,
 )
 from fedlm.fl_core.runs.private_releases import planned_training
 
@@ -65,7 +65,8 @@ def data(tmp_path):
 
 
 def reserving(data, folder, plan=PLAN, origins=Origins()):  # noqa: B008
-    return reservation_of(data, planned_training("simulate", folder, plan, "text"), origins)
+    budget, training = budget_of(data, private=True), planned_training("simulate", folder, plan, "text")
+    return budget and Budgeted(budget, origin_of_data(data)).reservation(training, origins)
 
 
 def begin(data, folder, plan=PLAN, ancestry=()):

@@ -1,6 +1,9 @@
-"""What is asked for and comes of a download, within a process."""
+"""What a process says of downloads and uploads, before they are bytes of a connection."""
 
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
+
+_AT_ONCE = 1 << 18
 
 
 class DownloadRequest(NamedTuple):
@@ -15,3 +18,12 @@ class Chunk(NamedTuple):
 
     number: int
     data: bytes
+
+
+async def in_pieces(upload: bytes, before: Callable[[], None]) -> AsyncIterator[bytes]:
+    """Yield an upload piece by piece; `before` the first, something is done. Nothing is done before one of no bytes."""
+    # A server that wants nothing of an update is sent nothing.
+    if upload:
+        before()
+    for start in range(0, len(upload), _AT_ONCE):
+        yield upload[start : start + _AT_ONCE]

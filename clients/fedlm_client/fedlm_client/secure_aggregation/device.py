@@ -104,6 +104,17 @@ class SecureSums:
         return reply
 
 
+def why_unsafe(sums: SecureSums | None, asked: messages.RoundConfiguration) -> str:
+    """Say why an update would be seen by itself or without noise, or could not be masked; else empty."""
+    if (sums is not None) != asked.HasField("secure_sum"):
+        return "the server would see its update by itself" if sums else "it has no keys to mask its update with"
+    if sums is None or asked.HasField("participation") == asked.secure_sum.HasField("noise"):
+        return ""
+    if asked.HasField("participation"):
+        return "the server shows a plan of privacy, but a sum without noise would be exact"
+    return "the server asks for a sum with noise, but shows no plan of how often"
+
+
 class _RoundRules(NamedTuple):
     """What the rules of a roster must say of a client's integers, since it made these before it saw them."""
 
