@@ -11,14 +11,7 @@ from fedlm.command_line.suggestions import UnknownCommandError, UnknownOptionsEr
 from fedlm.fl_core.composed_settings import value_types
 from fedlm.fl_core.extras import MissingExtraError
 
-COMMANDS = {
-    "models": "list the named models with their exact parameter counts",
-    "data": "import federated data sets, describe, sample and export them",
-    "simulate": "train one model in simulated cross-device rounds",
-    "compare": "compare models over learning rates and seeds, and write a report",
-    "pretrain": "train one model centrally, with DP-SGD or DP-Adam",
-    "laws": "measure scaling laws of private training, fit them, and plan by them",
-    "runs": "list runs of any kind, draw their curves over each other, and remove what they do not need",
+_OF_DEPLOYMENTS = {
     "serve": "train one model with clients that dial in",
     "server": "train the runs that are submitted, one after another, with clients that dial in",
     "run": "submit runs to a server, list, approve, pause, resume and stop them",
@@ -28,6 +21,17 @@ COMMANDS = {
     "client": "take part in a deployment with text that stays on this device",
     "keys": "make the certificates of a deployment's server and clients",
     "plan": "write the plan that clients without our code train, and look into it",
+}
+"""Those in `fedlm.commands.deployment`."""
+COMMANDS = {
+    "models": "list the named models with their exact parameter counts",
+    "data": "import federated data sets, describe, sample and export them",
+    "simulate": "train one model in simulated cross-device rounds",
+    "compare": "compare models over learning rates and seeds, and write a report",
+    "pretrain": "train one model centrally, with DP-SGD or DP-Adam",
+    "laws": "measure scaling laws of private training, fit them, and plan by them",
+    "runs": "list runs of any kind, draw their curves over each other, and remove what they do not need",
+    **_OF_DEPLOYMENTS,
     "account": "state what a private run promises, or has spent, and plot mechanisms side by side",
     "model": "import the weights of published models, and export a run's for other programs",
     "release": "write what you may publish of a run: model, settings and privacy statement",
@@ -41,7 +45,7 @@ COMMANDS = {
 
 def imported(name: str) -> ModuleType:
     """Import a command and all that it needs, none of which is ever garbage: the collector need not look through it."""
-    module = f"fedlm.commands.{name}"
+    module = f"fedlm.commands.{'deployment.' if name in _OF_DEPLOYMENTS else ''}{name}"
     if module in sys.modules:
         return sys.modules[module]
     gc.disable()

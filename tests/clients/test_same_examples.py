@@ -8,7 +8,7 @@ import pytest
 from fedlm.clients.device.server_instructions import encode
 from fedlm.clients.fleet.population import Population
 from fedlm.commands.cli import main
-from fedlm.commands.fleet import FleetCommand, _people
+from fedlm.commands.deployment.fleet import FleetCommand, _people
 from fedlm.fedlm_client.plans.batches import sequences_of
 from fedlm.fedlm_client.plans.manifest import Batches
 from fedlm.fedlm_client.text.example_store import ExampleStore

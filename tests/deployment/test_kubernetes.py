@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedlm.commands.serve import ServeCommand
+from fedlm.commands.deployment.serve import ServeCommand
 from fedlm.fl_core.composed_settings import compose, value_types
 from fedlm.fl_core.deployment.security.certificates import make_request, new_key
 from fedlm.fl_core.deployment.security.keys import Authority

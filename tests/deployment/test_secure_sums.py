@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedlm.commands import client, serve
+from fedlm.commands.deployment import client, serve
 from fedlm.fedlm_client.distributed_noise.lattice import Lattice
 from fedlm.fedlm_client.errors import ClientError, UnsafeSumError
 from fedlm.fedlm_client.link.credentials import read_certificates

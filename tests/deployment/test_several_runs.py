@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from fedlm.commands.cli import main
-from fedlm.commands.serving.operator_calls import OperatorCaller
+from fedlm.commands.deployment.operator_calls import OperatorCaller
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.composed_settings import compose, settings_as_json

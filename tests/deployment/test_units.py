@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedlm.commands.serve import ServeCommand
-from fedlm.commands.serving.listening import Listening
+from fedlm.commands.deployment.listening import Listening
+from fedlm.commands.deployment.serve import ServeCommand
 from fedlm.fl_core.composed_settings import compose, value_types
 from fedlm.fl_core.deployment.server.settings import Deployment
 

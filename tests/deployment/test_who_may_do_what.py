@@ -6,7 +6,7 @@ import json
 import pytest
 
 from fedlm.commands.cli import main
-from fedlm.commands.serving.operator_calls import OperatorCaller
+from fedlm.commands.deployment.operator_calls import OperatorCaller
 from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
 from fedlm.fl_core.deployment.operations.gate import Refusals
 from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener

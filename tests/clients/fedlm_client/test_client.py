@@ -13,7 +13,7 @@ import pytest
 
 from fedlm.clients.device.server_instructions import ANYTHING
 from fedlm.commands.cli import main
-from fedlm.commands.client import _read_vocabulary
+from fedlm.commands.deployment.client import _read_vocabulary
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.client import Client
 from fedlm.fedlm_client.errors import ClientError, RefusedError, TransportError, UnknownArtifactError, WrongServerError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedlm.commands import account as account_command
-from fedlm.commands import fleet as fleet_command
+from fedlm.commands.deployment import fleet as fleet_command
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon

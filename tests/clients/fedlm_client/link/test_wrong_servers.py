@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from fedlm.clients.device.dialling import dialling
-from fedlm.commands.serving.operator_calls import OperatorCaller, OperatorOptions
+from fedlm.commands.deployment.operator_calls import OperatorCaller, OperatorOptions
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import ClientError, RefusedError, TransportError, WrongServerError
 from fedlm.fedlm_client.link import host_and_port

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
-from fedlm.commands.serving.operator_calls import OperatorCaller, OperatorOptions
+from fedlm.commands.deployment.operator_calls import OperatorCaller, OperatorOptions
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.participation.realised import participation_in_words

@@ -8,7 +8,7 @@ import tyro
 
 from fedlm.command_line.command import Command, Group
 from fedlm.command_line.options import read_options
-from fedlm.commands.serving.operator_calls import OperatorCaller, OperatorOptions
+from fedlm.commands.deployment.operator_calls import OperatorCaller, OperatorOptions
 from fedlm.fl_core.atomic_files import disk_errors
 from fedlm.fl_core.deployment.security.audit_log import BrokenChainError, Chain, Head, read_chain
 from fedlm.fl_core.errors import ConfigurationError, setting

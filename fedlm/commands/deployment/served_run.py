@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from fedlm.commands.serving.listening import Listening
+from fedlm.commands.deployment.listening import Listening
 from fedlm.fl_core.deployment.event_log import event
 from fedlm.fl_core.deployment.runs.scheduling import Scheduling
 from fedlm.fl_core.deployment.server.settings import Deployment

@@ -100,7 +100,7 @@ def _of_run(command: ExportCommand) -> "PlanSource":
 
 def _of_settings(command: ExportCommand) -> "PlanSource":
     """Read the same from a file of settings, as a server does that is begun with it."""
-    from fedlm.commands.serve import ServeCommand
+    from fedlm.commands.deployment.serve import ServeCommand
 
     given = [] if command.vocabulary is None else ["--vocabulary", str(command.vocabulary)]
     words = ["--config", str(command.run), "--out", str(command.out), *given]
@@ -111,7 +111,7 @@ def _of_settings(command: ExportCommand) -> "PlanSource":
 
 def _described(name: str, training: "TrainingSettings", vocabulary: Path) -> "PlanSource":
     """Put together what a plan is made of; refuses what a server of these settings does."""
-    from fedlm.commands.serving.served_run import served_model
+    from fedlm.commands.deployment.served_run import served_model
     from fedlm.fl_core.deployment.plans.plan import PlanSource
 
     served = served_model(name, training, vocabulary)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
 from fedlm.command_line.run_endings import exit_status_in
-from fedlm.commands.serving.listening import Listening, listen_to_clients, listen_to_operators
-from fedlm.commands.serving.served_run import ServedRun, log_release, make_task
+from fedlm.commands.deployment.listening import Listening, listen_to_clients, listen_to_operators
+from fedlm.commands.deployment.served_run import ServedRun, log_release, make_task
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import NotNegative
 

@@ -12,7 +12,7 @@ import tyro
 from fedlm.clients.device.enrolment import enrol_device
 from fedlm.command_line.command import Command, Group
 from fedlm.command_line.options import read_options
-from fedlm.commands.serving.operator_calls import OperatorCaller, OperatorOptions
+from fedlm.commands.deployment.operator_calls import OperatorCaller, OperatorOptions
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.deployment.addresses import check_address
 from fedlm.fl_core.deployment.security.certificates import MOST_DAYS, check_name

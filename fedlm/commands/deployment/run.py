@@ -12,9 +12,9 @@ from rich.console import Console
 
 from fedlm.command_line.command import Command, Group
 from fedlm.command_line.options import read_options
-from fedlm.commands.serving.operator_calls import ONE_RUN, OperatorCaller, OperatorOptions
-from fedlm.commands.serving.served_run import QueuedRun
-from fedlm.commands.status import describe, population_lines, runs_table
+from fedlm.commands.deployment.operator_calls import ONE_RUN, OperatorCaller, OperatorOptions
+from fedlm.commands.deployment.served_run import QueuedRun
+from fedlm.commands.deployment.status import describe, population_lines, runs_table
 from fedlm.fl_core.composed_settings import defaults_as_json
 from fedlm.fl_core.deployment.addresses import check_run_name
 from fedlm.fl_core.errors import ConfigurationError, setting

@@ -9,8 +9,8 @@ import tyro
 
 from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
-from fedlm.commands.serving.listening import Listening, listen_to_clients, listen_to_operators
-from fedlm.commands.serving.served_run import QueuedRun, log_release, make_task
+from fedlm.commands.deployment.listening import Listening, listen_to_clients, listen_to_operators
+from fedlm.commands.deployment.served_run import QueuedRun, log_release, make_task
 from fedlm.fl_core.deployment.runs.population_settings import PopulationSettings
 from fedlm.fl_core.errors import ConfigurationError, setting
 
