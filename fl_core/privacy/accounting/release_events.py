@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass, replace
 
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent
 from fedlm.fl_core.privacy.accounting.distributed_noise import RenyiEvent
 from fedlm.fl_core.privacy.accounting.joint_convexity import Releases
 from fedlm.fl_core.privacy.accounting.losses.loss_pairs import (
@@ -14,7 +13,8 @@ from fedlm.fl_core.privacy.accounting.losses.loss_pairs import (
     stated_loss,
     truncation,
 )
-from fedlm.fl_core.privacy.accounting.min_separation import SeparatedEvent
+from fedlm.fl_core.privacy.accounting.monte_carlo.balls_in_bins import BinnedEvent
+from fedlm.fl_core.privacy.accounting.monte_carlo.min_separation import SeparatedEvent
 from fedlm.fl_core.privacy.accounting.sampled_examples import MOST_EXAMPLES, BinomialMixturePair
 
 _MOST_STATED = 1e4

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent
-from fedlm.fl_core.privacy.accounting.min_separation import SeparatedEvent
-from fedlm.fl_core.privacy.accounting.monte_carlo import RELIES_ON
+from fedlm.fl_core.privacy.accounting.monte_carlo.balls_in_bins import BinnedEvent
+from fedlm.fl_core.privacy.accounting.monte_carlo.epsilon_ladder import RELIES_ON
+from fedlm.fl_core.privacy.accounting.monte_carlo.min_separation import SeparatedEvent
 from fedlm.fl_core.privacy.accounting.release_events import ExamplesEvent, GaussianEvent
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation, Participation, SampledSum
 from fedlm.models.arguments import check_fields

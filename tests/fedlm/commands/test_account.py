@@ -6,7 +6,7 @@ import math
 import pytest
 
 from fedlm.commands.cli import main
-from fedlm.fl_core.privacy.accounting import balls_in_bins
+from fedlm.fl_core.privacy.accounting.monte_carlo import balls_in_bins
 from fedlm.fl_core.privacy.mechanisms import blt
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation

@@ -7,7 +7,7 @@ import pytest
 
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting import balls_in_bins, min_separation
+from fedlm.fl_core.privacy.accounting.monte_carlo import balls_in_bins, min_separation
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.statement import state
 from fedlm.fl_core.rounds.scores import Scores

@@ -8,9 +8,9 @@ import pytest
 from dp_accounting import pld
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent
 from fedlm.fl_core.privacy.accounting.composition import epsilon_above, epsilon_bounds
-from fedlm.fl_core.privacy.accounting.min_separation import SeparatedEvent
+from fedlm.fl_core.privacy.accounting.monte_carlo.balls_in_bins import BinnedEvent
+from fedlm.fl_core.privacy.accounting.monte_carlo.min_separation import SeparatedEvent
 from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS

@@ -7,10 +7,10 @@ import pytest
 import scipy
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting import balls_in_bins, monte_carlo
-from fedlm.fl_core.privacy.accounting.balls_in_bins import BinnedEvent, Question, atoms_of
 from fedlm.fl_core.privacy.accounting.composition import delta_above, epsilon_bounds
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_delta, gaussian_epsilon_above
+from fedlm.fl_core.privacy.accounting.monte_carlo import balls_in_bins, epsilon_ladder
+from fedlm.fl_core.privacy.accounting.monte_carlo.balls_in_bins import BinnedEvent, Question, atoms_of
 from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
 from tests.support.ball_mixtures import delta_of_two
 
@@ -97,7 +97,7 @@ def test_the_bound_covers_as_often_as_it_says():
         rng = np.random.default_rng(trial)
         drawn = [balls_in_bins.drawn(question, part, 400, rng) for part in parts]
         bound = sum(
-            monte_carlo.upper_mean(counts, math.exp(part.log_most), 400, trials)
+            epsilon_ladder.upper_mean(counts, math.exp(part.log_most), 400, trials)
             for part, counts in zip(parts, drawn, strict=True)
         )
         failed += bound + beside < exact
@@ -105,9 +105,9 @@ def test_the_bound_covers_as_often_as_it_says():
 
 
 def test_delta_has_the_probability_that_the_bound_does_not_hold():
-    bounds = monte_carlo.RUNGS * 2 * balls_in_bins._PARTS * monte_carlo.PLANS
-    beta = bounds * 2 * math.exp(-monte_carlo.log_trials(1e-6, balls_in_bins._PARTS))
-    assert beta == pytest.approx(monte_carlo.BETA_OF_DELTA * 1e-6)
+    bounds = epsilon_ladder.RUNGS * 2 * balls_in_bins._PARTS * epsilon_ladder.PLANS
+    beta = bounds * 2 * math.exp(-epsilon_ladder.log_trials(1e-6, balls_in_bins._PARTS))
+    assert beta == pytest.approx(epsilon_ladder.BETA_OF_DELTA * 1e-6)
 
 
 @pytest.mark.long

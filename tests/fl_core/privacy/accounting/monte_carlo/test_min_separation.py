@@ -10,11 +10,11 @@ import scipy
 from flint import arb
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.privacy.accounting import min_separation, monte_carlo
 from fedlm.fl_core.privacy.accounting.composition import delta_above, epsilon_bounds
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above
-from fedlm.fl_core.privacy.accounting.joint_patterns import JointPatterns
-from fedlm.fl_core.privacy.accounting.min_separation import SeparatedEvent
+from fedlm.fl_core.privacy.accounting.monte_carlo import epsilon_ladder, min_separation
+from fedlm.fl_core.privacy.accounting.monte_carlo.joint_patterns import JointPatterns
+from fedlm.fl_core.privacy.accounting.monte_carlo.min_separation import SeparatedEvent
 from fedlm.fl_core.privacy.participation.sampling import MinSeparationParticipation
 from fedlm.fl_core.privacy.promise.guarantee import account
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
@@ -109,7 +109,7 @@ def test_the_bound_covers_as_often_as_it_says():
     failed = 0
     for seed in range(200):
         counts = min_separation.drawn(TWO, tilt, 1.0, np.random.default_rng(seed), draws=500)
-        failed += not monte_carlo.upper_mean(counts, most, 500, math.log(2 * 20)) >= exact
+        failed += not epsilon_ladder.upper_mean(counts, most, 500, math.log(2 * 20)) >= exact
     assert failed <= 10 + 5 * math.sqrt(10)
 
 

@@ -22,7 +22,7 @@ import scipy
 
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above
-from fedlm.fl_core.privacy.accounting.monte_carlo import (
+from fedlm.fl_core.privacy.accounting.monte_carlo.epsilon_ladder import (
     FIRST_RUNG,
     ROUNDING,
     AliasTable,

@@ -19,8 +19,7 @@ import scipy
 
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.gaussian_mechanism import gaussian_epsilon_above
-from fedlm.fl_core.privacy.accounting.joint_patterns import JointPatterns
-from fedlm.fl_core.privacy.accounting.monte_carlo import (
+from fedlm.fl_core.privacy.accounting.monte_carlo.epsilon_ladder import (
     BETA_OF_DELTA,
     FIRST_RUNG,
     ROUNDING,
@@ -31,6 +30,7 @@ from fedlm.fl_core.privacy.accounting.monte_carlo import (
     rung_epsilon,
     upper_mean,
 )
+from fedlm.fl_core.privacy.accounting.monte_carlo.joint_patterns import JointPatterns
 
 MOST_STEPS = 10_000
 """For which Monte Carlo takes minutes, as long as each step is a pass over all draws."""
