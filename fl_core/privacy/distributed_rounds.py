@@ -1,14 +1,15 @@
 """Private means of sums with noise of every client: integers modulo a power of two.
 
 In a simulation clients do what they would do before they mask their integers. The server gets the same sum that secure
-aggregation would give it, but nothing is masked.
+aggregation would give it, whether they mask them then or not.
 """
 
 import dataclasses
 import hashlib
 import hmac
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -54,11 +55,41 @@ class IntegerSum(NamedTuple):
     noise: float | None = None
 
 
+class CohortSum(Protocol):
+    """Adds up the integers of a simulated round's clients, modulo 2^b."""
+
+    def add(self, integers: NDArray[np.int64]) -> None:
+        """Add those of the next client of the cohort, noise included."""
+        ...
+
+    def residues(self) -> NDArray[np.unsignedinteger]:
+        """Give the sum, once the whole cohort is in it."""
+        ...
+
+
+BeginSum = Callable[[Lattice, RoundPlan, int], CohortSum]
+"""Begins the sum of a round, which is given up with fewer than so many clients."""
+
+
+class SumInTheClear:
+    """A `CohortSum` of integers that are not masked."""
+
+    def __init__(self, lattice: Lattice, plan: RoundPlan, least: int):
+        self._lattice, self._sum = lattice, np.zeros(lattice.dimension, np.uint32)
+
+    def add(self, integers: NDArray[np.int64]) -> None:
+        self._sum = self._lattice.reduced(self._sum + integers)
+
+    def residues(self) -> NDArray[np.unsignedinteger]:
+        return self._sum
+
+
 class DistributedRounds:
     """Private means with noise of clients; see `fedlm.fl_core.rounds.round_loop.Averaging`.
 
     Attributes:
       lattice: of clients' integers.
+      least: clients of a round whose noise suffices.
     """
 
     def __init__(
@@ -77,7 +108,7 @@ class DistributedRounds:
             )
         self.aggregation, self.secret = aggregation, secret
         self.lattice = MECHANISMS[plan.mechanism].lattice(plan, aggregation.clip_norm)
-        self._like, self._least = like, sizes.survivors
+        self._like, self.least = like, sizes.survivors
         self._count = make_noise(plan, first, end)
 
     def init(self, clip_norm: float | None = None) -> PrivacyState:
@@ -96,9 +127,10 @@ class DistributedRounds:
     def clip_norm(self, state: PrivacyState) -> float:
         return self.aggregation.clip_norm
 
-    def over(self, runner: CohortRunner) -> CohortRunner:
-        """Let each client of a simulated cohort do what clients do with their updates."""
-        return _Clients(runner, self.lattice, self.secret)
+    def over(self, runner: CohortRunner, begin_sum: BeginSum | None = None) -> CohortRunner:
+        """Let each client of a simulated cohort do what clients do with their updates, and add up in the clear or as it
+        is told."""
+        return _Clients(self, runner, begin_sum or SumInTheClear)
 
     def next(self, state: PrivacyState, aggregate: CohortAggregate, round_number: int) -> MeanUpdate:
         """Turn the sum of a cohort's integers into a private mean.
@@ -113,7 +145,7 @@ class DistributedRounds:
         state, total, goal = state._replace(noise=after), aggregate.delta, self.aggregation.report_goal
         assert isinstance(total, IntegerSum)
         counted = float(aggregate.clients - aggregate.dropped)
-        enough, unit = total.clients >= self._least, 1 / (self.lattice.scale * goal)
+        enough, unit = total.clients >= self.least, 1 / (self.lattice.scale * goal)
         noise = self._expected_noise(total.clients) if total.noise is None else total.noise
         metrics = {
             "clipped_fraction": float(aggregate.clipped) / counted if counted else None,
@@ -134,8 +166,9 @@ class DistributedRounds:
 class _Clients:
     """A `CohortRunner` that trains one client after another by another runner, and adds up their integers."""
 
-    def __init__(self, runner: CohortRunner, lattice: Lattice, secret: bytes):
-        self._runner, self._lattice, self._secret = runner, lattice, secret
+    def __init__(self, rounds: DistributedRounds, runner: CohortRunner, begin_sum: BeginSum):
+        self._runner, self._begin_sum, self._least = runner, begin_sum, rounds.least
+        self._lattice, self._secret = rounds.lattice, rounds.secret
 
     def announce(self, plan: RoundPlan) -> None:
         """Nothing is made ready: the other runner never sees this plan."""
@@ -144,7 +177,7 @@ class _Clients:
         lattice, aggregate = self._lattice, empty_aggregate({})
         signal, noise = np.zeros((2, lattice.dimension), np.int64)
         rotation = rotation_seed(plan.seed, plan.round_number)
-        residues, steps, bytes_down = np.zeros(lattice.dimension, np.uint32), 0, 0
+        cohort_sum, steps, bytes_down = self._begin_sum(lattice, plan, self._least), 0, 0
         for place, client in enumerate(plan.clients.tolist()):
             alone = dataclasses.replace(plan, clients=plan.clients[place : place + 1])
             found = self._runner.run(params, alone, None, memory)
@@ -154,10 +187,11 @@ class _Clients:
             integers = lattice.rounded(_flat(one.delta), rotation, random)
             assert integers is not None, "squares of float32 numbers are finite in float64"
             drawn = lattice.drawn_noise(_SecretBytes(self._secret, plan.round_number, client))
-            residues = lattice.reduced(residues.astype(np.int64) + lattice.reduced(integers + drawn))
+            cohort_sum.add(integers + drawn)
             signal, noise = signal + integers, noise + drawn
             aggregate = add_aggregates(aggregate, self._counted(one))
             steps, bytes_down = steps + found.steps, bytes_down + found.bytes_down
+        residues = cohort_sum.residues()
         wrapped = np.count_nonzero(lattice.centred(residues) != signal + noise)
         total = IntegerSum(residues, rotation, len(plan.clients), int(wrapped), _norm(signal), _norm(noise))
         return CohortResult(

@@ -172,7 +172,7 @@ class PrivateRounds:
         """Undo `durable`."""
         return durable._replace(noise=self._noise.restore(durable.noise, self._like, self._draw))
 
-    def over(self, runner: CohortRunner) -> CohortRunner:
+    def over(self, runner: CohortRunner, begin_sum: object = None) -> CohortRunner:
         """Leave cohorts as they are: the noise is the server's."""
         return runner
 

@@ -23,7 +23,7 @@ from fedlm.models.base import Params
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
-    from fedlm.fl_core.privacy.distributed_rounds import DistributedRounds
+    from fedlm.fl_core.privacy.distributed_rounds import BeginSum, DistributedRounds
     from fedlm.fl_core.privacy.private_rounds import PrivacyState, PrivateAggregation, PrivateRounds
 
 Score = Callable[[Params], dict[str, Any]]
@@ -121,9 +121,14 @@ class FederatedTraining:
         fresh_noise = standing.fresh_noise
         self._averaging_state = private.init(float(durable.clip_norm)) if fresh_noise else private.restore(durable)
 
-    def simulated(self, runner: CohortRunner) -> CohortRunner:
-        """Let a simulation's clients do with their updates what the run's privacy asks of clients."""
-        return runner if self._private is None else self._private.over(runner)
+    def simulated(self, runner: CohortRunner, begin_sum: "BeginSum | None" = None) -> CohortRunner:
+        """Let a simulation's clients do with their updates what the run's privacy asks of clients.
+
+        Args:
+          runner: of cohorts.
+          begin_sum: adds up clients' integers in another way than in the clear, where they add noise.
+        """
+        return runner if self._private is None else self._private.over(runner, begin_sum)
 
     def rounds(
         self,

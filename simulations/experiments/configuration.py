@@ -73,6 +73,7 @@ class RunSettings(OfSimulations, _Run):
                 self.training.weighting,
                 self.audit.audited,
             )
+            privacy.check_masks(self.cohorts.cohort_size)
             privacy.check_noise_cohort(self.cohorts.cohort_size, audited=self.audit.audited)
             self.training.algorithm.check_privacy(privacy.is_private)
             if privacy.is_distributed:

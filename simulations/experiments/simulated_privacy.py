@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from fedlm.fl_core.errors import ConfigurationError, setting
+from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.origins.ancestry import on_other_data
 from fedlm.fl_core.privacy.promise.noise_cohort import NoiseCohort
 from fedlm.fl_core.privacy.settings import PrivacySettings
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from fedlm.fl_core.runs.private_releases import BegunRun
 
 
+FEWEST_MASKED, MOST_MASKED = 3, 64
+_WITH_INTEGERS = [name for name, mechanism in MECHANISMS.items() if mechanism.distributed]
+
+
 @dataclass(frozen=True, kw_only=True)
 class SimulatedPrivacySettings(PrivacySettings):
     """Differential privacy of each client, and how it is paid for."""
@@ -27,6 +33,19 @@ class SimulatedPrivacySettings(PrivacySettings):
     """Simulate a planned deployment with this many clients in a round, above cohort-size, of as many times more people.
     The noise on a round's mean is what that deployment would add. Clients who are simulated get less protection than
     it would give, so the run is NOT PRIVATE, and says so. Use it to plan."""
+    masks: Annotated[bool, OnlyWith("privacy", *_WITH_INTEGERS)] = False
+    """With noise of clients: let a round's clients mask their integers too, as in a deployment with aggregation secure.
+    This process is client and server. The numbers stay the same, and a round takes longer; for 3 to 64 clients."""
+
+    def check_masks(self, cohort_size: int) -> None:
+        """Refuse, by a ConfigurationError, to mask in cohorts that are too small or take too long."""
+        least = getattr(self, "least_survivors", None) or cohort_size
+        if self.masks and not FEWEST_MASKED <= least <= cohort_size <= MOST_MASKED:
+            raise ConfigurationError(
+                f"{setting('masks')} is on, which needs {FEWEST_MASKED} to {MOST_MASKED} clients in a round, but "
+                f"{setting('cohort_size')} is {cohort_size}, of whom {least} suffice; give others, or leave "
+                f"{setting('masks')} out"
+            )
 
     def check_noise_cohort(self, cohort_size: int, *, audited: bool) -> None:
         """Refuse a noise cohort that is none, or that an audit cannot be of.

@@ -28,6 +28,7 @@ from fedlm.simulations.experiments.kept_by_clients import KeptByClients
 from fedlm.simulations.experiments.preparation import PreparedExperiment, Training
 
 if TYPE_CHECKING:
+    from fedlm.fl_core.privacy.distributed_rounds import BeginSum
     from fedlm.fl_core.privacy.private_rounds import PrivateAggregation
     from fedlm.fl_core.runs.private_releases import PrivacyTerms
 
@@ -84,8 +85,9 @@ class SimulatedRun:
         training, scoring = self._prepared.training, self._prepared.scoring
         heldout = list(device_batches(scoring.heldout, training.length, scoring.settings.heldout_examples))
         secret = _secret_of_cohorts(training.cohorts.sampler, self.run.standing.draw_seed)
+        engine = _engine(training, self._frozen, self._kept.states)
         return self._training.rounds(
-            self._training.simulated(_engine(training, self._frozen, self._kept.states)),
+            self._training.simulated(engine, _masking(self._prepared)),
             _sampler(training.cohorts.sampler, secret, self._terms),
             lambda trained: (
                 _scores(self._prepared, heldout, self._whole(trained))
@@ -160,6 +162,15 @@ def _privacy(prepared: PreparedExperiment, folder: RunFolder) -> "tuple[PrivateA
     reservation = prepared.capabilities.reservation(training, origins)
     terms = PrivacyTerms(plan, prepared.delta, privacy.noise_seed, participation=record, reservation=reservation)
     return dataclasses.replace(aggregation, plan=plan), terms
+
+
+def _masking(prepared: PreparedExperiment) -> "BeginSum | None":
+    if prepared.privacy is None or not prepared.privacy.settings.masks:
+        return None
+    # What a server is made of takes a while to load.
+    from fedlm.simulations.engine.masked_sums import MaskedCohorts
+
+    return MaskedCohorts()
 
 
 def _secret_of_cohorts(sampler: CohortSampler, draw_seed: str | None) -> bytes | None:

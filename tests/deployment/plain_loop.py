@@ -18,7 +18,7 @@ from tests.clients.in_process import InProcessRunner
 from tests.deployment import small_deployment as small
 
 
-def simulate(settings, sampler, out, model=None, examples_of=small.examples_of):
+def simulate(settings, sampler, out, model=None, examples_of=small.examples_of, begin_sum=None):
     """The run as a simulation: the same round loop, noise and ledger with clients in this process."""
     model = model or small.task(settings).model
     program = ClientProgram(model, settings.training.local_training(), settings.training.compressor())
@@ -47,7 +47,7 @@ def simulate(settings, sampler, out, model=None, examples_of=small.examples_of):
         averaging = BoundedMean() if bounded else settings.training.averaging()
         training = FederatedTraining(run, settings.optimization(), fresh, aggregation, averaging=averaging)
         rows = []
-        run.take(training.rounds(training.simulated(runner), sampler), rows.append)
+        run.take(training.rounds(training.simulated(runner, begin_sum), sampler), rows.append)
         return training.server.params, rows[-1]
 
 

@@ -21,6 +21,7 @@ from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.simulations.engine.masked_sums import MaskedCohorts
 from tests.deployment import small_deployment as small
 from tests.deployment.plain_loop import final_parameters, simulate
 from tests.deployment.test_loopback import register_clients
@@ -207,15 +208,16 @@ async def test_clients_add_noise_and_the_server_says_what_that_promises(credenti
 
 @pytest.mark.long
 @pytest.mark.parametrize("mechanism", ["skellam", "discrete_gaussian"])
-async def test_without_its_noise_a_deployment_has_the_integers_of_its_simulation(
+async def test_without_its_noise_a_deployment_has_the_integers_of_its_simulation_with_masks_and_without(
     credentials, tmp_path, monkeypatch, mechanism
 ):
     settings = small.deployment(**NOISED | PROMPT | {"privacy": mechanism, "rounds": 1, "lattice_bits": 16})
     monkeypatch.setattr(Lattice, "drawn_noise", lambda lattice, _: np.zeros(lattice.dimension, np.int64))
     register_clients(tmp_path / "run")
     await deploy(settings, credentials, tmp_path)
-    params, _ = simulate(settings, Everybody(), tmp_path / "simulation")
-    np.testing.assert_array_equal(flat(final_parameters(tmp_path / "run", True)), flat(params))
+    for masking in (None, MaskedCohorts()):
+        params, _ = simulate(settings, Everybody(), tmp_path / f"{masking}", begin_sum=masking)
+        np.testing.assert_array_equal(flat(final_parameters(tmp_path / "run", True)), flat(params))
 
 
 @pytest.mark.long

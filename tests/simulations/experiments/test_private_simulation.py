@@ -195,6 +195,26 @@ def test_repeatable_noise_repeats_and_is_not_private(settings, tmp_path, mechani
     assert other_seed["parameters_sha256"] != whole["parameters_sha256"]
 
 
+def test_masks_change_no_number_of_a_run(settings, tmp_path):
+    settings |= {"noise_seed": "experiment", "privacy": "skellam", "rounds": 1}
+    plain, masked = (run(settings, tmp_path / str(on), masks=on) for on in (False, True))
+    assert masked["parameters_sha256"] == plain["parameters_sha256"]
+    assert without_times(rows_of(tmp_path / "True")) == without_times(rows_of(tmp_path / "False"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"cohort_size": 65}, "needs 3 to 64 clients in a round, but cohort_size is 65"),
+        ({"least_survivors": 2}, "of whom 2 suffice"),
+        ({"privacy": "tree"}, "does nothing with privacy tree"),
+    ],
+)
+def test_masks_that_cannot_be_are_refused(settings, changes, words):
+    with pytest.raises(ConfigurationError, match=words):
+        compose(Experiment, **settings | {"privacy": "skellam", "masks": True} | changes)
+
+
 @pytest.fixture(scope="module")
 def repeatable(small_store, quick_blt, plain_cohorts, tmp_path_factory):
     """An experiment whose noise repeats, the summary of its run, and the folder."""
