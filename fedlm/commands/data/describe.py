@@ -10,10 +10,9 @@ from rich.table import Column, Table
 
 from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
-from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.privacy.origins.vocabulary_origin import VocabularyOrigin
-from fedlm.simulations.data.describing.description import count_store, describe
+from fedlm.simulations.data.describing.description import describe
 from fedlm.simulations.data.store.token_store import TokenStore
 
 
@@ -25,32 +24,16 @@ class DescribeCommand:
     """Directory of the store."""
     json: bool = False
     """Print one JSON document instead of tables."""
-    plot: Path | None = None
-    """Draw clients, lengths and coverage into this file, a PNG."""
-
-    def __post_init__(self) -> None:
-        if self.plot is not None and self.plot.suffix.lower() != ".png":
-            raise ConfigurationError(
-                f"{setting('plot')} is {str(self.plot)!r}, but must be a file name that ends in .png"
-            )
 
 
 def main(argv: list[str]) -> int:
     """Run `fedlm data describe`."""
     command = read_options(DescribeCommand, argv, "fedlm data describe")
-    store = TokenStore.open(command.directory)
-    counts = count_store(store)
-    description = describe(store, counts)
-    if command.plot is not None:
-        from fedlm.simulations.data.describing.plots import write_plot  # which imports matplotlib
-
-        write_plot(command.plot, store, counts)
+    description = describe(TokenStore.open(command.directory))
     if command.json:
         print(json_text(description, indent=1))
-        return 0
-    _print_description(description)
-    if command.plot is not None:
-        print(f"The picture is in {command.plot}.")
+    else:
+        _print_description(description)
     return 0
 
 

@@ -1,6 +1,5 @@
 """A description of a token store in numbers, for people and for programs, and the counts that it is made of."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,6 @@ class SplitCounts(NamedTuple):
     lengths: NDArray[np.int64]  # [longest + 1], examples of each length in tokens, without BOS and EOS
     tokens: NDArray[np.int64]  # [vocabulary size], how often each occurs
     examples_per_client: NDArray[np.int64]  # [clients]
-    tokens_per_client: NDArray[np.int64]  # [clients]
     ends: bool = True  # whether EOS follows an example, as it does but for sequences of items
 
 
@@ -39,11 +37,11 @@ def count_split(split: ClientSplit, vocabulary_size: int) -> SplitCounts:
         counts[: len(lengths)] += lengths
         lengths = counts
         tokens += np.bincount(split.batch_values(batch), minlength=vocabulary_size)
-    return SplitCounts(lengths, tokens, split.num_examples, split.num_tokens, not split.item_sequences)
+    return SplitCounts(lengths, tokens, split.num_examples, not split.item_sequences)
 
 
-def describe(store: TokenStore, counts: Mapping[str, SplitCounts] | None = None) -> dict[str, Any]:
-    """Describe a store; reads all its tokens once, one record batch at a time, unless they are counted already.
+def describe(store: TokenStore) -> dict[str, Any]:
+    """Describe a store; reads all its tokens once, one record batch at a time.
 
     Returns a JSON-able dict: `path`, `source`, `completions` (whether examples are prompts with what completes them,
     both in all that is counted), `item_sequences` (whether they are the items of a user, those of heldout and test with
@@ -57,7 +55,7 @@ def describe(store: TokenStore, counts: Mapping[str, SplitCounts] | None = None)
     `coverage_by_rank` (the share of all tokens that the most frequent 100, 1,000 and 10,000 entries make up, by their
     number as a string, as far as there are so many). Raises DataError where a file of the store is damaged.
     """
-    counts = count_store(store) if counts is None else counts
+    counts = count_store(store)
     return {
         "path": str(store.path),
         "source": store.source,
@@ -77,7 +75,8 @@ def describe_split(counts: SplitCounts) -> dict[str, Any]:
     """Describe one split, as in `describe`."""
     examples, tokens = int(counts.lengths.sum()), int(counts.tokens.sum())
     oov = int(counts.tokens[OOV_ID])
-    covered = coverage_by_rank(counts)
+    # Special tokens are no entries of the vocabulary.
+    covered = np.cumsum(np.sort(counts.tokens[OOV_ID + 1 :])[::-1]) / max(tokens, 1)
     return {
         "clients": len(counts.examples_per_client),
         "examples": examples,
@@ -101,15 +100,6 @@ def truncated_share(counts: SplitCounts, length: int) -> float | None:
     examples = int(counts.lengths.sum())
     # [BOS] and [EOS], where that follows, take one place of the length + 1 each.
     return int(counts.lengths[length + (not counts.ends) :].sum()) / examples if examples else None
-
-
-def coverage_by_rank(counts: SplitCounts) -> NDArray[np.float64]:
-    """Return float64 `[entries]`: the share of all tokens that the most frequent 1, 2, ... entries make up.
-
-    Special tokens are no entries, so that the last share is that of all tokens but OOV.
-    """
-    entries = np.sort(counts.tokens[OOV_ID + 1 :])[::-1]
-    return np.cumsum(entries) / max(int(counts.tokens.sum()), 1)
 
 
 def _statistics(counts: NDArray[np.int64]) -> dict[str, float | None]:

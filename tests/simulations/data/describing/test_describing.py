@@ -3,18 +3,17 @@ import json
 import numpy as np
 import pytest
 
-from fedlm.fl_core.errors import DataError, DiskError
+from fedlm.fl_core.errors import DataError
 from fedlm.models.special_tokens import OOV_ID
 from fedlm.simulations.data.client_text import ClientText
 from fedlm.simulations.data.describing import description
 from fedlm.simulations.data.describing.description import count_split, count_store, describe
-from fedlm.simulations.data.describing.plots import draw_store, write_plot
 from fedlm.simulations.data.describing.sampling import sample_clients
 from fedlm.simulations.data.store.split_writer import SplitWriter
 from tests.simulations.data.made_up_store import import_made_up, made_up_texts
 
 
-def test_what_is_described_and_drawn_agrees_with_numpy(tmp_path, monkeypatch):
+def test_what_is_described_agrees_with_numpy(tmp_path, monkeypatch):
     monkeypatch.setattr(description, "RANKS", (1, 3, 7, 8))
     store = import_made_up(tmp_path / "s", [*made_up_texts(), ClientText("blank", [])])
     described = json.loads(json.dumps(describe(store)))
@@ -40,11 +39,6 @@ def test_what_is_described_and_drawn_agrees_with_numpy(tmp_path, monkeypatch):
         by_length = {str(cut): pytest.approx(np.mean(lengths + 2 > cut + 1)) for cut in (10, 20, 30, 50)}
         assert found["truncated_share_by_length"] == by_length
         assert found["truncated_share"] == by_length[str(found["truncation_length"])]
-    _, cuts, coverage, _ = draw_store(store, count_store(store)).axes
-    train, curve = described["splits"]["train"], dict(zip(*cuts.lines[0].get_data(), strict=True))
-    assert all(curve[int(cut)] == pytest.approx(share) for cut, share in train["truncated_share_by_length"].items())
-    ranks, shares = coverage.lines[0].get_data()
-    assert (ranks[-1], shares[-1]) == (7, pytest.approx(train["coverage"]))
 
 
 def test_counts_do_not_depend_on_record_batches(tmp_path, monkeypatch):
@@ -57,22 +51,13 @@ def test_counts_do_not_depend_on_record_batches(tmp_path, monkeypatch):
             assert np.array_equal(one, other)
 
 
-def test_empty_splits_have_no_shares_and_nothing_to_show(tmp_path):
+def test_empty_splits_have_no_shares(tmp_path):
     store = import_made_up(tmp_path / "s", [ClientText("os", ["a few words"])])
     empty = describe(store)["splits"]["test"]
     assert empty["coverage"] is empty["truncated_share"] is empty["truncated_share_by_length"]["10"] is None
     assert empty["vocabulary_used"] == 0
     with pytest.raises(DataError, match=r"split test has no client\. Choose another split"):
         sample_clients(store, "test", 3, 2)
-
-
-def test_long_examples_and_empty_splits_are_drawn(tmp_path):
-    store = import_made_up(tmp_path / "long", [ClientText("os", [" ".join(["alpha", "beta"] * 400), "alpha"])])
-    figure = draw_store(store, count_store(store))
-    assert figure.axes[1].get_xscale() == "log"
-    assert len(figure.legends[0].get_texts()) == 1
-    with pytest.raises(DiskError, match=r"p\.png: cannot be written"):
-        write_plot(tmp_path / "missing" / "p.png", store, count_store(store))
 
 
 def test_samples_are_of_clients_that_there_are(tmp_path):
