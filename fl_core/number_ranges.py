@@ -76,7 +76,6 @@ LargeCount = Annotated[int, Range(least=1, cap=2**53)]
 """A number of people or examples that is only computed with, in float64."""
 Seed = Annotated[int, Range(least=0, most=2**32 - 1)]
 """What every random number generator takes."""
-Finite = Annotated[float, Range()]
 Positive = Annotated[float, Range(above=0)]
 PositiveOrInfinite = Annotated[float, Range(above=0, infinite=True)]
 AtLeastOne = Annotated[float, Range(least=1)]

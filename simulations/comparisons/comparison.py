@@ -21,7 +21,6 @@ from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.models.layers.dropout import with_dropout
 from fedlm.simulations.comparisons.cell_execution import LocalProcesses, run_cells
 from fedlm.simulations.comparisons.cells import Cell, CellObserver, CellResult, list_cells, read_result
-from fedlm.simulations.data.cohort_files import fingerprint
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments.configuration import (
     MAY_MOVE,
@@ -146,13 +145,11 @@ def claim_folder(comparison: Comparison, out: Path) -> None:
     for name in comparison.models:
         with_dropout(create_federated_model(name), comparison.training.dropout)
     TokenStore.open(comparison.data)
-    file = comparison.cohorts.availability_trace or comparison.cohorts.cohort_weights
-    cohort_file = fingerprint(file) if file else None
     make_folder(out)
     path = out / COMPARISON_FILE
     if not path.exists():
         refuse_other_contents(out, COMPARISON)
-    settings = settings_as_json(comparison) | {"cohort_file_sha256": cohort_file}
+    settings = settings_as_json(comparison)
     may_grow = {one.name for one in dataclasses.fields(Comparison)} - {
         one.name for one in dataclasses.fields(RunSettings)
     }

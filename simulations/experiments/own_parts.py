@@ -102,7 +102,7 @@ class OwnParts(Capability):
     def cohorts(self, cohorts: Cohorts, clients: int) -> Cohorts:
         if self.cohort_sampler is None:
             return cohorts
-        return Cohorts(CheckedSampler(self.cohort_sampler, clients), None)
+        return Cohorts(CheckedSampler(self.cohort_sampler, clients))
 
     def local(self, training: LocalTraining) -> LocalTraining:
         algorithm = self.client_algorithm

@@ -135,7 +135,7 @@ def prepare(experiment: Experiment, brought: Sequence[Capability] = (), out: Pat
     precision = resolve_precision(experiment.training.precision, jax.default_backend())
     built = opened.built()
     return PreparedExperiment(
-        identity=_identity(experiment, opened, clients.cohorts),
+        identity=_identity(experiment, opened),
         rounds=experiment.rounds,
         save_every=experiment.checkpoint_every,
         precision=precision,
@@ -241,10 +241,9 @@ def _coordinates(experiment: Experiment, opened: _Opened) -> int:
     return number_of_coordinates(sent_by_client(algorithm, like))
 
 
-def _identity(experiment: Experiment, opened: _Opened, cohorts: Cohorts) -> RunIdentity:
-    store, file, capabilities = opened.store, cohorts.file, opened.capabilities
+def _identity(experiment: Experiment, opened: _Opened) -> RunIdentity:
+    store, capabilities = opened.store, opened.capabilities
     of_clients = "set of training clients and their text"
-    of_cohorts = "content of the file that cohorts are drawn by"
     return RunIdentity(
         kind="experiment",
         settings=capabilities.recorded(settings_as_json(experiment)),
@@ -252,7 +251,6 @@ def _identity(experiment: Experiment, opened: _Opened, cohorts: Cohorts) -> RunI
             "vocabulary": Fact(store.fingerprint, "vocabulary", ("vocabulary_sha256",)),
             "contents": Fact(store.contents, "content of data"),
             "training_data_sha256": Fact(opened.training_data, of_clients, ("training_data_sha256",)),
-            "cohort_file_sha256": Fact(file.sha256 if file else None, of_cohorts, ("cohort_file", "sha256")),
             **capabilities.named_facts(),
         },
         paths=MAY_MOVE,

@@ -207,7 +207,7 @@ def _engine(training: Training, frozen: Params, states: ClientStates | None) -> 
 def _facts(
     prepared: PreparedExperiment, rows: list[dict[str, Any]], test: Scores, clients: ClientSums
 ) -> dict[str, Any]:
-    model, identity, file = prepared.model, prepared.identity, prepared.training.cohorts.file
+    model, identity = prepared.model, prepared.identity
     return {
         **describe_training(model, prepared.precision, rows, test),
         "trained_parameters": parameter_count(prepared.training.work.model),
@@ -216,5 +216,4 @@ def _facts(
         "experiment": identity.settings,
         "vocabulary_sha256": identity.facts["vocabulary"].value,
         "training_data_sha256": identity.facts["training_data_sha256"].value,
-        "cohort_file": file._asdict() if file else None,
     }

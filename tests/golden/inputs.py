@@ -91,9 +91,6 @@ def write_inputs(folder: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), folder / "messages.parquet")
     watched = [(user, draw.choice(_ITEMS), time) for time, user in enumerate(draw.choices(USERS, k=240))]
     _table(folder / "films.csv", ["user", "item", "time"], watched)
-    _table(folder / "weights.csv", ["client_id", "weight"], [(user, number + 1) for number, user in enumerate(USERS)])
-    trace = [(user, number % 3 * 8, (number % 3 * 8 + 12) % 24) for number, user in enumerate(USERS)]
-    _table(folder / "trace.csv", ["client_id", "start", "end"], trace)
     for kind, owner, text in (("Posts", "OwnerUserId", "Body"), ("Comments", "UserId", "Text")):
         entries = (
             f'<row Id="{row["time"]}" PostTypeId="1" {owner}="{row["user"][4:]}" {text}="{row["text"]}" />'

@@ -41,7 +41,7 @@ from fedlm.models.base import Params, parameter_name
 MODEL_FILE, SETTINGS_FILE = "model.npz", "settings.json"
 STATEMENT_FILE, PAGE_FILE = "statement.json", "statement.html"
 
-_PATHS = ("data", "cache", "availability_trace", "cohort_weights", *PATHS)
+_PATHS = ("data", "cache", *PATHS)
 
 
 class Published(NamedTuple):

@@ -18,9 +18,9 @@ from fedlm.fl_core.number_ranges import range_of, refusal
 _INFINITE = {"epsilons", "link_bytes", "laws plan epsilon"}
 """Options that take infinity; those of one command alone have its name before theirs."""
 _HUGE = {"temperature"}
-_NEGATIVE = {"cohort_weight_exponent", "priority"}
+_NEGATIVE = {"priority"}
 _ZERO = {
-    *("audit_canaries", "availability", "canaries", "cohort_weight_exponent", "diurnal", "draws", "dropout", "hour"),
+    *("audit_canaries", "availability", "canaries", "diurnal", "draws", "dropout", "hour"),
     *("doublings", "drop_before", "extrapolate_from", "final_learning_rate", "final_rate", "linger_seconds"),
     *("local_adam_beta1", "local_adam_beta2", "lora_dropout", "fedprox_mu", "mime_lite_momentum"),
     *("beta1", "beta2", "momentum", "server_beta1", "server_beta2", "server_momentum", "server_warmup_rounds"),

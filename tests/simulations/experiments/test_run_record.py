@@ -172,9 +172,7 @@ def test_chosen_clients_are_those_of_the_whole():
 
 
 def test_settings_are_read_back_from_their_record():
-    experiment = compose(
-        Experiment, data=Path("x"), model="cifg_tiny", cohort_sampler="weighted", cohort_weights=Path("y")
-    )
+    experiment = compose(Experiment, data=Path("x"), model="cifg_tiny", relevance=Path("y"))
     record = json.loads(json.dumps(settings_as_json(experiment)))
     assert experiment_of(record) == experiment
     with pytest.raises(ConfigurationError, match="later"):

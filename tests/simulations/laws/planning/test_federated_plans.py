@@ -182,7 +182,7 @@ def test_from_runs_to_a_plan(tmp_path, capsys):
 
 def test_a_plan_is_written_out_as_options_of_fedlm_simulate(tmp_path, capsys):
     path, file = tmp_path / "laws.json", tmp_path / "planned.toml"
-    task = {"tree_restart_every": 64, "server_optimizer": "fedyogi", "cohort_weights": None}
+    task = {"tree_restart_every": 64, "server_optimizer": "fedyogi"}
     write_laws(laws_of("tree", **task, noise_seed="experiment", noise_cohort_size=9000, seed=7), path)
     words = ["laws", "plan", "--laws", str(path), "--epsilon", "4", "--federated", "--people", "1e6", "--delta", "1e-7"]
     asked = [*words, "--client-trainings", "2e5", "--write-config", str(file), "--json"]
