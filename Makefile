@@ -107,6 +107,7 @@ bench: $(VENV)/installed $(DATA)/store.json
 	$(BIN)/python -m benchmarks.simulation.scaling
 	$(BIN)/python -m benchmarks.simulation.whole_runs
 	$(BIN)/python -m benchmarks.simulation.profile_round
+	$(BIN)/python -m benchmarks.simulation.product_rates
 	$(BIN)/python -m benchmarks.privacy.noise_cost
 	$(BIN)/python -m benchmarks.clipping.against_peers
 	$(BIN)/python -m benchmarks.generation.against_transformers

@@ -23,6 +23,7 @@ RESULTS = {
     "scaling": ROOT / "benchmarks/simulation/results/scaling.json",
     "whole_runs": ROOT / "benchmarks/simulation/results/whole_runs.json",
     "profile_round": ROOT / "benchmarks/simulation/results/profile_round.json",
+    "product_rates": ROOT / "benchmarks/simulation/results/product_rates.json",
     "noise_cost": ROOT / "benchmarks/privacy/results/noise_cost.json",
     "clipping": ROOT / "benchmarks/clipping/results/against_peers.json",
     "generation": ROOT / "benchmarks/generation/results/against_transformers.json",
@@ -34,6 +35,7 @@ _TITLES = {
     "scaling": "devices and clients",
     "whole_runs": "first rounds and memory",
     "profile_round": "where time goes",
+    "product_rates": "matrix products",
     "noise_cost": "noise",
     "clipping": "clipping",
     "generation": "generation",
@@ -161,6 +163,29 @@ def _profile(results: Results) -> str:
     return _table(head, [*rows, steps, rate])
 
 
+def _products(results: Results) -> str:
+    rounds, rows = results["against_peers"]["models"], []
+    for name, of in results["product_rates"]["models"].items():
+        # Each of the cores takes steps of its own.
+        step = (
+            1e3
+            * results["against_peers"]["machine"]["cores"]
+            / rounds[name]["contestants"]["engine"]["steps_per_second"]
+        )
+        milliseconds = [f"{of['milliseconds'][side]:.1f}" for side in ("jax", "torch")]
+        parts = [f"{of['part_of_large'][side]:.2f}" for side in ("jax", "torch")]
+        rows.append((_model(name, parameter_count(create(name, 4096))), f"{step:.1f}", *milliseconds, *parts))
+    head = (
+        "milliseconds of a core",
+        "a step",
+        "its products in JAX",
+        "in PyTorch",
+        "part of a large product's rate",
+        "in PyTorch",
+    )
+    return _table(head, rows)
+
+
 def _first_rounds(results: Results) -> str:
     def text(spread: list[float]) -> str:
         return f"{spread[1]:.1f} ({spread[0]:.1f} to {spread[2]:.1f})"
@@ -228,6 +253,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "rounds": _rounds,
     "processes": _whole_process,
     "profile": _profile,
+    "products": _products,
     "first rounds": _first_rounds,
     "memory": _memory,
     "noise": _noise,

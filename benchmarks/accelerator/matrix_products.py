@@ -7,6 +7,7 @@ at every one: those of many lanes do not fit into a chip.
 """
 
 import math
+import string
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,10 +16,13 @@ import jax
 
 
 class Product(NamedTuple):
-    """A matrix product: floating point operations, and bytes of its factors and result."""
+    """A matrix product: floating point operations, bytes of its factors and result, and what it is for `einsum`."""
 
     flops: float
     bytes: float
+    left: tuple[int, ...] = ()
+    right: tuple[int, ...] = ()
+    formula: str = ""
 
 
 Products = Counter[Product]
@@ -86,4 +90,18 @@ def _product(equation: Any) -> Product:
     (contracted, _), _ = equation.params["dimension_numbers"]
     summed = math.prod(left.shape[axis] for axis in contracted)
     size = sum(aval.size * aval.dtype.itemsize for aval in (left, right, result))
-    return Product(2.0 * result.size * summed, float(size))
+    return Product(2.0 * result.size * summed, float(size), left.shape, right.shape, _formula(equation))
+
+
+def _formula(equation: Any) -> str:
+    left, right = (variable.aval for variable in equation.invars)
+    (left_summed, right_summed), (left_batch, right_batch) = equation.params["dimension_numbers"]
+    letters = iter(string.ascii_lowercase)
+    of_left = [next(letters) for _ in left.shape]
+    of_right = [next(letters) for _ in right.shape]
+    for one, other in zip((*left_summed, *left_batch), (*right_summed, *right_batch), strict=True):
+        of_right[other] = of_left[one]
+    batch = [of_left[axis] for axis in left_batch]
+    free_left = [name for axis, name in enumerate(of_left) if axis not in (*left_summed, *left_batch)]
+    free_right = [name for axis, name in enumerate(of_right) if axis not in (*right_summed, *right_batch)]
+    return f"{''.join(of_left)},{''.join(of_right)}->{''.join(batch + free_left + free_right)}"
