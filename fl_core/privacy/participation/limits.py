@@ -1,6 +1,7 @@
 """Participation of clients, and what of it is held by counting: how often, and when, a client takes part is limited,
 whoever chooses the rounds."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -17,6 +18,16 @@ class SampledSum(NamedTuple):
     reach: int  # how many rounds in a row it is spread over
     coefficients: tuple[float, ...]  # of the noise's strategy; none where rounds are independent
     one_more: bool  # whether a neighbouring data set may have one more client, rather than one of zeros
+
+    def drawn_once(self, stretches: Sequence[tuple[int, int]]) -> "tuple[SampledSum, Sequence[tuple[int, int]]]":
+        """Give stretches of which no two share a round, and a sum that is no more private: who takes part in a round is
+        drawn once for all its releases, which count as one with less noise."""
+        often = max(sum(first <= start < end for first, end in stretches) for start, _ in stretches)
+        if often <= 1:
+            return self, stretches
+        return self._replace(noise_multiplier=self.noise_multiplier / math.sqrt(often)), [
+            (min(first for first, _ in stretches), max(end for _, end in stretches))
+        ]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Participation that is drawn in secret, by which privacy is amplified."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -154,10 +153,8 @@ class MinSeparationParticipation(Participation):
         return BoundedParticipation(-(-rounds // self.min_separation), self.min_separation)
 
     def event(self, one: SampledSum, stretches: Sequence[tuple[int, int]]) -> SeparatedEvent:
-        end = max((end for _, end in stretches), default=0)
-        releases = max((sum(first <= now < stop for first, stop in stretches) for now, _ in stretches), default=0)
-        noise, bands = one.noise_multiplier / math.sqrt(releases), one.coefficients or (1.0,)
-        return SeparatedEvent(noise, end, self.sampling_probability, self.min_separation, bands)
+        end, bands = max((end for _, end in stretches), default=0), one.coefficients or (1.0,)
+        return SeparatedEvent(one.noise_multiplier, end, self.sampling_probability, self.min_separation, bands)
 
     def apart(self, rounds: int) -> tuple[int, str]:
         return min(self.min_separation, rounds), "min-separation (the rounds, where there are fewer)"

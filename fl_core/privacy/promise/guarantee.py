@@ -169,7 +169,7 @@ def events_of(plan: PrivacyPlan, generations: Generations | None = None) -> list
         reach, one_more = mechanism.reach(plan) or 1, plan.adjacency == "add_or_remove"
         # What would follow the last round moves nothing, and has no part in the norm of what does.
         column = plan.coefficients[: plan.rounds]
-        return [plan.participation.event(SampledSum(noise, reach, column, one_more), generations)]
+        return [plan.participation.event(*SampledSum(noise, reach, column, one_more).drawn_once(generations))]
     if mechanism.distributed:
         return [mechanism.releases(plan, generations)]
     squared = sensitivity_squared(plan, generations)

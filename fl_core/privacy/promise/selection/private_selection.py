@@ -48,8 +48,8 @@ class SelectionEvent:
     """The best of a random number of equal trials, of which nothing else is released.
 
     Attributes:
-      trial: what one of them releases; truncated rounds and sampled examples are not among it, whose Renyi divergence
-        is not known.
+      trial: what one of them releases, all of it Gaussian noise on sums that are whole or a Poisson sample, without
+        truncation; the theorems take no other.
       law: of how many there are.
     """
 
@@ -59,8 +59,8 @@ class SelectionEvent:
     def __post_init__(self) -> None:
         if len(self.releases) < len(self.trial) or any(event.most is not None for event in self.releases):
             raise ConfigurationError(
-                "a selection among runs with truncated rounds, with bins or with sampled examples is not accounted; "
-                "take poisson"
+                "a selection among runs with truncated rounds, with bins, with min-separation sampling, with sampled "
+                "examples or with noise of clients is not accounted; take poisson sampling, and noise of the server"
             )
 
     @property

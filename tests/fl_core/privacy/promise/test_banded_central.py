@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import math
 
 import dp_accounting
 import numpy as np
@@ -13,7 +14,13 @@ from jax_privacy.experimental.accounting import amplified_bandmf_event, truncate
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting.composition import delta_above
 from fedlm.fl_core.privacy.accounting.noise_search import Training, least_noise
-from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation, most_turns
+from fedlm.fl_core.privacy.participation.sampling import (
+    BallsInBinsParticipation,
+    ExamplesParticipation,
+    MinSeparationParticipation,
+    PoissonParticipation,
+    most_turns,
+)
 from fedlm.fl_core.privacy.promise.band_choice import best_bands, prefix_error
 from fedlm.fl_core.privacy.promise.central_plan import central_plan, most_bands
 from fedlm.fl_core.privacy.promise.guarantee import account, events_of
@@ -86,6 +93,26 @@ def test_delta_is_that_of_the_mixture_itself(generations):
     # After a restart, columns that end with the old noise are shorter than accounted.
     assert found >= gained.mean() - 5 * error
     assert len(generations) == 2 or found <= gained.mean() + 5 * error
+
+
+@pytest.mark.parametrize(
+    "sampled",
+    [
+        PoissonParticipation(0.1, cycle=3),
+        BallsInBinsParticipation(9),
+        MinSeparationParticipation(0.1, 3),
+        ExamplesParticipation(0.1, 4),
+    ],
+    ids=lambda one: one.kind,
+)
+def test_rounds_that_are_released_again_are_sampled_once(sampled):
+    """Who takes part follows from one secret (`Releases.cohort_secret`), whichever noise a round is under."""
+    reach = 1 if sampled.kind == "examples" else 3
+    plan = dataclasses.replace(banded(steps=9, strategy=STRATEGY[:reach]), participation=sampled)
+    (once,), (whole,) = events_of(plan, [(0, 9)]), events_of(plan, [(0, 4), (4, 9)])
+    (again,) = events_of(plan, [(0, 9), (4, 9), (0, 4)])
+    assert once == whole
+    assert again == dataclasses.replace(once, noise_multiplier=once.noise_multiplier / math.sqrt(2))
 
 
 def test_a_unit_is_charged_for_the_steps_of_its_part_alone():

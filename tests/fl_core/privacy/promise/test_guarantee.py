@@ -246,13 +246,11 @@ def test_the_events_of_a_plan_have_its_epsilon(plan):
 def test_bins_are_accounted_by_their_turns_and_by_what_bands_leave_apart():
     fresh = central_plan(1000, 50, 70, 1.5, in_bins=True)
     assert events_of(fresh) == [BinnedEvent(1.5, 4, 20)]
-    # Rounds that were released again are of the same bins.
-    assert events_of(fresh, [(0, 25), (20, 70)]) == [BinnedEvent(1.5, 5, 20)]
     (banded,) = events_of(central_plan(1000, 50, 70, 1.5, in_bins=True, bands=3, coefficients=(0.8, 0.48, 0.36)))
     assert banded == BinnedEvent(pytest.approx(1.5), 4, 6)
     with pytest.raises(ConfigurationError, match="no sound analysis"):
         dataclasses.replace(fresh, mechanism="banded", coefficients=(0.8, 0.48, 0.36))
-    with pytest.raises(ConfigurationError, match="with bins or with sampled examples"):
+    with pytest.raises(ConfigurationError, match="with bins, with min-separation sampling"):
         Spending(fresh, [(0, 70)], TrialsLaw("poisson", 3.0)).events()
 
 
@@ -261,9 +259,6 @@ def test_a_min_separation_in_sampling_is_accounted_step_by_step():
     assert plan.participation.sampling_probability == pytest.approx(50 / 900)
     (event,) = events_of(plan)
     assert event == SeparatedEvent(pytest.approx(1.5), 70, 50 / 900, 3, (0.8, 0.48, 0.36))
-    # A step that was released again counts as if all were, in noise of its own.
-    (again,) = events_of(plan, [(0, 25), (20, 70)])
-    assert again == dataclasses.replace(event, noise_multiplier=pytest.approx(1.5 / math.sqrt(2)))
     with pytest.raises(ConfigurationError, match="no sound analysis"):
         dataclasses.replace(plan, coefficients=(0.8, 0.48, 0.36, 0.1))
     with pytest.raises(ConfigurationError, match="give mechanism='banded'"):
