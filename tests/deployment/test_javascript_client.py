@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fedlm.fedlm_client.errors import ClientError
+from fedlm.fedlm_client.files import held_alone
 from fedlm.fl_core.deployment.security.keys import Authority
 from tests.deployment import small_deployment as small
 from tests.deployment import test_plan_clients as beside
@@ -87,6 +89,21 @@ async def test_it_is_known_by_its_certificate_and_ends_with_its_part(tmp_path, k
         0,
         [f"fedlm-js-client ann: {words}" for words in ("round 0: ACCEPTED", "it has taken part as often as it may")],
     )
+
+
+def test_one_process_at_a_time_has_a_record_in_either_language_and_a_killed_one_gives_it_back(tmp_path, keys):
+    record = tmp_path / "client1.jsonl.participation.json"
+    with held_alone(record):
+        _, said = started(1, tmp_path, 1, keys).communicate(timeout=60)
+        assert f"{record}: another client counts its rounds there now" in said
+    process = started(1, tmp_path, 1, keys)
+    assert "cannot be reached" in process.stderr.readline()
+    with pytest.raises(ClientError, match="another client"), held_alone(record):
+        pass
+    process.kill()
+    process.communicate(timeout=60)
+    with held_alone(record):
+        pass
 
 
 def refused(*words):

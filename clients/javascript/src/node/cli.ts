@@ -78,6 +78,7 @@ async function run(words: string[]): Promise<void> {
   const notice = (said: string): void => console.error(`fedlm-js-client ${channel.name}: ${said}`);
   const settings = { text: new TextFile(data), keys: await keysIn(needed("plan-key")), startThread, limits, notice };
   const record = new RecordFile(given("record") ?? `${data}.participation.json`);
+  if (!record.holdAlone()) notice("this system has no flock, so nothing keeps a second client from this one's record; start none");
   await new Client(channel, settings, new OwnParticipation(record, Boolean(values["accept-plan"]), Boolean(values["require-plan"]))).run();
 }
 
