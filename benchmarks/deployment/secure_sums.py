@@ -1,9 +1,10 @@
 """What a secure sum costs a client and a server in CPU seconds, beside what its ciphers cost and Flower's SecAgg+.
 
 A client checks the roster, deals, masks and packs its vector, signs and reveals. A server unpacks and adds the
-survivors' vectors, recovers secrets from shares and takes the masks off. `limit` is the same number of streams and
-vectors, each added to a block that stays in the cache, and for a client the roster's signatures. Flower's core is timed
-on three masks of the same length and is given for as many as here.
+survivors' vectors, recovers secrets from shares and takes the masks off, by all cores where these are many; `elapsed`
+are the seconds that this took. It holds the sum and one vector. `limit` is the same number of streams and vectors, each
+added to a block that stays in the cache, and for a client the roster's signatures, for a server its secrets. Flower's
+core is timed on three masks of the same length and is given for as many as here.
 
     python -m benchmarks.deployment.secure_sums
     python -m benchmarks.deployment.secure_sums --clients 100 --parameters 1000000
@@ -52,6 +53,13 @@ NAME = AttemptName("benchmark", 0, b"attempt", bytes(32))
 BITS, LARGEST, DAYS = 32, 1 << 16, 2
 
 
+class Seconds(NamedTuple):
+    """What some work took."""
+
+    processors: float
+    elapsed: float
+
+
 class Cohort(NamedTuple):
     """Clients with their keys, the first of which is a real member, and their roster."""
 
@@ -91,15 +99,17 @@ def measure(cohort: Cohort, rates: dict[str, float], flower: dict[str, float]) -
     count, rules = len(cohort.identities), cohort.roster.parameters
     client = timed(lambda: client_round(cohort))
     check = timed(lambda: [check_advertisement(NAME, one, [cohort.authority], now()) for one in cohort.roster.members])
-    work = [("client", 0, rules.neighbours + 1, 0, client, check)]
+    secret = secret_seconds(rules)
+    work = [("client", 0, rules.neighbours + 1, 0, client, check.processors)]
     for dropped in (0, count // 10):
         found, streams = server_round(cohort, dropped)
-        work.append(("server", dropped, streams, count - dropped, found, 0.0))
+        work.append(("server", dropped, streams, count - dropped, found, count * secret))
     rows = []
     for side, dropped, streams, vectors, seconds, other in work:
         limit = streams * rates["mask"] + vectors * rates["add"] + other
         row = {"side": side, "clients": count, "parameters": rules.length, "dropped": dropped, "streams": streams}
-        row |= {"seconds": seconds, "limit": limit, "over_limit": seconds / limit}
+        row |= {"seconds": seconds.processors, "elapsed": seconds.elapsed}
+        row |= {"limit": limit, "over_limit": seconds.processors / limit}
         if flower:
             row["flower"] = streams * flower["mask"] + vectors * flower["add"]
         rows.append(row)
@@ -142,7 +152,7 @@ def client_round(cohort: Cohort) -> None:
     member.reveal({one: cohort.identities[one].sign_story(story) for one in everybody})
 
 
-def server_round(cohort: Cohort, dropped: int) -> tuple[float, int]:
+def server_round(cohort: Cohort, dropped: int) -> tuple[Seconds, int]:
     """Time the server's work of a sum from which the last clients have dropped out, and count its streams."""
     roster, count = cohort.roster, len(cohort.identities)
     rules, alive = roster.parameters, frozenset(range(count - dropped))
@@ -171,9 +181,19 @@ def bare_rates(length: int) -> dict[str, float]:
     """Time a stream that is added to one block again and again, and a vector that is added to one that is there."""
     block, vectors = np.zeros(masks.BLOCK, masks.word(BITS)), np.ones((2, length), masks.word(BITS))
     blocks = 64
-    mask = timed(lambda: [masks.add_mask(block, bytes(32), 1) for _ in range(blocks)]) / blocks / len(block)
-    add = timed(lambda: [np.add(vectors[0], vectors[1], out=vectors[0]) for _ in range(5)]) / 5
-    return {"mask": mask * length, "add": add}
+    mask = timed(lambda: [masks.add_mask(block, bytes(32), 1) for _ in range(blocks)])
+    add = timed(lambda: [np.add(vectors[0], vectors[1], out=vectors[0]) for _ in range(5)])
+    return {"mask": mask.processors / blocks / len(block) * length, "add": add.processors / 5}
+
+
+def secret_seconds(rules: Parameters) -> float:
+    """Time how a secret is put together and all its shares are checked, which are right."""
+    times = 10
+    # Each at other places, as neighbours are others.
+    shares = [
+        shamir.split(bytes(32), rules.threshold, range(one, one + rules.neighbours)) for one in range(1, times + 1)
+    ]
+    return timed(lambda: [recovery.recover(one, rules.threshold, bool) for one in shares]).processors / times
 
 
 def flower_seconds(length: int) -> dict[str, float]:
@@ -185,15 +205,16 @@ def flower_seconds(length: int) -> dict[str, float]:
     return json.loads(subprocess.run(words, capture_output=True, check=True, text=True).stdout)
 
 
-def timed(work: Callable[[], object]) -> float:
-    """Give the CPU seconds of this process and of those that it has started."""
+def timed(work: Callable[[], object]) -> Seconds:
+    """Time this process and those that it has started."""
 
-    def seconds() -> float:
-        return time.process_time() + sum(os.times()[2:4])
+    def now() -> Seconds:
+        return Seconds(time.process_time() + sum(os.times()[2:4]), time.perf_counter())
 
-    before = seconds()
+    before = now()
     work()
-    return seconds() - before
+    after = now()
+    return Seconds(after.processors - before.processors, after.elapsed - before.elapsed)
 
 
 def now() -> datetime.datetime:
