@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.extras import extra
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.processes import gather, is_first, together
@@ -167,9 +168,9 @@ def _privacy(prepared: PreparedExperiment, folder: RunFolder) -> "tuple[PrivateA
 def _masking(prepared: PreparedExperiment) -> "BeginSum | None":
     if prepared.privacy is None or not prepared.privacy.settings.masks:
         return None
-    # What a server is made of takes a while to load.
-    from fedlm.simulations.engine.masked_sums import MaskedCohorts
-
+    with extra("deploy"):
+        # What a server is made of takes a while to load.
+        from fedlm.simulations.engine.masked_sums import MaskedCohorts
     return MaskedCohorts()
 
 
