@@ -1,11 +1,12 @@
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 ROOMS = ("models", "fl_core", "simulations", "clients", "fedlm/command_line", "fedlm/commands", "fedlm/interop")
-MOST_POSITIONAL = 4
+MOST_POSITIONAL, MOST_LINES, MOST_FILES = 4, 300, 15
 
 
 def positional(function):
@@ -29,3 +30,12 @@ def test_a_function_takes_four_positional_arguments_at_most(room):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and len(positional(node)) > MOST_POSITIONAL
     ]
     assert found == []
+
+
+def test_files_have_300_lines_and_folders_15_files_at_most():
+    """Python of ours that nothing generates; a file's folder is the one that it lies in."""
+    modules = [path for room in ROOMS for path in (REPOSITORY / room).rglob("*.py")]
+    modules = [path for path in modules if "node_modules" not in path.parts and not path.name.endswith("_pb2.py")]
+    long = [str(path) for path in modules if path.read_text().count("\n") > MOST_LINES]
+    full = [str(path) for path, files in Counter(path.parent for path in modules).items() if files > MOST_FILES]
+    assert (long, full) == ([], [])

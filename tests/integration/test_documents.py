@@ -352,7 +352,9 @@ def test_the_page_of_metrics_names_every_number_of_a_row(workplace, type_line):
     }.items():
         type_line(f"{line} --out runs/{run}")
         row = json.loads((workplace / "runs" / run / "metrics.jsonl").read_text().splitlines()[-1])
-        assert not {name for name in row if f"`{name.removeprefix('heldout_')}`" not in page}
+        # Of names with dots the page has what they have in common.
+        said = {name: re.sub(r"(`.*?)\..*", r"\1.", f"`{name.removeprefix('heldout_')}`") for name in row}
+        assert not {name for name, words in said.items() if words not in page}
 
 
 @pytest.mark.long

@@ -68,7 +68,7 @@ def test_every_number_of_every_command_has_a_range() -> None:
         for value, fits in _expected(prog, name, kind).items():
             if (refusal(kind(value), interval) is None) != fits:
                 wrong.append(f"{prog} {name} {value}")
-    assert not wrong
+    assert not wrong, "an option takes these, or not, as its range says: name it in _ZERO, _NEGATIVE or _INFINITE"
 
 
 def _required(command: type) -> dict[str, Any]:
