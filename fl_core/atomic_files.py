@@ -6,11 +6,15 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from fedlm.fedlm_client.files import replace_whole, sync_to_disk, write_synced
 from fedlm.fl_core.errors import ConfigurationError, DiskError, setting
+
+Fence = Callable[[], AbstractContextManager[None]]
+"""Makes a context within which a process writes that others may take over from: nobody does until it is over."""
 
 
 @contextlib.contextmanager

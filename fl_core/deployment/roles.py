@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 from google.protobuf.json_format import MessageToDict
@@ -47,8 +47,15 @@ from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.process_memory import return_freed_memory
 from fedlm.fl_core.runs.driver import Observer
 from fedlm.fl_core.runs.files.private_files import keep_private
-from fedlm.fl_core.runs.files.run_lock import run_lock
-from fedlm.fl_core.runs.run_folder import AGGREGATOR, QUEUE_FILE, SERVER, RunFolder, refuse_other_contents
+from fedlm.fl_core.runs.files.run_lock import FolderLock
+from fedlm.fl_core.runs.run_folder import (
+    AGGREGATOR,
+    QUEUE_FILE,
+    SERVER,
+    RunFolder,
+    lock_of_run,
+    refuse_other_contents,
+)
 
 LOGS_FOLDER, AUDIT_FILE = "logs", "audit.jsonl"
 _LOOK_SECONDS = 0.1
@@ -72,9 +79,8 @@ async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, 
     """
     return_freed_memory()
     async with contextlib.AsyncExitStack() as opened:
-        folder = opened.enter_context(RunFolder(out, private=task.deployment.privacy.is_private))
         url = database or sqlite_url(out / DATABASE_FILE)
-        state = SqlState(await opened.enter_async_context(endpoints.reached(url)))
+        folder, state = await opened.enter_async_context(_led(task, out, endpoints, url))
         log = await asyncio.to_thread(StoredLog, state.database)
         run = await HeldRun.open(task, folder, state, log)
         await opened.enter_async_context(endpoints.listening(HandlersWithLog(run.handlers, log), run.overview))
@@ -85,6 +91,16 @@ async def serve(task: Task, out: Path, endpoints: Endpoints, observe: Observer, 
                 run.rounds.finished = True
                 await asyncio.sleep(endpoints.linger)
         return over
+
+
+@contextlib.asynccontextmanager
+async def _led(task: Task, out: Path, endpoints: Endpoints, url: str) -> AsyncIterator[tuple[RunFolder, SqlState]]:
+    """Open the folder and the state of a run, once this process leads, for as long as the context lasts."""
+    private = task.deployment.privacy.is_private
+    with contextlib.closing(lock_of_run(out, private)) as lock:
+        async with endpoints.reached(url) as database, endpoints.leading(lock, database):
+            with RunFolder(out, private=private, fence=database.fenced) as folder:
+                yield folder, SqlState(database)
 
 
 async def serve_runs(
@@ -114,8 +130,9 @@ async def serve_runs(
     make_folder(directory)
     refuse_other_contents(directory, SERVER)
     async with contextlib.AsyncExitStack() as opened:
-        opened.enter_context(run_lock(directory, instead="folder"))
+        lock = opened.enter_context(contextlib.closing(FolderLock(directory)))
         database = await opened.enter_async_context(endpoints.reached(sqlite_url(directory / QUEUE_FILE)))
+        await opened.enter_async_context(endpoints.leading(lock, database, instead="folder"))
         server, logs = RunServer(directory, database, maker, observe), RunLogs(directory / LOGS_FOLDER)
         opened.enter_context(handled_by(logs))
         server.rules = rules
@@ -127,7 +144,7 @@ async def serve_runs(
                 f"{setting('approval')} is of private runs, which need a budget; give {setting('epsilon')} and "
                 f"{setting('delta')} too, or leave it out"
             )
-        audit = opened.enter_context(contextlib.closing(AuditLog(directory / AUDIT_FILE)))
+        audit = opened.enter_context(contextlib.closing(AuditLog(directory / AUDIT_FILE, database.fenced)))
         shown = ShownRuns(server, database, logs, audit)
         await opened.enter_async_context(endpoints.listening(HandlersWithLog(server.clients, server.log), shown))
         with _draining_signals(server.drain):
@@ -143,9 +160,9 @@ async def coordinate(task: Task, out: Path, endpoints: Endpoints, observe: Obser
     return_freed_memory()
     draining = asyncio.Event()
     async with contextlib.AsyncExitStack() as opened:
-        folder = opened.enter_context(RunFolder(out, private=task.deployment.privacy.is_private))
-        connections = await opened.enter_async_context(endpoints.reached(database))
-        state, shared = SqlState(connections), SharedRounds(connections)
+        folder, state = await opened.enter_async_context(_led(task, out, endpoints, database))
+        connections = state.database
+        shared = SharedRounds(connections)
         training = DeployedTraining(task, folder, state)
         logged = LoggedRun(StoredLog(connections), task.deployment.population, state.run(), training.ledger)
         opened.enter_context(_draining_signals(draining.set))

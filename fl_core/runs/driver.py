@@ -86,7 +86,7 @@ class Run:
         self._find_divergence, self._privacy, self._seen = find_divergence, privacy, seen
         common = privacy.reservation if common is None and privacy is not None else common
         forks_matter = privacy is not None or common is not None
-        self._lineage = Lineage(folder.directory, common) if forks_matter else None
+        self._lineage = Lineage(folder.directory, common, folder.fence) if forks_matter else None
         self._releases: PrivateReleases | None = None
         self._withheld: list[dict[str, Any]] = []
         self.divergence: Divergence | None = None
@@ -248,7 +248,8 @@ class Run:
             **facts,
         }
         if is_first():
-            write_atomically(self.folder.directory / SUMMARY_FILE, json_text(summary, indent=2) + "\n")
+            with self.folder.fence():
+                write_atomically(self.folder.directory / SUMMARY_FILE, json_text(summary, indent=2) + "\n")
         return gather(summary)[0]
 
 

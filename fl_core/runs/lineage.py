@@ -6,13 +6,14 @@ database of a deployment or a data set's privacy budget, each process enters its
 folder that has gone on since finds another entered, and a process finds so before it releases anything more.
 """
 
+import contextlib
 import json
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.atomic_files import Fence, write_atomically
 from fedlm.fl_core.errors import CheckpointError
 
 LINEAGE_FILE = "lineage.json"
@@ -34,9 +35,9 @@ class CommonPlace(Protocol):
 class Lineage:
     """The processes that a run went through, in the folder that the last of them uses."""
 
-    def __init__(self, directory: Path, common: CommonPlace | None):
-        """Name the folder of a run, which this process holds the lock of."""
-        self._directory, self._common = directory.resolve(), common
+    def __init__(self, directory: Path, common: CommonPlace | None, fence: Fence = contextlib.nullcontext):
+        """Name the folder of a run, which this process alone writes, within the fence."""
+        self._directory, self._common, self._fence = directory.resolve(), common, fence
         self._name = secrets.token_hex(8)
 
     def go_on(self, begun: bool = False) -> None:
@@ -60,7 +61,8 @@ class Lineage:
         known = record["processes"]
         # Known before it is entered, so that a crash between the two does no harm.
         content = json.dumps(record | {"folder": here, "processes": [*known, self._name]})
-        write_atomically(self._directory / LINEAGE_FILE, content + "\n", private=True)
+        with self._fence():
+            write_atomically(self._directory / LINEAGE_FILE, content + "\n", private=True)
         if self._common is not None and not self._common.enter(known, self._name):
             raise self._gone_on()
 

@@ -45,7 +45,9 @@ class PrivateReleases:
         self._terms, self._folder, self._like = terms, folder, like
         seed = terms.noise_seed
         new_secret = None if seed is None else lambda generation: _repeatable_secret(seed, generation)
-        self._releases = Releases(folder.directory / PRIVACY_FOLDER, new_secret, terms.repeatable, terms.reservation)
+        self._releases = Releases(
+            folder.directory / PRIVACY_FOLDER, new_secret, terms.repeatable, terms.reservation, fence=folder.fence
+        )
         self.ledger = self._releases.ledger
         self._cached: dict[int, Any] = {}
 

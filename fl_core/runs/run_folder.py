@@ -5,13 +5,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from fedlm.fl_core.atomic_files import make_folder
+from fedlm.fl_core.atomic_files import Fence, make_folder
 from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.processes import gather, is_first, together
 from fedlm.fl_core.runs.files.checkpoints import Checkpoints
 from fedlm.fl_core.runs.files.metrics_log import METRICS_FILE, MetricsLog, finite_row
 from fedlm.fl_core.runs.files.private_files import keep_private
-from fedlm.fl_core.runs.files.run_lock import LOCK_FILE, run_lock
+from fedlm.fl_core.runs.files.run_lock import LOCK_FILE, FolderLock, run_lock
 from fedlm.fl_core.runs.identity import SUMMARY_FILE
 from fedlm.fl_core.runs.round_rows import DIVERGED_ROUNDS
 
@@ -65,18 +65,31 @@ def refuse_other_contents(directory: Path, kind: str) -> None:
         )
 
 
+def lock_of_run(directory: Path, private: bool) -> FolderLock:
+    """Prepare to lock the folder of a run, which is made where absent; nobody but its owner gets at a private one. See
+    `refuse_other_contents` for errors."""
+    make_folder(directory)
+    refuse_other_contents(directory, RUN)
+    if private:
+        keep_private(directory)
+    return FolderLock(directory)
+
+
 class RunFolder:
     """Lock, checkpoints and metrics of one run; a context manager that all processes enter.
 
     Attributes:
       directory: where it is.
       counter: the name under which a row of metrics has its round.
+      fence: within which a process writes there that others may take over from.
       rows: the metrics rows so far; in other processes than the first only the latest of those from before.
     """
 
-    def __init__(self, directory: Path, counter: str = "round", private: bool = False):
-        """Name the folder, which is made where absent; nobody but its owner gets at one that is private."""
+    def __init__(self, directory: Path, counter: str = "round", private: bool = False, fence: Fence | None = None):
+        """Name the folder, which is made where absent; nobody but its owner gets at one that is private. It is locked
+        where there is no fence."""
         self.directory, self.counter, self._private = directory, counter, private
+        self.fence, self._locks = fence or contextlib.nullcontext, fence is None
         self._opened = ExitStack()
         self._checkpoints: Checkpoints | None = None
         self._log: MetricsLog | None = None
@@ -99,7 +112,8 @@ class RunFolder:
             refuse_other_contents(self.directory, RUN)
             self._opened.callback(self._keep_private)
             self._keep_private()
-            self._opened.enter_context(run_lock(self.directory))
+            if self._locks:
+                self._opened.enter_context(run_lock(self.directory))
             self._checkpoints = self._opened.enter_context(Checkpoints(self.directory / "checkpoints"))
 
     def _keep_private(self) -> None:
@@ -151,16 +165,18 @@ class RunFolder:
     def _open_log(self, first_round: int, checkpoint: int) -> None:
         if not is_first():
             return
-        self._log = self._opened.enter_context(MetricsLog(self.directory, first_round, self.counter))
+        with self.fence():
+            self._log = self._opened.enter_context(MetricsLog(self.directory, first_round, self.counter))
         self.rows = self._log.rows
         there = {row[self.counter] for row in self.rows}
         for row in self.about(checkpoint).get("rows", []) if checkpoint else []:
             if row[self.counter] not in there:
-                self._log.append(row)
+                self.append(row)
 
     def append(self, row: dict[str, Any]) -> None:
         """Record a round; a number that is not finite becomes None."""
         if self._log is not None:
-            self._log.append(row)
+            with self.fence():
+                self._log.append(row)
         else:
             self.rows.append(finite_row(row))

@@ -163,6 +163,50 @@ async def run_and_kill(serve, words, out, seen, rng, kills):
     return killed
 
 
+async def run_and_take_over(serve, words, out, seen, rng, takeovers, freeze=False):
+    """Run two servers of one run until it is over, of which one stands by, and each time that one leads, kill it, or
+    freeze it until the other leads.
+
+    See `run_and_kill` for the arguments. Returns how often the lead went over.
+    """
+    lives, taken = [], 0
+
+    def begin():
+        lives.append(Life(serve, words, out.with_name(f"{out.name}-{len(lives) + 1}.log")))
+        return lives[-1]
+
+    async def says(life, event, seconds=small.PATIENCE):
+        assert await life.until(lambda: life.count(event), seconds), "it ended"
+        return life.count(event)
+
+    try:
+        leader = begin()
+        while not (out / "summary.json").exists():
+            await says(leader, "leading")
+            standby = begin()
+            if taken == takeovers:
+                assert not await leader.until(lambda: False), "the server does not come to its end"
+                break
+            await says(standby, "standing_by")
+            if not await leader.until_aim(list(AIMS)[taken % len(AIMS)], seen, rng):
+                break
+            os.kill(leader.process.pid, signal.SIGSTOP if freeze else signal.SIGKILL)
+            began = time.monotonic()
+            assert await says(standby, "leading", 10.0), "the other does not go on within ten seconds"
+            print(f"the other leads after {time.monotonic() - began:.1f} s", flush=True)
+            if freeze:
+                await says(standby, "round_released")
+                os.kill(leader.process.pid, signal.SIGCONT)
+                assert not await leader.until(lambda: False, 30.0), "who was taken over from goes on"
+                assert leader.process.exitcode == 1
+            leader.process.join()
+            leader, taken, seen.answered = standby, taken + 1, False
+    finally:
+        for life in lives:
+            life.kill()
+    return taken
+
+
 async def run_until_killed(folder, most, run_once):
     """Run deployments, each in a folder of its own, until there were so many kills.
 

@@ -39,6 +39,9 @@ class ServeCommand:
     """What this process does. `all`: everything. To grow past one process, run one `coordinator`, which no client talks
     to, and several `aggregator`s. These select clients, send them the model and add up their reports. All have the same
     configuration and --database, and each an --out of its own. Aggregators on one machine share --address."""
+    standby: bool = False
+    """Wait for as long as another process with the same --out and --database runs the rounds, and go on in its place
+    once it has ended, or is silent for five seconds. Then it writes nothing more."""
     linger_seconds: NotNegative = 30.0
     """Seconds for which the server still tells clients that the run is over, before it ends."""
 
@@ -62,6 +65,8 @@ def main(argv: list[str]) -> int:
         )
     if command.role != "all" and command.run.deployment.aggregation not in ("mean", "secure"):
         raise ConfigurationError(f"{setting('aggregation')} needs all reports in one process; leave it, or role, out")
+    if command.role == "aggregator" and command.standby:
+        raise ConfigurationError(f"{setting('standby')} is for a coordinator; start as many aggregators as you like")
     if command.role == "aggregator" and command.listening.address.rsplit(":", 1)[-1] == "0":
         raise ConfigurationError("aggregators share their port, which cannot be 0; give --address a port")
     endpoints = _endpoints(command)
@@ -88,7 +93,7 @@ def _endpoints(command: ServeCommand) -> "Endpoints":
     clients = None
     if command.role != "coordinator":
         clients = listen_to_clients(command.listening, shared=command.role == "aggregator")
-    return Endpoints(clients, listen_to_operators(command.listening), command.linger_seconds)
+    return Endpoints(clients, listen_to_operators(command.listening), command.linger_seconds, command.standby)
 
 
 COMMAND = Command(ServeCommand, main)

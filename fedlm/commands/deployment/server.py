@@ -31,6 +31,9 @@ class ServerCommand:
     approval: bool = False
     """Train a private run only once somebody with the role privacy_approver, who did not submit it, has approved it
     (`fedlm run approve`). It needs --access, which says who is who."""
+    standby: bool = False
+    """Wait for as long as another process serves this folder, and go on in its place once it has ended, or is silent
+    for five seconds. Then it writes nothing more."""
 
 
 _ESSENTIALS = ("directory", "address", "keys", "insecure", "operator_address", "epsilon", "delta")
@@ -50,7 +53,7 @@ def main(argv: list[str]) -> int:
         raise ConfigurationError(f"runs are submitted to the operators' address; give {setting('operator_address')}")
     if command.approval and listening.access is None:
         raise ConfigurationError(f"{setting('approval')} is by another person; give {setting('access')} too")
-    endpoints = Endpoints(listen_to_clients(listening), listen_to_operators(listening))
+    endpoints = Endpoints(listen_to_clients(listening), listen_to_operators(listening), stands_by=command.standby)
 
     def task(settings: dict[str, Any]) -> Any:
         return make_task(compose(QueuedRun, **settings), listening)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from fedlm.fl_core.deployment.addresses import check_run_name
 from fedlm.fl_core.deployment.event_log import event, of_run, warn
+from fedlm.fl_core.deployment.leading import leading
 from fedlm.fl_core.deployment.runs.current_run import CurrentRun
 from fedlm.fl_core.deployment.runs.held_run import HeldRun
 from fedlm.fl_core.deployment.runs.population import Population
@@ -35,7 +36,7 @@ from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sq
 from fedlm.fl_core.deployment.transparency.stored_log import StoredLog
 from fedlm.fl_core.errors import ConfigurationError, DiskError, UserError, setting
 from fedlm.fl_core.runs.driver import Observer
-from fedlm.fl_core.runs.run_folder import RunFolder
+from fedlm.fl_core.runs.run_folder import RunFolder, lock_of_run
 
 RUNS_FOLDER = "runs"
 _LOOK_SECONDS = 1.0
@@ -178,9 +179,13 @@ class RunServer:
         # Whoever stopped it meanwhile gave back what it had reserved.
         if (await asyncio.to_thread(with_retries, lambda: self.queue.find(run.name))).state != QUEUED:
             return False
-        out = self.folder(run.name)
-        with RunFolder(out, private=task.deployment.privacy.is_private) as folder:
+        out, private = self.folder(run.name), task.deployment.privacy.is_private
+        async with contextlib.AsyncExitStack() as opened:
+            lock = opened.enter_context(contextlib.closing(lock_of_run(out, private)))
             state = SqlState(await asyncio.to_thread(Database, sqlite_url(out / DATABASE_FILE)))
+            opened.callback(state.close)
+            await opened.enter_async_context(leading(lock, state.database))
+            folder = opened.enter_context(RunFolder(out, private=private, fence=state.database.fenced))
             try:
                 held = await HeldRun.open(task, folder, state, self.log)
                 event("run_begun", rounds=len(folder.rows))
@@ -192,7 +197,6 @@ class RunServer:
             finally:
                 self.clients.be_none()
                 self.held = None
-                state.close()
 
     def _task(self, run: SubmittedRun) -> Task:
         """Make what is trained, with what its clients gave to other runs."""

@@ -5,6 +5,7 @@ removes a line breaks the chain, unless all later hashes are made anew. Whoever 
 elsewhere (the head) notices that too, and also that lines at the end are missing.
 """
 
+import contextlib
 import hashlib
 import os
 import re
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedlm.fedlm_client.files import sync_to_disk
-from fedlm.fl_core.atomic_files import append_whole, disk_errors
+from fedlm.fl_core.atomic_files import Fence, append_whole, disk_errors
 from fedlm.fl_core.deployment.event_log import event
 from fedlm.fl_core.errors import UserError
 from fedlm.fl_core.json_text import json_text
@@ -81,15 +82,15 @@ def read_chain(path: Path, known: Head | None = None) -> Chain:
 class AuditLog:
     """Adds lines to an audit log. Any thread may; one process alone."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, fence: Fence = contextlib.nullcontext):
         """Open the file, which only its owner can read, and verify it. What a crash left of a line makes place for one
-        that says so.
+        that says so. Lines are added within the fence.
 
         Raises:
           BrokenChainError: a line is not as it was written.
           DiskError: the file cannot be read or written.
         """
-        self._path, self._lock = path, threading.Lock()
+        self._path, self._lock, self._fence = path, threading.Lock(), fence
         with disk_errors(path):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             sync_to_disk(path.parent)
@@ -115,7 +116,7 @@ class AuditLog:
             if len(line) > _LONGEST_LINE - 100:  # its hash follows
                 line = json_text(numbered | with_short_texts(facts, _CUT_TEXT))[:-1].encode()
             digest = _digest(self.head.digest, line)
-            with disk_errors(self._path):
+            with self._fence(), disk_errors(self._path):
                 end = append_whole(self._file, line + f', "hash": "{digest}"}}\n'.encode(), self._end)
                 os.fsync(self._file)
             self._end, self.head = end, Head(self.head.line + 1, digest)

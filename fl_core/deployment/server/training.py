@@ -59,7 +59,8 @@ class DeployedTraining:
         """Find out where the run stands. Raises UserError where settings, folder and state do not belong together."""
         deployment = task.deployment
         self._task, self._state, self._sampler = task, state, task.sampler or WhoeverChecksIn()
-        name = _run_name(folder.directory)
+        with folder.fence():
+            name = _run_name(folder.directory)
         capabilities = Capabilities.read(CAPABILITIES, _opening(task, folder.directory))
         self._identity = _identity(task, name, capabilities)
         state.claim(name)

@@ -10,6 +10,7 @@ import math
 import os
 import random
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +20,10 @@ import sqlalchemy as sql
 from sqlalchemy.engine import Connection
 
 from fedlm.fl_core.deployment.event_log import event, warn
-from fedlm.fl_core.deployment.state.retrying import SECONDS_BETWEEN_TRIES, with_retries_async
-from fedlm.fl_core.deployment.state.state import StateError, UnreachableError
+from fedlm.fl_core.deployment.state.database_errors import first_line, is_away, is_refusal
+from fedlm.fl_core.deployment.state.retrying import SECONDS_BETWEEN_TRIES, with_retries, with_retries_async
+from fedlm.fl_core.deployment.state.state import NotLeadingError, StateError, UnreachableError
+from fedlm.fl_core.deployment.state.tables import LEADERS
 
 _BUSY_SECONDS = 30
 _POSTGRESQL_SETTINGS = f"-c synchronous_commit=on -c lock_timeout={_BUSY_SECONDS}s"
@@ -28,15 +31,19 @@ _POSTGRESQL_SETTINGS = f"-c synchronous_commit=on -c lock_timeout={_BUSY_SECONDS
 _LOCK = 0x6665646C6D
 _EXPECTED = "give sqlite:///FILE, or postgresql://USER:PASSWORD@HOST/DATABASE"
 _SECONDS_BETWEEN_LINES = 60.0
-# Classes of SQLSTATE: of connections, of a server that an operator stops or that starts, of too many connections.
-_AWAY = ("08", "57P", "53300")
-_COMING = ("starting up", "shutting down", "recovery", "too many", "connection slots")
 _now = time.monotonic
 _MIGRATIONS = Path(__file__).with_name("migrations")
 
 
 class Database:
-    """Transactions in one database; safe to use from any thread."""
+    """Transactions in one database; safe to use from any thread.
+
+    Attributes:
+      leader: the name under which this process leads, so that it writes only while it does; None for one that need not
+        lead. See `fedlm.fl_core.deployment.leading`.
+    """
+
+    leader: str | None = None
 
     def __init__(self, url: str, open_now: bool = True):
         """Name `sqlite:///FILE`, or `postgresql://USER:PASSWORD@HOST/DATABASE`, and `open` it unless it is to be later.
@@ -45,6 +52,7 @@ class Database:
           StateError: it is no such URL, or cannot be opened.
         """
         self._url = _parse(url)
+        self._fenced = threading.local()
         self._away: float | None = None
         self._told = 0.0
         if self._is_sqlite and self._url.database:
@@ -116,6 +124,10 @@ class Database:
         with connection.begin():
             if not self._is_sqlite:
                 connection.execute(sql.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+            if self.leader is not None and connection.scalar(sql.select(LEADERS.c.name)) != self.leader:
+                raise NotLeadingError(
+                    f"{self.name}: another process leads here now, so this one ends and has written nothing since"
+                )
             yield
 
     @contextlib.contextmanager
@@ -124,9 +136,30 @@ class Database:
 
         Raises:
           StateError: the database is busy for long, full or gone; nothing was written.
+          NotLeadingError: another process leads; nothing was written.
         """
         with self._errors(), self._engine.connect() as connection, self._lock(connection):
             yield connection
+
+    @contextlib.contextmanager
+    def fenced(self) -> Iterator[None]:
+        """Write elsewhere than in the database, and not into it, while nobody else can take the lead.
+
+        It waits for a database that cannot be reached; see `writing` for other errors.
+        """
+        if self.leader is None or getattr(self._fenced, "held", False):
+            yield
+            return
+        held = contextlib.ExitStack()
+        with_retries(lambda: held.enter_context(self.writing()))
+        self._fenced.held = True
+        try:
+            yield
+        finally:
+            self._fenced.held = False
+            # What is written elsewhere is written, whether the database ends its transaction well or not.
+            with contextlib.suppress(StateError):
+                held.close()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -139,9 +172,9 @@ class Database:
         try:
             yield
         except (sql.exc.SQLAlchemyError, ImportError) as error:
-            if _is_away(error) and not (explain and _is_refusal(error)):
+            if is_away(error) and not (explain and is_refusal(error)):
                 self._note_away(error)
-                raise UnreachableError(f"{self.name}: the database cannot be reached ({_first_line(error)})") from error
+                raise UnreachableError(f"{self.name}: the database cannot be reached ({first_line(error)})") from error
             raise (explain or self._cannot_be_used)(error) from error
         away, self._away = self._away, None
         if away is not None:
@@ -153,17 +186,17 @@ class Database:
             self._away, self._told = since, _ = now, -math.inf
         if now - self._told >= _SECONDS_BETWEEN_LINES:
             self._told = now
-            warn("state_not_reached", seconds=round(now - since), database=self.name, why=_first_line(error))
+            warn("state_not_reached", seconds=round(now - since), database=self.name, why=first_line(error))
 
     def _cannot_be_opened(self, error: BaseException) -> StateError:
         return StateError(
-            f"{self.name}: the state cannot be opened ({_first_line(error)}); is the database there, and may this "
+            f"{self.name}: the state cannot be opened ({first_line(error)}); is the database there, and may this "
             "process write it?"
         )
 
     def _cannot_be_used(self, error: BaseException) -> StateError:
         return StateError(
-            f"{self.name}: the state cannot be read or written ({_first_line(error)}); is the database there, and "
+            f"{self.name}: the state cannot be read or written ({first_line(error)}); is the database there, and "
             "does its disk have room?"
         )
 
@@ -207,23 +240,6 @@ def _parse(url: str) -> sql.URL:
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         raise StateError(f"{parsed.render_as_string()}: databases of this kind are not supported; {_EXPECTED}")
     return parsed
-
-
-def _is_away(error: BaseException) -> bool:
-    """Say whether an error of PostgreSQL is that it cannot be reached, is going down or coming up, or has no room for
-    another connection."""
-    if not isinstance(error, sql.exc.DBAPIError) or not hasattr(error.orig, "sqlstate"):
-        return False
-    # An error without a state is not one of the server's answers to a statement.
-    state: str | None = getattr(error.orig, "sqlstate", None)
-    lost = state is None or state.startswith(_AWAY)
-    return error.connection_invalidated or (isinstance(error, sql.exc.OperationalError) and lost)
-
-
-def _is_refusal(error: BaseException) -> bool:
-    """Say whether the server answered a first connection, and that it will not have it: waiting does not help."""
-    said = str(error)
-    return "FATAL:" in said and not any(word in said for word in _COMING)
 
 
 def _keep_from_others(path: Path) -> None:
@@ -270,7 +286,3 @@ def _write_ahead(connection: Any) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     writes = connection.get_execution_options().get("writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -28,6 +28,10 @@ class UnreachableError(StateError):
     """The database cannot be reached now. It is waited for, and logs so itself."""
 
 
+class NotLeadingError(UserError):
+    """Another process has taken the lead, so that this one may write nothing more."""
+
+
 class ClientRecord(NamedTuple):
     """A client that has checked in before."""
 

@@ -49,6 +49,14 @@ RELEASES = sql.Table(
     sql.Column("digest", sql.String(64), nullable=False),
     sql.Column("released", sql.Float, nullable=False),
 )
+# The process that leads; none where nobody does.
+LEADERS = sql.Table(
+    "leaders",
+    TABLES,
+    sql.Column("name", sql.String(64), primary_key=True),
+    sql.Column("beats", sql.BigInteger, nullable=False),
+    sql.Column("held_on", sql.String(64), nullable=False),
+)
 # The rest is there only while several processes share a round.
 AGGREGATORS = sql.Table(
     "aggregators",

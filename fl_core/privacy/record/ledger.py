@@ -17,9 +17,11 @@ Kinds of records, in the order in which they may follow each other:
 - `chosen`: the last; the run is the outcome of the private selection that it is a trial of.
 """
 
+import contextlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedlm.fl_core.atomic_files import Fence
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.noise.noise_source import NOISE_FORMAT
 from fedlm.fl_core.privacy.origins.ancestry import TUNING_FIELD
@@ -66,14 +68,15 @@ class Release(NamedTuple):
 class PrivacyLedger:
     """The ledger of one run. Reading needs no lock; who appends holds the run's lock."""
 
-    def __init__(self, path: Path):
-        """Read a ledger, which need not exist yet.
+    def __init__(self, path: Path, fence: Fence = contextlib.nullcontext):
+        """Read a ledger, which need not exist yet; records are added within the fence.
 
         Raises:
           LedgerError: a record is damaged or out of order.
         """
         self._path = path
         self._chain = RecordChain(path, lambda before, record: _check_order(path, before, record), _damaged)
+        self._chain.fence = fence
         self.records = self._chain.records
 
     def begin(self, plan: PrivacyPlan, delta: float, commitment: str, about: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ A line that is changed, missing, or from elsewhere is found. A last line without
 has followed from it; it is dropped.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -12,14 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fedlm_client.files import sync_to_disk
-from fedlm.fl_core.atomic_files import append_whole, disk_errors
+from fedlm.fl_core.atomic_files import Fence, append_whole, disk_errors
 
 Record = dict[str, Any]
 _FIRST = "0" * 64
 
 
 class RecordChain:
-    """A file of chained records; it need not exist yet."""
+    """A file of chained records; it need not exist yet.
+
+    Attributes:
+      fence: within which records are added.
+    """
+
+    fence: Fence = contextlib.nullcontext
 
     def __init__(self, path: Path, check: Callable[[list[Record], Record], None], damaged: Callable[[str], Exception]):
         """Read a file.
@@ -53,7 +60,7 @@ class RecordChain:
         self._check(self.records, record)
         line = (json.dumps(record) + "\n").encode()
         new = not self._path.exists()
-        with disk_errors(self._path):
+        with self.fence(), disk_errors(self._path):
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
             try:
                 # What follows the last whole record is the beginning of one that was never synced.

@@ -17,6 +17,7 @@ counts as released too.
 So no two outputs that anyone could have seen carry the same noise over different sums.
 """
 
+import contextlib
 import hmac
 import os
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedlm.fedlm_client.files import sync_to_disk
-from fedlm.fl_core.atomic_files import append_whole, disk_errors
+from fedlm.fl_core.atomic_files import Fence, append_whole, disk_errors
 from fedlm.fl_core.errors import CheckpointError, setting
 from fedlm.fl_core.privacy.noise.noise_source import NOISE_FORMAT, SECRET_BYTES, commitment, fresh_secret
 from fedlm.fl_core.privacy.promise.guarantee import sensitivity_squared
@@ -70,6 +71,8 @@ class Releases:
         new_secret: Callable[[int], bytes] | None = None,
         repeatable: bool = True,
         budget: Budget | None = None,
+        *,
+        fence: Fence = contextlib.nullcontext,
     ):
         """Open the folder; it is made where absent.
 
@@ -79,13 +82,14 @@ class Releases:
             secrets come from the operating system's entropy where None.
           repeatable: whether rounds that are run again with the same noise come to the same sums.
           budget: from which the run reserves what it may spend, before it begins; None where there is none.
+          fence: within which the folder is written.
         """
-        self._budget = budget
+        self._budget, self._fence = budget, fence
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._directory = directory
         self._new_secret = new_secret or (lambda generation: fresh_secret())
         self._repeatable = repeatable and new_secret is not None
-        self.ledger = PrivacyLedger(directory / LEDGER_FILE)
+        self.ledger = PrivacyLedger(directory / LEDGER_FILE, fence)
 
     def resume(
         self, plan: PrivacyPlan, delta: float, about: dict[str, Any], checkpoints: StoredCheckpoints
@@ -138,7 +142,8 @@ class Releases:
         """Make the ledger and the checkpoints agree on what was released."""
         intent, last = self.ledger.open_intent, self.ledger.last_release
         newest = checkpoints.latest_round()
-        known = max(release.rounds for release in (intent, last, Release(0, "")) if release)
+        # A process that was taken over from may have written its checkpoint after its rounds were over.
+        known = max((record.get("rounds", 0) for record in self.ledger.records), default=0)
         if newest > known:
             raise cut_off(self._directory / LEDGER_FILE, known, newest)
         if last is not None and checkpoints.digest(last.rounds) != last.digest:
@@ -147,19 +152,24 @@ class Releases:
                 f"damaged or another; put that checkpoint back, or give another {setting('out')} to begin a new run"
             )
         if self.ledger.open_seen:
-            self.ledger.restart(commitment(self._make_secret(len(self.ledger.generations))))
+            self._begin_anew()
         if intent is None:
             return
         found = checkpoints.digest(intent.rounds)
         if found == intent.digest:
             self.ledger.confirm()
         elif found is None and not self._repeatable:
-            self.ledger.restart(commitment(self._make_secret(len(self.ledger.generations))))
+            self._begin_anew()
         elif found is not None:
             raise CheckpointError(
                 f"{self._directory / LEDGER_FILE}: the checkpoint of {intent.rounds} rounds is not the one that it "
                 "names; remove that checkpoint to go on from the one before it: its rounds then count as released"
             )
+
+    def _begin_anew(self) -> None:
+        # One that nobody leads any more must not replace a secret that the ledger names.
+        with self._fence():
+            self.ledger.restart(commitment(self._make_secret(len(self.ledger.generations))))
 
     def _standing(self, plan: PrivacyPlan) -> Standing:
         last = self.ledger.last_release

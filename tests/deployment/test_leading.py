@@ -1,0 +1,129 @@
+"""One process leads, others stand by: who was taken over from writes nothing more, into the database or the folder.
+
+`FEDLM_TAKEOVERS` sets how many leaders are killed, and `FEDLM_FREEZES` how many are frozen; the defaults keep the suite
+quick.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+
+import pytest
+
+from fedlm.fl_core.deployment.endpoints import Endpoints
+from fedlm.fl_core.deployment.leading import LEASE_SECONDS, Lead
+from fedlm.fl_core.deployment.roles import coordinate, serve
+from fedlm.fl_core.deployment.state.database import Database
+from fedlm.fl_core.deployment.state.state import NotLeadingError
+from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fedlm.fl_core.privacy.record.record_chain import RecordChain
+from fedlm.fl_core.runs.files.run_lock import FolderLock
+from tests.deployment import kills
+from tests.deployment import small_deployment as small
+
+TAKEOVERS = int(os.environ.get("FEDLM_TAKEOVERS", "3"))
+FREEZES = int(os.environ.get("FEDLM_FREEZES", "1"))
+
+
+@pytest.fixture
+def another(tmp_path, database_url):
+    """Makes processes that would lead, each with a database and a lock."""
+    with contextlib.ExitStack() as opened:
+
+        def make(folder=tmp_path):
+            database = opened.enter_context(contextlib.closing(Database(database_url)))
+            return Lead(database, opened.enter_context(contextlib.closing(FolderLock(folder)))), database
+
+        yield make
+
+
+def test_who_is_silent_by_the_others_clock_is_taken_over_from_and_writes_nothing_more(another, tmp_path):
+    (one, database), (other, _) = another(), another()
+    chain = RecordChain(tmp_path / "chain", lambda before, record: None, ValueError)
+    chain.fence = database.fenced
+    assert one.look(0.0)
+    for second in range(100):
+        one.beat()
+        assert not other.look(float(second)), "one that beats leads on"
+    # A clock of its own, which went on while nobody looked: the leader may have been heard in between.
+    assert not other.look(1000.0)
+    assert not other.look(1000.0 + LEASE_SECONDS / 2)
+    assert not other.look(1000.0 + LEASE_SECONDS)
+    chain.append({"written": True})
+    assert other.look(1000.0 + LEASE_SECONDS + 0.1)
+    for write in (one.beat, lambda: SqlState(database).claim("run"), lambda: chain.append({})):
+        with pytest.raises(NotLeadingError):
+            write()
+    one.end()
+    other.beat()
+    assert len(RecordChain(tmp_path / "chain", lambda before, record: None, ValueError).records) == 1
+
+
+def test_whose_lock_is_free_is_gone_but_not_who_has_it_on_a_copy_of_the_folder(another, tmp_path):
+    (tmp_path / "copy").mkdir()
+    (one, _), (copied, _) = another(), another(tmp_path / "copy")
+    assert one.look(0.0)
+    assert not copied.look(0.0)
+    # As the kernel does for a process that is killed.
+    one._lock.close()
+    assert not copied.look(0.1)
+    assert another()[0].look(0.0)
+
+
+async def test_while_something_is_written_elsewhere_nobody_takes_the_lead(another):
+    (one, database), (other, _) = another(), another()
+    assert one.look(0.0)
+    one._lock.close()
+    with database.fenced():
+        taking = asyncio.create_task(asyncio.to_thread(other.look, 0.0))
+        await asyncio.sleep(0.3)
+        assert not taking.done()
+        with database.fenced():
+            pass
+    assert await taking
+
+
+def serve_or_stand_by(settings, out, port, log):
+    """Run a server until its end, in a process of its own."""
+    small.log_to(log)
+    endpoints = dataclasses.replace(small.endpoints(settings, port), stands_by=True)
+    asyncio.run(serve(small.task(settings), out, endpoints, small.log_release))
+
+
+def coordinate_or_stand_by(settings, out, database, log):
+    """Run a coordinator until its end, in a process of its own."""
+    small.log_to(log)
+    endpoints = Endpoints(stands_by=True)
+    asyncio.run(coordinate(small.task(settings), out, endpoints, small.log_release, database=database))
+
+
+@pytest.mark.long
+async def test_the_other_goes_on_where_a_leader_is_killed_and_keeps_its_promises(tmp_path, free_port):
+    settings = small.deployment(**kills.SETTINGS)
+
+    async def run_once(folder, rng, most):
+        seen, out = kills.Seen(), folder / "run"
+        async with small.running(seen.clients(free_port, folder)):
+            words = settings, out, free_port
+            taken = await kills.run_and_take_over(serve_or_stand_by, words, out, seen, rng, most)
+        kills.check(out, sqlite_url(out / DATABASE_FILE), settings, seen.models)
+        return taken
+
+    await kills.run_until_killed(tmp_path, TAKEOVERS, run_once)
+
+
+@pytest.mark.long
+async def test_a_coordinator_that_was_frozen_is_taken_over_from_and_writes_nothing_more(tmp_path, free_port):
+    settings = small.deployment(**kills.SETTINGS)
+
+    async def run_once(folder, rng, most):
+        url, seen, out = sqlite_url(folder / "state.db"), kills.Seen(), folder / "run"
+        with small.aggregator_processes(2, settings, folder, url, free_port):
+            async with small.running(seen.clients(free_port, folder)):
+                words = settings, out, url
+                taken = await kills.run_and_take_over(coordinate_or_stand_by, words, out, seen, rng, most, freeze=True)
+        kills.check(out, url, settings, seen.models)
+        return taken
+
+    await kills.run_until_killed(tmp_path, FREEZES, run_once)
