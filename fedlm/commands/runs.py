@@ -62,6 +62,31 @@ class CleanCommand:
     """Remove it."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class BackupCommand:
+    """Copy the folder of a run, or of a server of several runs (`fedlm server`), while rounds go on.
+
+    The copy has models, records and databases. A private run does not go on from it, since nobody knows what was
+    released after it was made: there all planned rounds count as released, and the secret of the noise is left out. To
+    train further, begin another run with its model (--init-from). A database on PostgreSQL is not in it.
+    """
+
+    folder: tyro.conf.Positional[Path]
+    """Folder of the run, or of the server."""
+    out: tyro.conf.Positional[Path]
+    """Folder to make."""
+
+
+def _backup(argv: list[str]) -> int:
+    command = read_options(BackupCommand, argv, "fedlm runs backup")
+    from fedlm.fl_core.deployment.backups import back_up
+
+    for line in back_up(command.folder, command.out):
+        print(line)
+    print(f"{command.folder} is copied to {command.out}")
+    return 0
+
+
 def _list(argv: list[str]) -> int:
     command = read_options(ListCommand, argv, "fedlm runs list")
     found = [(run, _facts(run)) for run in find_runs(command.folder)]
@@ -182,15 +207,17 @@ def _clean(argv: list[str]) -> int:
 _EXAMPLES = """For example:
 
   fedlm runs list runs
+  fedlm runs backup runs/server backup
   fedlm runs clean runs"""
 
 
 COMMAND = Group(
     "fedlm runs",
     "action",
-    "Runs of any kind: list them, and remove what they do not need.",
+    "Runs of any kind: list them, copy them while they go on, and remove what they do not need.",
     {
         "list": ("list the runs in a folder, of any kind", Command(ListCommand, _list)),
+        "backup": ("copy a run or a server while it goes on", Command(BackupCommand, _backup)),
         "clean": ("remove what runs do not need", Command(CleanCommand, _clean)),
     },
     _EXAMPLES,

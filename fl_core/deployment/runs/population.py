@@ -119,7 +119,8 @@ class Population:
         if reserved is None:
             return {"epsilon_reserved": 0.0} | dict.fromkeys(_TERMS)
         stated = reserved.as_json()
-        return {"epsilon_reserved": stated["epsilon"]} | {name: stated[name] for name in _TERMS}
+        spent = self.budget.epsilon if self.budget.closed else stated["epsilon"]
+        return {"epsilon_reserved": spent} | {name: stated[name] for name in _TERMS}
 
     def complete(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Add the population's name to all settings of a run. Raises ConfigurationError where they promise less than

@@ -14,6 +14,8 @@ Kinds of records, in the order in which they may follow each other:
 - `release`: that checkpoint is on disk.
 - `restart`: what was intended, or seen, could not be found after an interruption. The rounds are over, and noise begins
   anew with another secret.
+- `copied`: the last; this is a copy of the ledger, made while the run could go on, so that all planned rounds count as
+  released.
 - `chosen`: the last; the run is the outcome of the private selection that it is a trial of.
 """
 
@@ -34,6 +36,7 @@ _FOLLOWS = {
     "intent": ("plan", "release", "restart", "seen"),
     "release": ("intent",),
     "restart": ("intent", "seen"),
+    "copied": ("plan", "release", "restart", "intent", "seen", "chosen"),
     "chosen": ("release", "restart"),
 }
 
@@ -109,6 +112,17 @@ class PrivacyLedger:
         secret from here on."""
         self._append({"kind": "restart", "rounds": self.records[-1]["rounds"], "secret": commitment})
 
+    def end_copy(self, moment: float) -> None:
+        """Record that this copy was made at a moment in seconds since 1970, and that what was released since is not
+        known; one copy of another is as it was."""
+        if not self.is_copy:
+            self._append({"kind": "copied", "rounds": self.plan.rounds, "copied": moment})
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it is a copy of a ledger that may have gone on, so that its run does not."""
+        return bool(self.records) and self.records[-1]["kind"] == "copied"
+
     def choose(self) -> None:
         """Record that the run, a trial of a private selection, is its outcome."""
         if not self.chosen:
@@ -140,7 +154,7 @@ class PrivacyLedger:
     @property
     def chosen(self) -> bool:
         """Whether it is the outcome of the private selection that it is a trial of."""
-        return bool(self.records) and self.records[-1]["kind"] == "chosen"
+        return any(record["kind"] == "chosen" for record in self.records[-2:])
 
     @property
     def _head(self) -> dict[str, Any]:

@@ -101,6 +101,12 @@ class Releases:
         Raises:
           LedgerError: ledger, secret and checkpoints do not belong together.
         """
+        if self.ledger.is_copy:
+            raise LedgerError(
+                f"{self._directory / LEDGER_FILE}: this is a copy that was made while the run could go on. What was "
+                f"released since is not known, so all {self.ledger.plan.rounds} planned rounds count as released. To "
+                f"train further begin another run with its model, by {setting('init_from')} {self._directory.parent}"
+            )
         if not self.ledger.records:
             if checkpoints.latest_round():
                 raise LedgerError(

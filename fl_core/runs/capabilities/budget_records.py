@@ -64,7 +64,12 @@ def _releases(phase: Phase) -> int:
 
 def check_record(records: list[Record], record: Record) -> None:
     """Refuse a record that may not follow those before it."""
-    kinds = ("reserve", "begun", "void", "enter") if records else ("budget",)
+    if records and records[-1]["kind"] == "closed":
+        raise BudgetError(
+            "this budget is a copy that was made while its server could go on; what was reserved since is not known, "
+            "so nothing more is reserved"
+        )
+    kinds = ("reserve", "begun", "void", "enter", "closed") if records else ("budget",)
     if record.get("kind") not in kinds:
         raise damaged_budget(f"a record {record.get('kind')!r} where one of {', '.join(kinds)} was expected")
 

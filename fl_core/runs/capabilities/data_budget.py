@@ -10,6 +10,7 @@ never exceeds the budget, whatever crashes. Kinds of records in the file, chaine
   earlier, unless that has begun.
 - `begun`: the ledger of that run is on disk.
 - `void`: that run was interrupted before it had a ledger; its secret is gone, and has made no noise.
+- `closed`: the last; this is a copy, and what was reserved since is not known, so that all counts as reserved.
 - `enter`: a process with this name goes on with that run; see `fedlm.fl_core.runs.lineage`.
 """
 
@@ -178,6 +179,16 @@ class DataBudget:
             standing, begun = standing_reservations(chain.records)
             if commitment in standing and commitment not in begun:
                 chain.append({"kind": "void", "secret": commitment})
+
+    def close(self) -> None:
+        """Record that this is a copy, from which nothing more is reserved. Raises BudgetError where it says so."""
+        with self._locked() as chain:
+            chain.append({"kind": "closed"})
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is a copy."""
+        return bool(self._chain().records[-1]["kind"] == "closed")
 
     def give_back(self, run: str) -> None:
         """Give back what a run of this name reserved that has not begun."""
