@@ -40,12 +40,10 @@ class MaskedCohorts:
         if count < least:
             # The round is given up, as a deployment abandons it.
             return SumInTheClear(lattice, plan, least)
-        while len(self._identities) < count:
+        for place in range(len(self._identities), count):
             own = new_key()
-            name = _name(len(self._identities))
-            self._identities.append(
-                Identity(sign_client(self._authority, self._key, own.public_key(), name, days=_DAYS), own)
-            )
+            certificate = sign_client(self._authority, self._key, own.public_key(), _name(place), days=_DAYS)
+            self._identities.append(Identity(certificate, own))
         settings = SecureSettings(NoisedSums(lattice, _nothing), least, (self._authority,), _nothing)
         return _MaskedSum(settings, plan, self._identities[:count])
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from fedlm.fl_core.runs.private_releases import BegunRun
 
 
-FEWEST_MASKED, MOST_MASKED = 3, 64
+_FEWEST_MASKED, _MOST_MASKED = 3, 64
+"""Fewer clients have no secure sum. Each of more checks the signatures of all others, in this one process."""
 _WITH_INTEGERS = [name for name, mechanism in MECHANISMS.items() if mechanism.distributed]
 
 
@@ -40,9 +41,9 @@ class SimulatedPrivacySettings(PrivacySettings):
     def check_masks(self, cohort_size: int) -> None:
         """Refuse, by a ConfigurationError, to mask in cohorts that are too small or take too long."""
         least = getattr(self, "least_survivors", None) or cohort_size
-        if self.masks and not FEWEST_MASKED <= least <= cohort_size <= MOST_MASKED:
+        if self.masks and not _FEWEST_MASKED <= least <= cohort_size <= _MOST_MASKED:
             raise ConfigurationError(
-                f"{setting('masks')} is on, which needs {FEWEST_MASKED} to {MOST_MASKED} clients in a round, but "
+                f"{setting('masks')} is on, which needs {_FEWEST_MASKED} to {_MOST_MASKED} clients in a round, but "
                 f"{setting('cohort_size')} is {cohort_size}, of whom {least} suffice; give others, or leave "
                 f"{setting('masks')} out"
             )
