@@ -17,7 +17,7 @@ COMMAND = Group(
         "fit": ("fit laws to measurements, with their errors on measurements that were left out", fit.COMMAND),
         "figures": ("draw pictures of laws", figures.COMMAND),
         "table2": ("list the compute that saturates each budget of people and privacy", table2.COMMAND),
-        "report": ("write a page about laws: pictures, findings, errors", report.COMMAND),
+        "report": ("write a page about laws: pictures, coefficients, errors", report.COMMAND),
         "plan": ("find the best model, batch, steps and noise for a budget, by fitted laws", plan.COMMAND),
     },
     _EXAMPLES,

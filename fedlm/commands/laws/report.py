@@ -16,7 +16,7 @@ from fedlm.command_line.progress import EvaluationProgress
 
 @dataclass(frozen=True, kw_only=True)
 class ReportCommand:
-    """Write a page about scaling laws: their pictures, findings tested on them, table 2, coefficients and errors.
+    """Write a page about scaling laws: their pictures, table 2, coefficients and errors.
 
     It is one HTML file that needs no other. It takes some minutes.
     """
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     command = read_options(ReportCommand, argv, "fedlm laws report")
     from fedlm.simulations.laws.figures.figure import evidence_of
     from fedlm.simulations.laws.laws_file import read_laws
-    from fedlm.simulations.laws.report.page import write_laws_report
+    from fedlm.simulations.laws.page import write_laws_report
 
     laws = read_laws(command.laws)
     evidence = evidence_of(laws, command.measurements)

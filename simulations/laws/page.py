@@ -1,6 +1,5 @@
-"""The page of a file of laws: findings, table 2, pictures, parametric laws and errors, in one HTML file."""
+"""The page of a file of laws: table 2, pictures, parametric laws and errors, in one HTML file."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -17,7 +16,6 @@ from fedlm.simulations.laws.figures.table2 import SHOWN, saturating_table, shown
 from fedlm.simulations.laws.forms.fitted_form import FittedForm
 from fedlm.simulations.laws.forms.registry import FORMS
 from fedlm.simulations.laws.laws_file import Laws
-from fedlm.simulations.laws.report.paper_findings import judge_findings
 from fedlm.simulations.laws.surface.loss_surface import LossSurface
 from fedlm.simulations.plot_style import settle, to_svg
 from fedlm.simulations.reporting.formatting import DASH
@@ -58,18 +56,14 @@ def write_laws_report(laws: Laws, evidence: Evidence, out: Path, command: str, *
     if out.suffix.lower() != ".html":
         raise ConfigurationError(f"{setting('out')} is {str(out)!r}, but must be a file name that ends in .html")
     figures, left_out = _draw_all(evidence, progress)
-    with progress("findings") as told:
-        findings = judge_findings(evidence, told) if evidence.search else []
     with progress("table 2") as told:
         saturating = _saturating(evidence, told)
     errors = list(_held_out(laws))
     head = list(dict.fromkeys(name for _, _, found in errors for name in found))
     page = page_template("laws.html").render(
         title=_title(laws),
-        verdicts=list(Counter(finding.verdict for finding in findings).items()),
         sentences=list(_sentences(laws)),
         statement=STATEMENT,
-        findings=findings,
         saturating_head=list(SHOWN.values()),
         saturating=saturating,
         figures=figures,

@@ -1,6 +1,5 @@
-"""The page of laws has every part, findings hold in a world that was made so, and commands name what is wrong."""
+"""The page of laws has every part, and commands name what is wrong."""
 
-import dataclasses
 import json
 import re
 import warnings
@@ -13,16 +12,13 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.simulations.laws.figures import noise
 from fedlm.simulations.laws.figures.figure import Evidence
 from fedlm.simulations.laws.figures.registry import FIGURES
-from fedlm.simulations.laws.figures.search import TrainingSearch
 from fedlm.simulations.laws.figures.table import table_of
 from fedlm.simulations.laws.figures.table2 import saturating_table
 from fedlm.simulations.laws.laws_file import Laws, write_laws
+from fedlm.simulations.laws.page import write_laws_report
 from fedlm.simulations.laws.planning.central_planner import Budget
-from fedlm.simulations.laws.report import paper_findings
-from fedlm.simulations.laws.report.page import write_laws_report
-from fedlm.simulations.laws.report.paper_findings import FINDINGS, judge_findings, physical_batches
 from tests.simulations.reporting.html_page import Page
-from tests.support.synthetic_laws import COEFFICIENTS, FEW, WORLD, fitted_form, surface_of
+from tests.support.synthetic_laws import COEFFICIENTS, WORLD, fitted_form, surface_of
 
 _HELD_OUT = {
     "cells": {"points": 9, "points_out_of_reach": 1, "mean_relative_error": 0.0123, "max_relative_error": 0.05}
@@ -36,7 +32,7 @@ def quick_fields(monkeypatch):
 
 
 @pytest.mark.long
-def test_the_page_has_every_figure_and_finding(evidence, quick_fields, tmp_path):
+def test_the_page_has_every_figure(evidence, quick_fields, tmp_path):
     source, task = {"measurements": "m.parquet"}, {"data": "<b>data</b>"}
     laws = Laws(evidence.search.surface, evidence.forms, _HELD_OUT, source, task)
     with warnings.catch_warnings():
@@ -51,7 +47,6 @@ def test_the_page_has_every_figure_and_finding(evidence, quick_fields, tmp_path)
     for words in ("NOT PRIVATE", "add-or-remove", "delta 1e-8", "1.23%", "made up", "<b>data</b>", "laws.json"):
         assert words in page.text
     assert "BertLarge (3.35e8)" in page.text
-    assert page.text.count("not reached") + page.text.count("holds") + page.text.count("does not hold") >= len(FINDINGS)
 
 
 @pytest.mark.long
@@ -60,7 +55,6 @@ def test_a_page_without_a_surface_says_what_is_left_out(quick_fields, tmp_path):
     path = write_laws_report(laws, Evidence(forms=laws.forms), tmp_path / "report.html", "fedlm laws report")
     text = Page(path.read_text()).text
     assert "figure1 needs a file of laws with a surface of losses" in text
-    assert "Findings" not in text
     with pytest.raises(ConfigurationError, match=r"ends in \.html"):
         write_laws_report(laws, Evidence(), tmp_path / "report.pdf", "fedlm laws report")
 
@@ -107,55 +101,6 @@ def test_table_2_of_laws_is_printed_and_states_what_its_epsilons_are_of(tmp_path
     words = " ".join(capsys.readouterr().out.split())
     assert "at delta 1e-8" in words
     assert "unit: one training example, in all steps; adjacency: add-or-remove; if each example is in each" in words
-
-
-@pytest.fixture(scope="module")
-def findings(evidence):
-    return {finding.number: finding for finding in judge_findings(evidence)}
-
-
-@pytest.mark.long
-def test_every_finding_has_a_verdict_a_reason_and_numbers(findings):
-    assert list(findings) == list(FINDINGS) == list(range(1, 11))
-    for finding in findings.values():
-        assert finding.why
-        assert finding.claim.endswith(").")
-        if finding.verdict != "not reached":
-            assert finding.numbers
-
-
-def test_what_was_made_so_holds(findings):
-    assert {number: findings[number].verdict for number in (1, 3, 6)} == dict.fromkeys((1, 3, 6), "holds")
-    assert findings[8].verdict == "not reached"
-
-
-@pytest.mark.long
-def test_nothing_is_reached_where_the_grid_has_one_model_and_much_noise(evidence):
-    surface = surface_of({"only": 1e6}, steps=[1000.0, 2000.0])
-    cut = {name: getattr(surface, name)[..., -2:] for name in ("noise_batch_ratios", "loss", "learning_rates", "draws")}
-    search = TrainingSearch(dataclasses.replace(surface, **cut), 4)
-    found = {number: FINDINGS[number][1](search, Evidence(search)).verdict for number in (1, 2, 3, 4, 5, 7, 8, 9)}
-    assert found == dict.fromkeys(found, "not reached")
-
-
-def test_doubling_batch_and_examples_together_halves_the_ratio_exactly():
-    gains = paper_findings.returns_of_doubling()
-    assert np.allclose(gains["examples and batch"], 1.0)
-    assert max(gains["batch"][-2:]) < 0.1
-
-
-def test_larger_physical_batches_are_judged_by_the_sign_of_their_effect():
-    few = dataclasses.replace(FEW, parameters=(1e5,)).measure(WORLD)
-    worse = {0.0: -0.1, 2**-14: 0.0, 2**-11: 0.1, 2**-8: 0.2}
-    more = dataclasses.replace(
-        few,
-        batch_size=few.batch_size * 4,
-        loss=few.loss + np.array([worse[ratio] for ratio in few.noise_batch_ratio]),
-    )
-    both = few.joined([more])
-    assert physical_batches(both).verdict == "holds"
-    assert physical_batches(dataclasses.replace(both, loss=-both.loss + 40)).verdict == "does not hold"
-    assert physical_batches(few).verdict == "not reached"
 
 
 def test_a_saturating_row_is_the_first_compute_within_a_percent_of_the_best(evidence):
