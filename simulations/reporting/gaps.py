@@ -72,6 +72,11 @@ class Gap(NamedTuple):
         signs = {one.sign for one in (self.test, self.over_clients) if one is not None}
         return signs in ({-1}, {1})
 
+    @property
+    def outcome(self) -> str:
+        """What is decided of the model: better, worse or undecided."""
+        return "undecided" if not self.decided else "better" if self.test.mean < 0 else "worse"
+
     def words(self) -> str:
         """Say it in a sentence's part."""
         privacy = f" ({self.label})" if self.label else ""

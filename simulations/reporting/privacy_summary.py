@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE
 from fedlm.simulations.reporting.formatting import DASH, describe_losses, format_spread, join_words
+from fedlm.simulations.reporting.gaps import Gap
 from fedlm.simulations.reporting.run_privacy import NO_NOISE, RunPrivacy
 from fedlm.simulations.reporting.selection import ModelResult
-from fedlm.simulations.reporting.verdicts import Verdict
 
 
 class Score(NamedTuple):
@@ -19,7 +19,7 @@ class Score(NamedTuple):
       accuracy: likewise.
       note: seeds that were lost.
       lowest: whether no other model has a lower mean perplexity with the same privacy.
-      outcome: of perplexity against the standard twin's with the same privacy.
+      outcome: of the gap to another model with the same privacy; empty where there is none.
     """
 
     perplexity: str
@@ -123,13 +123,13 @@ def privacy_statements(models: Sequence[ModelResult]) -> list[tuple[str, str]]:
     return [(privacy.words, statement) for privacy in privacies_of(models) for statement in privacy.statements]
 
 
-def privacy_rows(models: Sequence[ModelResult], verdicts: Sequence[Verdict]) -> list[PrivacyRow]:
-    """Put test scores side by side that were reached at equal privacy, with the verdicts on perplexity; empty where no
-    run has noise."""
+def privacy_rows(models: Sequence[ModelResult], found: Sequence[Gap]) -> list[PrivacyRow]:
+    """Put test scores side by side that were reached at equal privacy, with the outcomes of the gaps that were found;
+    empty where no run has noise."""
     if not has_noise(models):
         return []
     names = model_names(models)
-    outcomes = {(verdict.model, verdict.label): verdict.outcome for verdict in verdicts}
+    outcomes = {(gap.model, gap.label): gap.outcome for gap in found}
     rows = []
     for privacy in privacies_of(models):
         entries = {entry.model: entry for entry in models if entry.privacy == privacy}
@@ -137,7 +137,7 @@ def privacy_rows(models: Sequence[ModelResult], verdicts: Sequence[Verdict]) -> 
         lowest = min(means) if len(means) > 1 else None
         mechanism = DASH if privacy.mechanism == "none" else privacy.mechanism
         scores = [
-            _score(entry, lowest, outcomes.get((name, entry.label), "not compared")) if entry else NO_SCORE
+            _score(entry, lowest, outcomes.get((name, entry.label), "")) if entry else NO_SCORE
             for name in names
             for entry in [entries.get(name)]
         ]
@@ -159,7 +159,7 @@ def _score(entry: ModelResult, lowest: float | None, outcome: str) -> Score:
         format_spread("accuracy", accuracy) if accuracy else "",
         describe_losses(entry.selected),
         perplexity is not None and perplexity.mean == lowest,
-        outcome if outcome != "not compared" else "",
+        outcome,
     )
 
 
@@ -200,22 +200,3 @@ def mechanism_sentences(models: Sequence[ModelResult]) -> list[str]:
         f"Mechanism against mechanism, with the same model at the same epsilon, the lowest mean test perplexity was "
         f"reached by {tallies.replace(' 1 times', ' once')}, however small the difference."
     ]
-
-
-def twin_tallies(verdicts: Sequence[Verdict]) -> list[str]:
-    """Count how scale-invariant models did against their standard twins over all privacies, by test perplexity."""
-    sentences = []
-    for model, twin in dict.fromkeys((verdict.model, verdict.twin) for verdict in verdicts):
-        own = [verdict for verdict in verdicts if (verdict.model, verdict.twin) == (model, twin)]
-        lower = sum(1 for verdict in own if verdict.own and verdict.reference and _is_lower(verdict))
-        outcomes = Counter(verdict.outcome for verdict in own)
-        counts = join_words([f"{count} {outcome}" for outcome, count in outcomes.items()])
-        sentences.append(
-            f"Against its standard twin {twin} at equal privacy, {model} has the lower mean test perplexity in {lower} "
-            f"of {len(own)} cases ({counts})."
-        )
-    return sentences
-
-
-def _is_lower(verdict: Verdict) -> bool:
-    return verdict.own is not None and verdict.reference is not None and verdict.own.mean < verdict.reference.mean

@@ -14,7 +14,7 @@ from fedlm.models.arguments import StrPath, checked_arguments
 from fedlm.simulations.comparisons.cells import CellResult
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.reporting import tables
-from fedlm.simulations.reporting.formatting import format_number, format_spread
+from fedlm.simulations.reporting.formatting import format_number
 from fedlm.simulations.reporting.gaps import finding, gaps
 from fedlm.simulations.reporting.pages import page_template, write_figure
 from fedlm.simulations.reporting.plots.curves import accuracy_plot, perplexity_plot, upload_plot
@@ -29,7 +29,6 @@ from fedlm.simulations.reporting.privacy_summary import model_names, privacy_mar
 from fedlm.simulations.reporting.run_privacy import privacy_key
 from fedlm.simulations.reporting.selection import ModelResult, model_results
 from fedlm.simulations.reporting.summary import summary_sentences
-from fedlm.simulations.reporting.verdicts import judge_twins
 
 REPORT_FILE = "report.html"
 
@@ -154,18 +153,16 @@ def render_page(
     chosen = tables.selected_results(models)
     labels = {group.privacy_key: entry.label for entry in models for group in entry.groups}
     found = gaps(models)
-    verdicts = {score: judge_twins(models, score) for score in _JUDGED}
     return page_template("report.html").render(
         comparison=comparison,
         uploads=comparison.training.compression or f"{comparison.training.upload_bits}-bit",
-        sentences=summary_sentences(comparison, results, models, verdicts["perplexity"]),
+        sentences=summary_sentences(comparison, results, models),
         privacy=privacy_marks(models),
-        equal_privacy=privacy_rows(models, verdicts["perplexity"]),
+        equal_privacy=privacy_rows(models, found),
         equal_privacy_models=model_names(models),
         statements=privacy_statements(models),
         clipping=_clipping(comparison),
         utility_plots=drawings.utility,
-        verdicts=[list(pair) for pair in zip(*verdicts.values(), strict=True)],
         gaps=found,
         finding=finding(found),
         published=tables.published_rows(comparison, models),
@@ -180,7 +177,6 @@ def render_page(
         machines=tables.machine_rows(results),
         command=command,
         format_number=format_number,
-        format_spread=format_spread,
     )
 
 
@@ -191,6 +187,3 @@ def _clipping(comparison: Comparison) -> str:
         else "not clipped"
     )
     return f"Updates of all runs are {clipped}, and all clients weigh the same, with noise or without."
-
-
-_JUDGED = ("perplexity", "accuracy")

@@ -7,7 +7,6 @@ from fedlm.simulations.comparisons.cells import CellResult
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.reporting.formatting import (
     describe_losses,
-    format_number,
     format_rates,
     format_spread,
     join_words,
@@ -16,53 +15,24 @@ from fedlm.simulations.reporting.privacy_summary import (
     lowest_by_level,
     mechanism_sentences,
     privacy_sentence,
-    twin_tallies,
 )
-from fedlm.simulations.reporting.selection import Group, ModelResult, finite
-from fedlm.simulations.reporting.verdicts import Verdict
+from fedlm.simulations.reporting.selection import Group, ModelResult
 
 MOST_LISTED = 8
 
 
 def summary_sentences(
-    comparison: Comparison, results: Sequence[CellResult], models: Sequence[ModelResult], verdicts: Sequence[Verdict]
+    comparison: Comparison, results: Sequence[CellResult], models: Sequence[ModelResult]
 ) -> list[str]:
-    """Summarise a comparison, with the verdicts on perplexity, in neutral words, the sentences of one paragraph."""
+    """Summarise a comparison in neutral words, the sentences of one paragraph."""
     sentences = [_count_runs(comparison, results, models), *_halvings(comparison)]
     if any(entry.label for entry in models):
-        sentences += [*lowest_by_level(models), *mechanism_sentences(models), *twin_tallies(verdicts)]
-    else:
-        sentences += [*_lowest(models), *(twin_sentence(verdict) for verdict in verdicts)]
-    if any(verdict.outcome != "not compared" for verdict in verdicts):
-        sentences.append(
-            "A difference of at most one pooled standard deviation over seeds is called undecided; with so few seeds "
-            "this is a yardstick, not a test of significance."
-        )
-    if any(entry.label for entry in models):
+        sentences += [*lowest_by_level(models), *mechanism_sentences(models)]
         sentences += [*_lost_by_privacy(models), *_edges(comparison, models)]
     else:
-        sentences += [*_selections(models), *_edges(comparison, models), *_losses(models)]
+        sentences += [*_lowest(models), *_selections(models), *_edges(comparison, models), *_losses(models)]
     sentences.append(privacy_sentence(models))
     return sentences
-
-
-def twin_sentence(verdict: Verdict) -> str:
-    """Put a verdict on test perplexity in words."""
-    model, twin, own, reference = verdict.model, verdict.twin, verdict.own, verdict.reference
-    if own is None or reference is None:
-        missing = [name for name, score in ((model, own), (twin, reference)) if score is None]
-        return f"{model} is not compared with its standard twin {twin}: no test score of {join_words(missing)}."
-    numbers = f"{format_spread('perplexity', own)} against {format_spread('perplexity', reference)}"
-    change = (own.mean - reference.mean) / reference.mean
-    size = f"{format_number(100 * abs(change), 1)} % {'lower' if change < 0 else 'higher'}"
-    seeds = f"{own.seeds} and {reference.seeds} seeds"
-    intro = f"Against its standard twin {twin}, {model} has a test perplexity of {numbers} ({seeds}): {size}"
-    if verdict.deviations is None and verdict.outcome == "undecided":
-        return f"{intro}, but undecided, since the spread over seeds is unknown."
-    times = f"{format_number(verdict.deviations, 1)} pooled standard deviations"
-    if verdict.outcome == "undecided":
-        return f"{intro}, undecided, since that is within one pooled standard deviation."
-    return f"{intro}, {verdict.outcome} by {times}." if finite(verdict.deviations) else f"{intro}, {verdict.outcome}."
 
 
 def _count_runs(comparison: Comparison, results: Sequence[CellResult], models: Sequence[ModelResult]) -> str:

@@ -56,6 +56,9 @@ def test_one_sentence_says_what_was_found_and_how_sure_it_is():
     by_people = twin._replace(over_clients=Interval(-0.01, 0.05))
     assert finding([by_people]) == f"Nothing is decided with 95 % confidence, over 3 seeds and over people: {sure}."
     assert not twin._replace(over_clients=Interval(0.07, 0.01)).decided
+    assert [gap.outcome for gap in (twin, other, twin._replace(test=Interval(0.07, 0.023)))] == [
+        *("better", "undecided", "worse")
+    ]
     one_seed = twin._replace(seeds=1, test=Interval(-0.07, math.inf))
     assert finding([one_seed]).endswith("7.0 % lower than cifg, which one seed cannot tell from chance.")
     assert finding([]) == ""

@@ -10,7 +10,6 @@ from fedlm.simulations.reporting.selection import (
     select_group,
     spread,
 )
-from fedlm.simulations.reporting.verdicts import judge, pooled_std
 from tests.simulations.reporting.hand_made_results import make_result
 
 
@@ -101,26 +100,3 @@ def test_costs_are_those_of_a_round():
     # Parameters come from any run that has them.
     lost = make_result(seed=1, status="failed")
     assert [parameters(*model_results(some)) for some in ([lost, make_result()], [lost])] == [12_345, None]
-
-
-@pytest.mark.parametrize(
-    ("score", "own", "reference", "outcome"),
-    [
-        ("perplexity", Spread(90.0, 3.0, 3), Spread(100.0, 4.0, 3), "better"),
-        ("perplexity", Spread(110.0, 3.0, 3), Spread(100.0, 4.0, 3), "worse"),
-        ("accuracy", Spread(0.3, 0.01, 3), Spread(0.2, 0.01, 3), "better"),
-        ("accuracy", Spread(0.1, 0.01, 3), Spread(0.2, 0.01, 3), "worse"),
-        ("perplexity", Spread(96.0, 4.0, 3), Spread(100.0, 4.0, 3), "undecided"),
-        ("perplexity", Spread(90.0, None, 1), Spread(100.0, None, 1), "undecided"),
-        ("perplexity", Spread(90.0, None, 1), Spread(100.0, 4.0, 2), "better"),
-        ("perplexity", Spread(90.0, 0.0, 2), Spread(100.0, 0.0, 2), "better"),
-        ("perplexity", Spread(100.0, 0.0, 2), Spread(100.0, 0.0, 2), "undecided"),
-        ("perplexity", None, Spread(100.0, 4.0, 2), "not compared"),
-    ],
-)
-def test_verdicts_are_measured_by_the_pooled_standard_deviation(score, own, reference, outcome):
-    assert judge("si_cifg_tiny", "cifg_tiny", score, own=own, reference=reference).outcome == outcome
-
-
-def test_pooled_deviation_weighs_by_degrees_of_freedom():
-    assert pooled_std(Spread(0, 1.0, 2), Spread(0, 3.0, 4)) == pytest.approx(((1 + 3 * 9) / 4) ** 0.5)
