@@ -3,7 +3,6 @@
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -42,9 +41,9 @@ class StackExchange:
     """
 
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Published archives, SITE.stackexchange.com.7z. Or files SITE.Posts.xml and SITE.Comments.xml, also compressed
-    (.gz, .bz2 or .xz); several workers read these at once. Or folders of these. Or a folder with a folder for each
-    site, which holds Posts.xml and Comments.xml."""
+    """Published archives, SITE.stackexchange.com.7z, which are extracted beside the store while they are imported. Or
+    files SITE.Posts.xml and SITE.Comments.xml, also compressed (.gz, .bz2 or .xz). Or folders of these. Or a folder
+    with a folder for each site, which holds Posts.xml and Comments.xml."""
     split: Literal["user", "stackoverflow"] = "user"
     """How text is split. user: 80/10/10 by users. stackoverflow: as the published Stack Overflow data. Its heldout
     split has the users whose id is a multiple of 10. Others' text is in train before 2018 (UTC), and in test from then
@@ -60,37 +59,42 @@ class StackExchange:
     def open(self, workspace: Path, progress: Progress) -> Reading:
         dumps = self._dumps()
         total = sum(dump.size for dump in dumps)
-        return Reading("bytes", total, dump_parts(dumps), functools.partial(read_text, self))
+        return Reading("bytes", total, dump_parts(dumps, workspace), functools.partial(read_text, self))
 
     def _dumps(self) -> list[Dump]:
         kinds: tuple[Kind, ...] = ("posts", "comments") if self.comments else ("posts",)
         return find_dumps(self.paths, kinds)
 
 
-def dump_parts(dumps: Iterable[Dump], part_bytes: int = PART_BYTES) -> Iterator[Part]:
-    """Cut dumps, those of one archive together, into parts of about some size, with a `DumpPart` as content."""
+def dump_parts(dumps: Iterable[Dump], workspace: Path, part_bytes: int = PART_BYTES) -> Iterator[Part]:
+    """Cut dumps, those of one archive together, into parts of about some size, with a `DumpPart` as content.
+
+    Archives are extracted into the workspace one after another, each for as long as it is read.
+    """
     for path, group in itertools.groupby(dumps, key=lambda dump: dump.path):
         members = list(group)
         if members[0].member is None:
             yield from _labelled(members[0], byte_parts(path, last_row_start, part_bytes))
         else:
-            yield from _archive_parts(path, members, part_bytes)
+            yield from _archive_parts(path, members, workspace / f"extracted-{path.name}", part_bytes)
 
 
-def _archive_parts(path: Path, dumps: list[Dump], part_bytes: int) -> Iterator[Part]:
-    from fedlm.simulations.data.sources.stackexchange.seven_zip import open_members
+def _archive_parts(path: Path, dumps: list[Dump], folder: Path, part_bytes: int) -> Iterator[Part]:
+    from fedlm.simulations.data.sources.stackexchange.seven_zip import extracted
 
-    # Without its folder a name is still unique here, and py7zr may write folders in another way.
-    by_name = {str(dump.member).rpartition("/")[2]: dump for dump in dumps}
-    with closing(open_members(path, [str(dump.member) for dump in dumps])) as members:
-        for name, stream, position in members:
-            dump = by_name[name.rpartition("/")[2]]
-            yield from _labelled(
-                dump,
-                stream_parts(
-                    path / name, stream, last_row_start, keep_data=True, position=position, part_bytes=part_bytes
-                ),
-            )
+    names = [str(dump.member) for dump in dumps]
+    with extracted(path, names, folder):
+        for dump, name in zip(dumps, names, strict=True):
+            with (folder / name).open("rb") as stream:
+                parts = stream_parts(
+                    path / name,
+                    stream,
+                    last_row_start,
+                    keep_data=True,
+                    position=stream.tell,
+                    part_bytes=part_bytes,
+                )
+                yield from _labelled(dump, parts)
 
 
 def _labelled(dump: Dump, parts: Iterator[Part]) -> Iterator[Part]:

@@ -1,5 +1,6 @@
 """Small dumps of Stack Exchange sites, made up for tests."""
 
+import tempfile
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -48,11 +49,14 @@ def archive(path, **members):
 def read(*paths, part_bytes=None, **settings):
     """Return the texts, and what was left out."""
     source = StackExchange(paths=paths, **settings)
-    reading = source.open(Path("unused"), lambda *call: None)
     dumps = find_dumps(paths, ("posts", "comments") if source.comments else ("posts",))
-    parts = reading.parts if part_bytes is None else dump_parts(dumps, part_bytes)
     skipped = SkippedCounts()
-    return [text for part in parts for text in reading.read(part.content, skipped)], skipped
+    with tempfile.TemporaryDirectory() as workspace:
+        reading = source.open(Path(workspace), lambda *call: None)
+        parts = reading.parts if part_bytes is None else dump_parts(dumps, Path(workspace), part_bytes)
+        texts = [text for part in parts for text in reading.read(part.content, skipped)]
+        assert not list(Path(workspace).iterdir())
+    return texts, skipped
 
 
 def refused(*paths, **settings):

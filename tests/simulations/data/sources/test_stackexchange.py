@@ -127,13 +127,13 @@ def test_files_that_are_too_many_too_long_or_gone_are_refused(tmp_path, monkeypa
     two = archive(tmp_path / "y/s.stackexchange.com.7z", Posts=dump(post()))
     assert refused(one, two).startswith(f"{one} and {two}/Posts.xml: both are the posts of 's', expected one")
     assert "both are the posts" in refused(one, one)
-    content = next(dump_parts(find_dumps([one], ("posts",)))).content
+    content = next(dump_parts(find_dumps([one], ("posts",)), tmp_path)).content
     one.unlink()
     with pytest.raises(DataError, match="cannot be read"):
         list(read_text(StackExchange(paths=(one,)), content, SkippedCounts()))
     for path, member in ((Path("absent.7z"), "Posts.xml"), (one, None)):
         with pytest.raises(DataError, match="cannot be read"):
-            list(dump_parts([Dump(path, member, 1, "s", "posts")]))
+            list(dump_parts([Dump(path, member, 1, "s", "posts")], tmp_path))
     monkeypatch.setattr(byte_parts, "MAX_RECORD_BYTES", 1 << 20)
     write(one, dump(post(), post(body="x" * (2 << 20)), post()))
     with pytest.raises(DataError, match=r"line 4 \(byte \d+\) begins a record of more than 1 MiB"):

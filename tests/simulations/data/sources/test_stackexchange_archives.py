@@ -1,15 +1,12 @@
-"""Stack Exchange dumps in 7z archives are read as streams."""
+"""Stack Exchange dumps in 7z archives are read as files are."""
 
-import threading
 import tracemalloc
 from contextlib import closing
-from unittest import mock
 
 import py7zr
 import pytest
 
 from fedlm.simulations.data.client_text import SkippedCounts
-from fedlm.simulations.data.sources.stackexchange import seven_zip
 from fedlm.simulations.data.sources.stackexchange.files import find_dumps
 from fedlm.simulations.data.sources.stackexchange.source import StackExchange, dump_parts, read_text
 from tests.simulations.data.sources.stackexchange_dumps import archive, comment, dump, post, read, refused, write
@@ -33,10 +30,6 @@ def test_archives_give_the_same_as_files(tmp_path, part_bytes):
     assert [text.client_id for text in read(path, comments=False)[0]][:1] == ["s/1"]
 
 
-def threads_of(path):
-    return [thread for thread in threading.enumerate() if thread.name == f"read {path.name}"]
-
-
 def stored(path, **members):
     """Write an archive that compresses nothing."""
     with py7zr.SevenZipFile(path, "w", filters=[{"id": py7zr.FILTER_COPY}]) as file:
@@ -45,18 +38,16 @@ def stored(path, **members):
     return path
 
 
-@pytest.mark.parametrize("read_parts", [0, 3])
-def test_stopping_early_ends_the_thread(tmp_path, read_parts):
+def test_what_is_extracted_is_gone_when_reading_stops(tmp_path):
     rows = dump(*(post(str(i)) for i in range(1, 1500)))
     path = archive(tmp_path / "s.7z", Posts=rows, Users=rows, Comments=dump(root="comments"))
-    with mock.patch.object(seven_zip, "_PIECE_BYTES", 1000):
-        with closing(dump_parts(find_dumps([path], ("posts", "comments")), 5000)) as parts:
-            for _ in range(read_parts):
-                next(parts)
-            assert len(threads_of(path)) == (read_parts > 0)
-        assert not threads_of(path)
-        assert len(read(path)[0]) == 1499
-        assert not threads_of(path)
+    (tmp_path / "work" / "extracted-s.7z").mkdir(parents=True)
+    (tmp_path / "work" / "extracted-s.7z" / "left").touch()
+    with closing(dump_parts(find_dumps([path], ("posts", "comments")), tmp_path / "work", 5000)) as parts:
+        next(parts)
+        found = {one.name for one in (tmp_path / "work" / "extracted-s.7z").iterdir()}
+        assert found == {"Posts.xml", "Comments.xml"}
+    assert not list((tmp_path / "work").iterdir())
 
 
 def test_damaged_archives_are_refused(tmp_path):
@@ -66,7 +57,6 @@ def test_damaged_archives_are_refused(tmp_path):
     for content in (b"", b"7z\xbc\xaf\x27\x1c", b"text", whole[:-10], whole[: len(whole) // 2], flipped):
         message = refused(write(path, content))
         assert message.startswith(f"{path}: is damaged, cut off or not a 7z archive (")
-        assert not threads_of(path)
     middle = len(whole) // 2
     assert str(path) in refused(write(path, whole[:middle] + b"\0" * 50 + whole[middle + 50 :]))
     whole = stored(path, Posts=dump(post())).read_bytes()
@@ -82,16 +72,15 @@ def test_damaged_archives_are_refused(tmp_path):
 def test_memory_is_bounded(tmp_path, name):
     content = dump(*(post(str(i), f"<p>{'Words. ' * 200}</p>") for i in range(1, 15_000)))
     path = stored(tmp_path / name, Posts=content) if name == "s.7z" else write(tmp_path / name, content)
-    with mock.patch.object(seven_zip, "_PIECES_AHEAD", 1):
-        tracemalloc.start()
-        try:
-            for number, part in enumerate(dump_parts(find_dumps([path], ("posts",)), 100_000)):
-                if number == 5:
-                    tracemalloc.reset_peak()
-                if number < 3:
-                    assert list(read_text(StackExchange(paths=(path,)), part.content, SkippedCounts()))
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+    tracemalloc.start()
+    try:
+        for number, part in enumerate(dump_parts(find_dumps([path], ("posts",)), tmp_path, 100_000)):
+            if number == 5:
+                tracemalloc.reset_peak()
+            if number < 3:
+                assert list(read_text(StackExchange(paths=(path,)), part.content, SkippedCounts()))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
     assert number > 50
     assert peak < path.stat().st_size / 2
