@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 from rich.console import Console
@@ -11,8 +11,7 @@ from rich.markup import escape
 from fedlm.command_line.command import Command, Group
 from fedlm.command_line.options import read_options
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.idle_settings import OnlyWith
-from fedlm.fl_core.number_ranges import Count, Positive
+from fedlm.fl_core.number_ranges import Positive
 from fedlm.fl_core.privacy.accounting.delta import Delta
 
 if TYPE_CHECKING:
@@ -49,23 +48,18 @@ class ExportCommand:
     """Write the model of a run, of any kind, for other programs.
 
     The form huggingface is for transformers; it works for BERT and the decoders that fedlm imports. The form
-    safetensors is for any model, in a layout that docs/models.md describes. The form stablehlo adds a program that
-    computes logits without fedlm. All three add the adapters of a run with --lora-rank to its model. The form peft
-    holds the adapters alone, for Hugging Face's PEFT.
+    safetensors is for any model, in a layout that docs/models.md describes. Both add the adapters of a run with
+    --lora-rank to its model. The form peft holds the adapters alone, for Hugging Face's PEFT.
     """
 
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
     out: Path
     """Folder to make."""
-    format: Literal["huggingface", "safetensors", "stablehlo", "peft"]
+    format: Literal["huggingface", "safetensors", "peft"]
     """The form to write."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of the tensors. auto: that of an imported model, bit for bit; float32 of a model that was trained."""
-    batch_size: Annotated[Count, OnlyWith("format", "stablehlo")] = 1
-    """Sequences in the input of the stablehlo program."""
-    length: Annotated[Count, OnlyWith("format", "stablehlo")] = 128
-    """Tokens of each sequence."""
     vocabulary: Path | None = None
     """Tokenizer: its JSON file, or the folder of a data set. If not given, that of the run's data set."""
 
@@ -115,8 +109,6 @@ def _export(argv: list[str]) -> int:
         command.format,
         dtype=command.dtype,
         vocabulary=command.vocabulary,
-        batch_size=command.batch_size,
-        length=command.length,
     )
     _tell(f"privacy: {written.privacy}")
     _tell(f"{', '.join(written.files)} are in {command.out}; tensors are {', '.join(written.dtypes)}")

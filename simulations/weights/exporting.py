@@ -19,7 +19,6 @@ from fedlm.fl_core.runs.files.places import place_in
 from fedlm.fl_core.runs.outcome import fit_parameters, stated_privacy
 from fedlm.fl_core.runs.statements.publishing import held_release
 from fedlm.models.base import Params
-from fedlm.models.families.transformer import LARGEST_SIZE
 from fedlm.models.hugging_face import gpt2 as gpt2
 from fedlm.models.hugging_face.named_states import own_names, to_state
 from fedlm.models.registry import ModelEntry, find_entry, with_special_tokens
@@ -41,10 +40,9 @@ from fedlm.simulations.weights.layouts import (
     own_layout,
     read_layout,
 )
-from fedlm.simulations.weights.stablehlo import write_stablehlo
 from fedlm.simulations.weights.tensor_files import write_tensors
 
-Format = Literal["huggingface", "safetensors", "stablehlo", "peft"]
+Format = Literal["huggingface", "safetensors", "peft"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 _TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
@@ -130,21 +128,16 @@ def export_model(
     *,
     dtype: Dtype = "auto",
     vocabulary: Path | None = None,
-    batch_size: int = 1,
-    length: int = 128,
 ) -> ExportedModel:
     """Write the model of a run into a folder, whole or not at all.
 
     Args:
       run: folder of a run of any kind.
       out: the folder to make.
-      form: `huggingface`, as `transformers` reads it; `safetensors`, the layout of `layouts.py`; `stablehlo`, the
-        computation of logits as a program, with that layout's weights; `peft`, the adapters of a run that trained such,
-        as PEFT reads them, which all other forms have added to the model.
+      form: `huggingface`, as `transformers` reads it; `safetensors`, the layout of `layouts.py`; `peft`, the adapters
+        of a run that trained such, as PEFT reads them, which all other forms have added to the model.
       dtype: of the tensors. `auto` is what an imported model's were, and float32 else.
       vocabulary: see `read_run`.
-      batch_size: sequences that the program of `stablehlo` takes.
-      length: tokens of each.
 
     Raises:
       UserError: there is no model that can be read, or that has such a form, or there is something at `out`.
@@ -153,8 +146,6 @@ def export_model(
     stored = read_run(run, vocabulary)
     if form == "peft":
         return _export_adapters(stored, out, dtype)
-    if form == "stablehlo":
-        _check_shape(stored.entry, batch_size, length)
     special_tokens = stored.tokenizer.special_tokens
     original = _original(stored)
     params = stored.params
@@ -178,8 +169,6 @@ def export_model(
         (made / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         write_tensors(made, layout.pack(tensors))
         _write_tokenizer(made, stored.tokenizer, original)
-        if form == "stablehlo":
-            write_stablehlo(made, layout.model, layout.names, tensors=tensors, batch_size=batch_size, length=length)
         files = tuple(sorted(path.name for path in made.iterdir()))
     return ExportedModel(files, tuple(used), stored.privacy)
 
@@ -205,16 +194,6 @@ def _export_adapters(stored: StoredModel, out: Path, dtype: Dtype) -> ExportedMo
         _write_tokenizer(made, stored.tokenizer, None if layout.own else _original(stored))
         files = tuple(sorted(path.name for path in made.iterdir()))
     return ExportedModel(files, (kind,), stored.privacy)
-
-
-def _check_shape(entry: ModelEntry, batch_size: int, length: int) -> None:
-    for name, number in (("batch_size", batch_size), ("length", length)):
-        if not 1 <= number <= LARGEST_SIZE:
-            most = "at least 1" if number < 1 else f"at most {LARGEST_SIZE}"
-            raise ConfigurationError(f"{setting(name)} is {number}, but must be {most}")
-    longest = getattr(entry.config, "max_length", length)
-    if length > longest:
-        raise ConfigurationError(f"{setting('length')} is {length}, but this model is for at most {longest} tokens")
 
 
 def _dtypes(stored: StoredModel, dtype: Dtype) -> dict[str, str]:

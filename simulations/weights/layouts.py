@@ -192,5 +192,5 @@ def hugging_face_layout(entry: ModelEntry, special_tokens: SpecialTokens) -> tup
         return family.layout(entry.config), document | ids
     raise ConfigurationError(
         f"transformers has no model of this architecture; give {setting('format', 'safetensors')}, which has the "
-        "layout of docs/models.md, or stablehlo"
+        "layout of docs/models.md"
     )

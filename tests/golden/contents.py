@@ -21,8 +21,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import safetensors.numpy
 import tensorstore
-from jax._src.interpreters import mlir
-from jaxlib.mlir.dialects import stablehlo
 from tensorboardX.proto.event_pb2 import Event
 
 from fedlm.fedlm_client.messages_pb2 import CheckInReply, CheckInRequest, LogEntry, LogReply
@@ -191,12 +189,6 @@ def _csv(data: bytes) -> Fields:
     return {f"[{number}].{name}": str(value) for number, row in enumerate(rows) for name, value in row.items()}
 
 
-def _program(data: bytes) -> Fields:
-    """A program of StableHLO as text, without the places in our files that it was made at."""
-    with mlir.make_ir_context() as context:
-        return _lines(str(stablehlo.deserialize_portable_artifact(context, data)).encode())
-
-
 def _log(data: bytes) -> Fields:
     """Lines, or JSON in lines."""
     try:
@@ -309,7 +301,6 @@ _READERS: dict[str, Callable[[bytes], Fields]] = {
     ".json": _json,
     ".jsonl": _json_lines,
     ".csv": _csv,
-    ".stablehlo": _program,
     **dict.fromkeys((".txt", ".log"), _log),
     ".npz": _npz,
     ".npy": _npy,

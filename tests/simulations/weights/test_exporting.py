@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import tokenizers
 
-from benchmarks.simulation.peers.decoder_logits import INPUTS
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import ConfigurationError, DataError, DiskError
 from fedlm.fl_core.privacy.origins.ancestry import OF_A_PUBLISHER
@@ -90,42 +89,6 @@ def test_models_of_ours_go_out_and_come_back(small_store, tmp_path, model):
     table = np.asarray(open_tensors(tmp_path / "rounded")["embedding.table"])
     assert table.dtype.name == "bfloat16"
     np.testing.assert_array_equal(table, np.asarray(params["embedding"]["table"]).astype(table.dtype))
-
-
-@pytest.mark.long
-def test_a_program_computes_the_logits_without_our_code(tmp_path):
-    import_published(tmp_path, GOLDEN["one_head_of_keys"]["config"])
-    export_model(tmp_path / "run", tmp_path / "out", "stablehlo", batch_size=2, length=9)
-    signature = json.loads((tmp_path / "out" / "signature.json").read_text())
-    tensors = open_tensors(tmp_path / "out")
-    arrays = [np.asarray(tensors[one["name"]]) for one in signature["arguments"][:-1]]
-    found = run_program((tmp_path / "out" / "model.stablehlo").read_bytes(), [*arrays, INPUTS.astype(np.int32)])
-    stored = read_run(tmp_path / "run")
-    logits = jax.jit(built(stored).apply)(stored.params, jnp.asarray(INPUTS))
-    assert found.shape == tuple(signature["result"]["shape"])
-    np.testing.assert_allclose(found, logits, rtol=1e-5, atol=1e-5)
-
-
-def run_program(artifact, arguments):
-    """Compile a portable artifact and run its function `main`."""
-    from jax.extend.backend import get_backend
-    from jaxlib import xla_client
-    from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import stablehlo
-
-    with ir.Context():
-        module = str(stablehlo.deserialize_portable_artifact(ir.Context.current, artifact))
-    devices = xla_client.DeviceList(tuple(jax.devices()[:1]))
-    program = get_backend().compile_and_load(module, devices, xla_client.CompileOptions())
-    placed = [jax.device_put(argument, jax.devices()[0]) for argument in arguments]
-    return np.asarray(program.execute_sharded(placed).disassemble_into_single_device_arrays()[0][0])
-
-
-def test_a_program_of_no_shape_is_refused(tmp_path):
-    import_published(tmp_path, GOLDEN["released"]["config"])
-    for name, value in (("length", 17), ("length", 0), ("batch_size", 0), ("batch_size", 10**30)):
-        with pytest.raises(ConfigurationError, match=f"{name} is"):
-            export_model(tmp_path / "run", tmp_path / "out", "stablehlo", **{"length": 9} | {name: value})
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(small_store, tmp_path, largest_file):
