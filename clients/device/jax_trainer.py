@@ -22,7 +22,7 @@ from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.client import VERSION
 from fedlm.fedlm_client.errors import ClientError
 from fedlm.fedlm_client.text.example_store import Examples
-from fedlm.fedlm_client.training import EndedError, Fetch, Round, Update
+from fedlm.fedlm_client.training import EndedError, Fetch, Round, Update, adds_noise_alone
 from fedlm.fl_core.client_algorithms.interface import kept_by_client, sent_by_client, sent_by_server
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
 from fedlm.fl_core.deployment.protocol.training_program import read_cut
@@ -93,8 +93,7 @@ class JaxTrainer:
             if report is None:
                 raise EndedError(_Outcome.NOT_FINITE)
         except EndedError as ended:
-            tells_of_text = ended.outcome in (_Outcome.NOT_FINITE, _Outcome.NO_EXAMPLES)
-            if tells_of_text and of_round.asked.secure_sum.HasField("noise"):
+            if adds_noise_alone(ended, of_round.asked):
                 return self._zeros(of_round)
             raise
         return Update(report.upload, report.num_examples, *map(float, report.training))

@@ -1,6 +1,7 @@
 """Clients that have nothing of our code but plans take part beside those that have the models."""
 
 import asyncio
+import dataclasses
 import json
 
 import jax
@@ -12,11 +13,15 @@ from fedlm.clients.device.server_instructions import encode
 from fedlm.fedlm_client.client import Client
 from fedlm.fedlm_client.errors import ClientError
 from fedlm.fedlm_client.limits import Limits
+from fedlm.fedlm_client.link.credentials import client_tls, read_certificates
 from fedlm.fedlm_client.link.http_channel import HttpChannel
 from fedlm.fedlm_client.own_participation import OwnParticipation
 from fedlm.fedlm_client.plans.plan_trainer import PlanTrainer
 from fedlm.fedlm_client.plans.signature import read_public_keys
+from fedlm.fedlm_client.secure_aggregation.device import SecureSums
+from fedlm.fedlm_client.secure_aggregation.floors import Floors
 from fedlm.fedlm_client.text.example_store import ExampleStore
+from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.security.plan_keys import PLAN_KEY_FILE, PlanSigner, create_plan_key
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.rounds.cohorts import UniformSampler
@@ -81,15 +86,16 @@ def native_client(port, folder, number):
     return small.client_of(lambda: dial(f"client{number}"), ExampleStore(data_of(folder, number)), read)
 
 
-def plan_client(port, folder, number, keys):
+def plan_client(port, folder, number, keys, sums=None, tls=None):
     path, said = data_of(folder, number), []
     trainer = PlanTrainer(ExampleStore(path), read_public_keys(keys / "plan.pub"), notice=said.append)
     made = Client(
-        lambda: HttpChannel(f"127.0.0.1:{port}", f"client{number}"),
+        lambda: HttpChannel(f"127.0.0.1:{port}", f"client{number}", tls),
         trainer,
         limits=QUICK,
         notice=said.append,
         participation=OwnParticipation(path.with_suffix(".participation")),
+        sums=sums,
     )
     return made, said
 
@@ -108,9 +114,9 @@ def check_final(task, out, simulation, clients):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-async def take_part(task, out, native, made, processes=lambda port: [], notices=None):
+async def take_part(task, out, native, made, processes=lambda port: [], notices=None, **listening):
     """Run a server with its clients to the end of its rounds; what processes say is added to `notices`."""
-    server = small.Server(task, out)
+    server = small.Server(task, out, **listening)
     async with server:
         started = processes(server.port)
         clients = made(server.port)
@@ -150,6 +156,28 @@ def test_a_plan_client_takes_part_beside_one_that_has_the_model(tmp_path, keys, 
     # It was loaded once for both rounds.
     assert sum(line.startswith("plan ") for line in notices[0]) == 1
     check_final(task, tmp_path / "run", tmp_path / "simulation", 2)
+
+
+@pytest.mark.long
+def test_plan_clients_add_their_noise_to_secure_sums_also_one_without_text(tmp_path, keys, tokenizer):
+    made_of = Authority.create(tmp_path / "keys")
+    made_of.make_server(["127.0.0.1"])
+    noised = {"aggregation": "secure", "privacy": "skellam", "noise_multiplier": 0.5, "delta": 1e-3}
+    sizes = {"update_clip_norm": 0.5, "cohort_size": 3, "minimum_reports": 3, "over_selection": 1.0}
+    task = task_of(tokenizer, keys, **noised, **sizes, update_norm_bound="auto", max_participations=2)
+    task = dataclasses.replace(task, authorities=tuple(read_certificates(tmp_path / "keys/ca.pem")))
+
+    def made(port):
+        for number in range(3):
+            mine = made_of.make_client(f"client{number}")
+            sums = SecureSums.read(mine, Floors(3, noise_multiplier=0.3))
+            yield plan_client(port, tmp_path, number, keys, sums, client_tls(mine))[0]
+        (tmp_path / "client2.jsonl").write_text("")
+
+    native = lambda port: []  # noqa: E731
+    serving = {"keys": tmp_path / "keys", "linger": 5.0}
+    rows = asyncio.run(take_part(task, tmp_path / "run", native, lambda port: [*made(port)], **serving))
+    assert [row["clients"] for row in rows] == [3, 3]
 
 
 def refused(task, out, make):

@@ -1,6 +1,7 @@
 """`fedlm-client`: take part in a deployment by plans."""
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -16,6 +17,8 @@ from .link.http_channel import HttpChannel
 from .own_participation import OwnParticipation
 from .plans.plan_trainer import PlanTrainer
 from .plans.signature import read_public_keys
+from .secure_aggregation.device import SecureSums
+from .secure_aggregation.floors import Floors
 from .text.example_store import ExampleStore
 from .transparency.receipts import Receipts
 
@@ -56,6 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--record", type=Path, help="file that counts this device's rounds; beside its text otherwise")
     run.add_argument("--accept-plan", action="store_true", help="accept the plan of participation shown now")
     run.add_argument("--require-plan", action="store_true", help="take part where one is shown alone")
+    run.add_argument("--secure-sums", action="store_true", help="take part where updates are masked alone")
+    run.add_argument("--least-cohort", type=int, help="fewest clients of a secure sum; 10 where not given")
+    run.add_argument("--least-noise", type=float, help="least noise multiplier of a secure sum; none where not given")
     run.add_argument("--receipts", type=Path, help="file, or folder of several devices, for what they saw of the log")
     run.add_argument("--plan-key", type=Path, required=True, help="public key of whose plans to run, plan.pub")
     for field in _OFFERED:
@@ -83,9 +89,33 @@ def _run(arguments: argparse.Namespace) -> None:
     record = arguments.record or arguments.data.with_name(arguments.data.name + ".participation.json")
     receipts = None if arguments.receipts is None else Receipts(arguments.receipts, name)
     participation = OwnParticipation(record, arguments.accept_plan, arguments.require_plan, receipts)
-    client = Client(dial, trainer, limits=_limits(Limits, arguments), notice=notice, participation=participation)
+    client = Client(
+        dial,
+        trainer,
+        limits=_limits(Limits, arguments),
+        notice=notice,
+        participation=participation,
+        sums=_sums(arguments),
+    )
     with held_alone(record):
         client.run()
+
+
+def _sums(arguments: argparse.Namespace) -> SecureSums | None:
+    given = {name: vars(arguments)[name] for name in ("least_cohort", "least_noise")}
+    asked = {name: value for name, value in given.items() if value is not None}
+    for name, value in asked.items():
+        flag = f"--{name.replace('_', '-')}"
+        if not arguments.secure_sums:
+            raise ClientError(f"{flag} does nothing without --secure-sums; give that too, or leave it out")
+        if not 0 < value < math.inf:
+            raise ClientError(f"{flag} is {value}, but must be positive")
+    if not arguments.secure_sums:
+        return None
+    if arguments.credentials is None:
+        raise ClientError("--secure-sums needs a certificate, with which the client signs its keys; give --credentials")
+    floors = Floors(asked.get("least_cohort", Floors.least_cohort), noise_multiplier=asked.get("least_noise", 0.0))
+    return SecureSums.read(arguments.credentials, floors)
 
 
 def _limits(kind: type[Any], arguments: argparse.Namespace) -> Any:

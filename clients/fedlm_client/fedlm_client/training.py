@@ -69,6 +69,12 @@ class EndedError(Exception):
         self.outcome = outcome
 
 
+def adds_noise_alone(ended: EndedError, asked: messages.RoundConfiguration) -> bool:
+    """Say whether a client that ended so adds its noise to zeros, so that nobody learns of whose text that tells."""
+    tells_of_text = ended.outcome in (messages.UploadHeader.NOT_FINITE, messages.UploadHeader.NO_EXAMPLES)
+    return tells_of_text and asked.secure_sum.HasField("noise")
+
+
 class Fetch(Protocol):
     """Downloads an artifact, going on where the last try broke off."""
 
