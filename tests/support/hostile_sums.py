@@ -14,7 +14,8 @@ from tests.support import secure_cohorts as cohorts
 class HostileServer:
     """It follows the protocol; a lie is a method of its own.
 
-    Members are honest from the number of traitors on; `real` clients hold `integers`, and see bytes alone.
+    Members are honest from the number of traitors on; `real` clients hold `integers`, and see bytes alone. `gone` says
+    which of them drop out, and before which message.
     """
 
     def __init__(self, rules, count, traitors, floors, name=cohorts.NAME):
@@ -27,6 +28,7 @@ class HostileServer:
         self.integers = cohorts.vectors(count, rules, count)
         self.members = {one: self.client(one, floors) for one in self.honest}
         self.told, self.heard, self.replies, self.refusals = {}, {}, {}, {}
+        self.gone = {}
 
     def client(self, one, floors):
         return cohorts.member(one, name=self.name, floors=floors)
@@ -99,6 +101,8 @@ class HostileServer:
         loop = asyncio.get_running_loop()
 
         async def ask(one, step, content):
+            if self.gone.get(one) == step:
+                raise UnsafeSumError("this member has dropped out")
             self.heard[one, step] = content
             self.replies[one] = (step, loop.create_future())
             return Reply("ready", await self.replies[one][1])
@@ -141,7 +145,11 @@ class HostileServer:
         least = self.rules.threshold
         return tuple({one: page.combined(shares, least) for one, shares in found.items()} for found in (own, keys))
 
-    def learned(self):
+    def unmasked(self):
+        """Take all known masks off each honest vector: what is left of it by its member, and whose masks are left.
+
+        The own mask of a member is called by -1.
+        """
         own, keys = self.secrets()
         privates = {one: X25519PrivateKey.from_private_bytes(key) for one, key in keys.items() if key}
         privates = {
@@ -149,23 +157,25 @@ class HostileServer:
         } | {one: traitor.masking for one, traitor in self.traitors.items()}
         bare, left = {}, {}
         for one, secret in own.items():
-            if secret is None or (one, "vector") not in self.heard:
+            if (one, "vector") not in self.heard:
                 continue
             vector = page.unpacked(self.heard[one, "vector"], self.rules.length, self.rules.bits)
-            vector -= self.stream(secret)
+            vector -= 0 if secret is None else self.stream(secret)
             near = self.neighbours(one) & set(self.told[one, "shares"][0])
-            left[one] = set() if one in privates else near - privates.keys()
-            for other in near - left[one]:
+            hidden = set() if one in privates else near - privates.keys()
+            left[one] = hidden | ({-1} if secret is None else set())
+            for other in near - hidden:
                 holder, public = (one, other) if one in privates else (other, one)
                 key = page.agreed(
                     privates[holder], self.keys(public)[1], "mask", self.digest(one), min(one, other), max(one, other)
                 )
                 vector -= self.stream(key) * (1 if other > one else -1)
             bare[one] = vector % (1 << self.rules.bits)
-        return self._joined(bare, left)
+        return bare, left
 
-    def _joined(self, bare, left):
+    def learned(self):
         """Add up members that share masks, which then cancel; where a mask has no other end, nothing is learned."""
+        bare, left = self.unmasked()
         sums = {}
         for first in bare:
             group, todo = set(), {first}
