@@ -192,12 +192,12 @@ class Named:
         return np.array([client for number, client in self._rounds if number == round_number], np.int64)
 
 
-async def kill_one(url, processes, gate, which=-1):
-    """Kill an aggregator that holds reports of a round that waits for others, by default the most; returns how many
-    it held."""
+async def kill_one(url, processes, gate, which=-1, reports=EVERYONE // 2):
+    """Kill an aggregator of those that hold so many reports of a round that waits for others, by default the one that
+    holds the most; returns how many it held."""
     query = "select aggregator, count(*) from selections where state = 'claimed' group by aggregator order by 2"
     held = []
-    while sum(count for _, count in held) < EVERYONE // 2:
+    while sum(count for _, count in held) < reports:
         await asyncio.sleep(0.05)
         held = await asyncio.to_thread(rows_of, url, query)
     name, count = held[which]
