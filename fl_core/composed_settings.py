@@ -140,6 +140,11 @@ def path_settings(kind: type) -> tuple[str, ...]:
 class PartSettings:
     """Settings that are checked with the rest of a run's, which they are a part of."""
 
+    @property
+    def states_epsilon(self) -> bool:
+        """Whether they ask for an epsilon of the run, whatever its privacy is, for which there may be a delta."""
+        return False
+
     def check_run(self, run: Any) -> None:
         """Refuse what does not fit together, or not with the settings of the run. Raises ConfigurationError."""
 
@@ -157,6 +162,12 @@ def check_parts(settings: Any) -> None:
         if isinstance(part := getattr(settings, field.name), PartSettings):
             check_value_types(part)
             part.check_run(settings)
+
+
+def states_epsilon(settings: Any) -> bool:
+    """Say whether a part of a run's settings asks for an epsilon, whatever the run's privacy is."""
+    parts = (getattr(settings, field.name) for field in dataclasses.fields(settings))
+    return any(part.states_epsilon for part in parts if isinstance(part, PartSettings))
 
 
 def default_settings(kind: type) -> dict[str, Any]:

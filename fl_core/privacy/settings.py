@@ -97,14 +97,14 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
         """Whether each client adds a share of the noise."""
         return self.is_private and MECHANISMS[self.privacy].distributed
 
-    def check_privacy(self, sampler: str, clip_norm: float | None, weighting: str, audited: bool) -> None:
+    def check_privacy(self, sampler: str, clip_norm: float | None, weighting: str, states_epsilon: bool) -> None:
         """Refuse settings that break a guarantee, or do nothing.
 
         Args:
           sampler: how cohorts are drawn.
           clip_norm: of updates, on the server.
           weighting: of clients.
-          audited: whether a lower bound on epsilon will be stated, which is one at delta.
+          states_epsilon: whether one will be stated, at delta, of runs without privacy too.
 
         Raises:
           ConfigurationError: there is one.
@@ -114,7 +114,7 @@ class PrivacySettings(_ClippingSettings, _MechanismSettings, _NoiseSettings):
                 f"{setting('privacy')} is {self.privacy!r}, but must be one of {get_args(PrivacyName)}"
             )
         if self.privacy == "none":
-            kept = ("privacy", "delta") if audited else ("privacy",)
+            kept = ("privacy", "delta") if states_epsilon else ("privacy",)
             self._refuse_without_effect(
                 [field.name for field in fields(self) if field.name not in kept],
                 f"without {setting('privacy')}",

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fedlm.fl_core.composed_settings import check_value_types
+from fedlm.fl_core.composed_settings import PartSettings, check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import Count, CountOrZero
@@ -40,7 +40,7 @@ class Canaries(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditSettings:
+class AuditSettings(PartSettings):
     """An audit of what a run gives away of its clients."""
 
     audit_canaries: CountOrZero = 0
@@ -55,9 +55,22 @@ class AuditSettings:
             raise ConfigurationError(f"{setting('audit_canaries')} is 1, but must be at least 2, or 0 for no audit")
 
     @property
-    def audited(self) -> bool:
-        """Whether there is one."""
+    def states_epsilon(self) -> bool:
         return self.audit_canaries > 0
+
+    def check_run(self, run: Any) -> None:
+        if not self.audit_canaries:
+            return
+        if run.chooses:
+            raise ConfigurationError(
+                f"{setting('audit_canaries')}: an audit is of one run, and does not fit a private selection; leave one "
+                "of them out"
+            )
+        if run.privacy.noise_cohort_size is not None:
+            raise ConfigurationError(
+                f"{setting('audit_canaries')}: with a {setting('noise_cohort_size')} an audit would measure neither "
+                "the planned deployment nor a promise; leave one of them out"
+            )
 
 
 class Audit(Capability):

@@ -12,6 +12,7 @@ from fedlm.fl_core.composed_settings import (
     check_value_types,
     compose_without_idle,
     path_settings,
+    states_epsilon,
 )
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.number_ranges import Count, CountOrZero, Positive, PositiveOrInfinite, Seed
@@ -71,10 +72,10 @@ class RunSettings(OfSimulations, _Run):
                 self.cohorts.cohort_sampler,
                 self.training.update_clip_norm,
                 self.training.weighting,
-                self.audit.audited,
+                states_epsilon(self),
             )
             privacy.check_masks(self.cohorts.cohort_size)
-            privacy.check_noise_cohort(self.cohorts.cohort_size, audited=self.audit.audited)
+            privacy.check_noise_cohort(self.cohorts.cohort_size)
             self.training.algorithm.check_privacy(privacy.is_private)
             if privacy.is_distributed:
                 self._check_integers(privacy.privacy)
@@ -93,6 +94,11 @@ class RunSettings(OfSimulations, _Run):
     def compared_privacy(self) -> list[SimulatedPrivacySettings]:
         """List the privacy of all runs that these settings lead to."""
         return [self.privacy]
+
+    @property
+    def chooses(self) -> bool:
+        """Whether a run is one of a random number, of which the best is kept."""
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +164,7 @@ class Comparison(RunSettings):
         super().__post_init__()
         varied = {name: getattr(self, name) for name in ("mechanisms", "epsilons", "seeds")}
         given = {name: value for name, value in varied.items() if value != getattr(type(self), name)}
-        self.selection.check_runs(self.privacy, given, audited=self.audit.audited)
+        self.selection.check_runs(self.privacy, given)
         self._check_halvings()
         for name in ("models", "client_learning_rates", "server_learning_rates", "seeds"):
             values = getattr(self, name)
@@ -179,6 +185,10 @@ class Comparison(RunSettings):
                 "they were planned for; leave it out"
             )
 
+    @property
+    def chooses(self) -> bool:
+        return self.selection.private_selection != "none"
+
     def candidates(self) -> list[Experiment]:
         """List what a run of a private selection may be, all with seed 0."""
         return dataclasses.replace(self, seeds=(0,), selection=SelectionSettings()).experiments()
@@ -195,8 +205,7 @@ class Comparison(RunSettings):
             for mechanism in mechanisms
             for epsilon in (levels if self.epsilons else [None])
         ]
-        # An audit states its bound at delta, whether there is noise or not.
-        noiseless = SimulatedPrivacySettings(delta=self.privacy.delta if self.audit.audited else None)
+        noiseless = SimulatedPrivacySettings(delta=self.privacy.delta if states_epsilon(self) else None)
         return grid + [noiseless] * (math.inf in self.epsilons)
 
     def _of_runs(self, model: str, privacy: SimulatedPrivacySettings) -> dict[str, Any]:

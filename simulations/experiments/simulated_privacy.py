@@ -48,20 +48,10 @@ class SimulatedPrivacySettings(PrivacySettings):
                 f"{setting('masks')} out"
             )
 
-    def check_noise_cohort(self, cohort_size: int, *, audited: bool) -> None:
-        """Refuse a noise cohort that is none, or that an audit cannot be of.
-
-        Raises:
-          ConfigurationError: it is.
-        """
-        if self.noise_cohort_size is None:
-            return
-        NoiseCohort(cohort_size, self.noise_cohort_size, noise_multiplier=1.0)
-        if audited:
-            raise ConfigurationError(
-                f"{setting('audit_canaries')}: with a {setting('noise_cohort_size')} an audit would measure neither "
-                "the planned deployment nor a promise; leave one of them out"
-            )
+    def check_noise_cohort(self, cohort_size: int) -> None:
+        """Refuse a noise cohort that is none. Raises ConfigurationError."""
+        if self.noise_cohort_size is not None:
+            NoiseCohort(cohort_size, self.noise_cohort_size, noise_multiplier=1.0)
 
 
 class Privacy(NamedTuple):

@@ -68,13 +68,12 @@ class SelectionSettings:
         poisson = self.private_selection == "poisson"
         return TrialsLaw(self.private_selection, self.expected_trials, None if poisson else self.selection_eta)
 
-    def check_runs(self, privacy: SimulatedPrivacySettings, given: Mapping[str, Any], *, audited: bool) -> None:
+    def check_runs(self, privacy: SimulatedPrivacySettings, given: Mapping[str, Any]) -> None:
         """Refuse runs that no private selection can be of.
 
         Args:
           privacy: of the runs.
           given: settings that a selection has no use for, and that are not their defaults.
-          audited: whether runs have canaries.
 
         Raises:
           ConfigurationError: there is a private selection, and the runs do not fit it.
@@ -95,9 +94,4 @@ class SelectionSettings:
             raise ConfigurationError(
                 f"{setting('target_rho')} does not express a private selection; give {setting('target_epsilon')} or "
                 f"{setting('noise_multiplier')}"
-            )
-        if audited:
-            raise ConfigurationError(
-                f"{setting('audit_canaries')}: an audit is of one run, and does not fit a private selection; leave one "
-                "of them out"
             )

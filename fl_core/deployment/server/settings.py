@@ -137,7 +137,9 @@ class Deployment(_Travel, _Selection, _Model):
         check_population(self.population)
         self._check_aggregation()
         training = self.training
-        self.privacy.check_privacy("min_separation", training.update_clip_norm, training.weighting, audited=False)
+        self.privacy.check_privacy(
+            "min_separation", training.update_clip_norm, training.weighting, states_epsilon=False
+        )
         training.algorithm.check_privacy(self.privacy.is_private)
         if self.privacy.is_distributed:
             self._check_noise_of_clients()

@@ -19,10 +19,9 @@ from fedlm.fl_core.privacy.origins.ancestry import (
     as_records,
 )
 from fedlm.fl_core.privacy.origins.publisher_claims import claims_as_json, not_private_with_claims
-from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, RelevanceOrigin
-from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD, VocabularyOrigin
-from fedlm.fl_core.privacy.promise.counts.vocabulary_spending import least_numbers
-from fedlm.fl_core.privacy.promise.guarantee import Guarantee, gaussian_epsilon
+from fedlm.fl_core.privacy.origins.vocabulary_origin import VocabularyOrigin
+from fedlm.fl_core.privacy.promise.counts.claimed_counts import claimed_counts, counts_of_run, written_anew
+from fedlm.fl_core.privacy.promise.guarantee import Guarantee
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.privacy.statement import Statement, state_plan
 from fedlm.fl_core.runs.statements.published_statement import (
@@ -126,24 +125,15 @@ def _without_plan(record: dict[str, Any]) -> dict[str, Any]:
 
 def _about(record: dict[str, Any]) -> dict[str, Any]:
     """Make again what the run's ledger says, as far as its statement follows from that."""
-    vocabularies = record.get("vocabularies") or [record.get(ORIGIN_FIELD)]
     ancestry = [_with_fingerprints(phase) | {"parameters_sha256": ""} for phase in record["ancestry"]]
     about = {
         "training_data_sha256": record[DATA_FIELD],
-        "ancestry": as_records([as_planned(_as_written(Phase(**phase))) for phase in ancestry]),
+        "ancestry": as_records([as_planned(written_anew(Phase(**phase))) for phase in ancestry]),
         TUNING_FIELD: record.get(TUNING_FIELD),
-        ORIGIN_FIELD: vocabularies[0],
-        RELEVANCE_FIELD: record.get(RELEVANCE_FIELD),
+        **counts_of_run(record),
         "experiment": {"noise_seed": "experiment"} if REPEATABLE in record["not_private_because"] else {},
     }
     return _with_fingerprints(about)
-
-
-def _as_written(phase: Phase) -> Phase:
-    """Write what a training says of its origins anew, from what counts of it."""
-    vocabulary = None if phase.vocabulary is None else VocabularyOrigin.from_json(phase.vocabulary).as_json()
-    relevance = RelevanceOrigin.from_json(phase.relevance)
-    return phase._replace(vocabulary=vocabulary, relevance=None if relevance is None else relevance.as_json())
 
 
 def _with_fingerprints(record: Any) -> Any:
@@ -163,29 +153,11 @@ def _numbers_that_differ(record: dict[str, Any], found: Statement) -> Iterator[s
 
 
 def _counts_that_differ(record: dict[str, Any]) -> Iterator[str]:
-    """Hold private vocabularies and relevances of tokens to the noise that they name."""
-    of_runs = [("", record), *((f"ancestry.{number}.", one) for number, one in enumerate(record["ancestry"]))]
-    for before, one in of_runs:
-        words = {"vocabulary": one.get("vocabulary")} if before else {ORIGIN_FIELD: one.get(ORIGIN_FIELD)}
-        words |= {f"vocabularies.{number}": origin for number, origin in enumerate(one.get("vocabularies", []))}
-        for place, origin in words.items():
-            private = None if origin is None else VocabularyOrigin.from_json(origin).private
-            if private is not None:
-                claimed = dataclasses.asdict(private)
-                yield from _less_than(f"{before}{place}.guarantee", claimed, least_numbers(private))
-        place = "relevance" if before else RELEVANCE_FIELD
-        relevance = RelevanceOrigin.from_json(one.get(place))
-        if relevance is not None and relevance.private is not None:
-            private_relevance = relevance.private
-            epsilon = gaussian_epsilon(private_relevance.noise_multiplier, 1.0, private_relevance.delta)
-            claimed = dataclasses.asdict(private_relevance)
-            yield from _less_than(f"{before}{place}.guarantee", claimed, {"epsilon": epsilon})
-
-
-def _less_than(place: str, claimed: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
-    for name, value in ours.items():
-        if claimed[name] < value * (1 - _ROUNDING):
-            yield f"{place}.{name} is {claimed[name]!r}, but its noise needs {value!r}: the statement claims less"
+    """Hold private counts to the noise that they name."""
+    for place, claimed, least in claimed_counts(record):
+        for name, value in least.items():
+            if claimed[name] < value * (1 - _ROUNDING):
+                yield f"{place}.{name} is {claimed[name]!r}, but its noise needs {value!r}: the statement claims less"
 
 
 def _number(place: str, claimed: float | None, ours: float | None, upper: bool) -> Iterator[str]:

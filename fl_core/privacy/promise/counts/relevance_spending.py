@@ -14,6 +14,7 @@ from fedlm.fl_core.privacy.origins.private_words import COUNT_NORM
 from fedlm.fl_core.privacy.origins.relevance_origin import PrivateRelevance, RelevanceOrigin
 from fedlm.fl_core.privacy.origins.vocabulary_origin import PACKED, may_be_of_several
 from fedlm.fl_core.privacy.promise.counts.vocabulary_spending import check_epsilon, is_whole_client, least_deviation
+from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
 
 _OF_SEVERAL = (
     f"the relevances of tokens were counted with privacy for each client, but {PACKED} may hold data of several "
@@ -32,6 +33,11 @@ def plan_relevance(epsilon: float, delta: float, tokens_per_unit: int) -> Privat
     if tokens_per_unit < 1:
         raise ConfigurationError(f"{setting('tokens_per_unit')} is {tokens_per_unit}, but must be at least 1")
     return PrivateRelevance(epsilon, delta, least_deviation(epsilon, delta) / COUNT_NORM, tokens_per_unit)
+
+
+def least_numbers(private: PrivateRelevance) -> dict[str, float]:
+    """Give the epsilon that the noise of private relevances keeps at their delta."""
+    return {"epsilon": gaussian_epsilon(private.noise_multiplier, 1.0, private.delta)}
 
 
 def not_hidden(origins: Iterable[RelevanceOrigin | None], unit: str) -> list[str]:

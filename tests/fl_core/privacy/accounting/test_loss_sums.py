@@ -224,7 +224,7 @@ def test_deltas_out_of_range_are_refused_everywhere(delta):
         with pytest.raises(ConfigurationError, match=r"delta is .*at least 1e-15 and below 1"):
             ask(events, delta)
     with pytest.raises(ConfigurationError, match="delta is"):
-        PrivacySettings(privacy="gaussian", delta=delta).check_privacy("poisson", 1.0, "uniform", audited=False)
+        PrivacySettings(privacy="gaussian", delta=delta).check_privacy("poisson", 1.0, "uniform", states_epsilon=False)
 
 
 @pytest.mark.parametrize(
