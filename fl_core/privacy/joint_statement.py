@@ -125,16 +125,16 @@ def compose_trainings(trainings: Sequence[Phase], delta: float, reasons: Sequenc
     promised, bounds = not reasons, composed_bounds([*events_together(spent), *events], delta)
     said = [*assumed(trainings), *counts.assumptions()]
     return Joint(
-        tuple(trainings),
-        delta,
-        bounds.upper if promised else None,
-        bounds.lower if promised else None,
-        None if events or not promised else rho_together(spent),
-        first.unit,
-        stated.adjacency,
-        tuple(dict.fromkeys([*(lines or stated.assumptions), ONE_UNIT, *said])),
-        tuple(reasons),
-        counts.vocabularies,
+        trainings=tuple(trainings),
+        delta=delta,
+        epsilon=bounds.upper if promised else None,
+        epsilon_lower=bounds.lower if promised else None,
+        rho=None if events or not promised else rho_together(spent),
+        unit=first.unit,
+        adjacency=stated.adjacency,
+        assumptions=tuple(dict.fromkeys([*(lines or stated.assumptions), ONE_UNIT, *said])),
+        not_private=tuple(reasons),
+        vocabularies=counts.vocabularies,
     )
 
 

@@ -89,7 +89,17 @@ def empty_aggregate(like: Params, exact: bool = False) -> CohortAggregate:
     """Make the aggregate of no client: zeros, with `delta` of the structure of an update's arrays or shapes."""
     zero = jnp.zeros(())
     delta = empty_sum(like) if exact else jax.tree_util.tree_map(jnp.zeros_like, like)
-    return CohortAggregate(delta, zero, zero, zero, zero, zero, jnp.zeros(NORM_BINS), TrainingSums.zero(), zero)
+    return CohortAggregate(
+        delta=delta,
+        weight=zero,
+        clients=zero,
+        dropped=zero,
+        clipped=zero,
+        update_norm=zero,
+        norm_counts=jnp.zeros(NORM_BINS),
+        training=TrainingSums.zero(),
+        examples=zero,
+    )
 
 
 def contribution(

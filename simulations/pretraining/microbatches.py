@@ -84,14 +84,14 @@ def _plain(model: Model, params: Params, batch: Any, present: jax.Array) -> Batc
     (total, sums), gradient = jax.value_and_grad(loss, has_aux=True)(params)
     zero = jnp.zeros(())
     return BatchTotals(
-        gradient,
-        total,
-        jnp.sum(sums.loss),
-        jnp.sum(sums.tokens),
-        jnp.sum(present),
-        zero,
-        zero,
-        jnp.zeros(NORM_BINS),
+        gradient=gradient,
+        unit_loss=total,
+        loss=jnp.sum(sums.loss),
+        tokens=jnp.sum(sums.tokens),
+        units=jnp.sum(present),
+        clipped=zero,
+        not_finite=zero,
+        norm_counts=jnp.zeros(NORM_BINS),
     )
 
 

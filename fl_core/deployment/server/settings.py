@@ -215,13 +215,13 @@ class Deployment(_Travel, _Selection, _Model):
     def round_rules(self) -> RoundRules:
         """When a round is over, and when it counts."""
         return RoundRules(
-            self.cohort_size,
-            self.fewest_reports,
-            self.over_selection,
-            self.selection_seconds,
-            self.reporting_seconds,
-            1.5 * self.check_in_seconds if self.window_seconds is None else self.window_seconds,
-            self.drain_seconds,
+            goal=self.cohort_size,
+            minimum=self.fewest_reports,
+            over_selection=self.over_selection,
+            selection_seconds=self.selection_seconds,
+            reporting_seconds=self.reporting_seconds,
+            window_seconds=1.5 * self.check_in_seconds if self.window_seconds is None else self.window_seconds,
+            drain_seconds=self.drain_seconds,
         )
 
     @property

@@ -248,12 +248,12 @@ def read_relevance(path: Path) -> Relevance:
             "known of them; give the file as `fedlm data relevance` wrote it"
         )
     return Relevance(
-        values,
-        origin,
-        record["vocabulary_sha256"],
-        record["training_data_sha256"],
-        record["unit"],
-        record["length"],
-        record["packing"],
-        count,
+        values=values,
+        origin=origin,
+        vocabulary=record["vocabulary_sha256"],
+        training_data=record["training_data_sha256"],
+        unit=record["unit"],
+        length=record["length"],
+        packing=record["packing"],
+        name=count,
     )

@@ -165,17 +165,17 @@ def _grid(rows: Measurements, at: NDArray[np.int64], *, batch_size: int, length:
         without = f"; no training at all of {_some(empty)}" if empty else ""
         notes = [*notes, f"{missing} of {measured.size} trainings of the grid are missing{without}."]
     return MeasuredGrid(
-        tuple(names[order].tolist()),
-        sizes[order],
-        values[0],
-        values[1],
-        values[2],
-        values[3].astype(float),
-        loss,
-        error,
-        batch_size,
-        length,
-        tuple(notes),
+        models=tuple(names[order].tolist()),
+        parameters=sizes[order],
+        learning_rates=values[0],
+        ratios=values[1],
+        seeds=values[2],
+        steps=values[3].astype(float),
+        loss=loss,
+        error=error,
+        batch_size=batch_size,
+        length=length,
+        notes=tuple(notes),
     )
 
 

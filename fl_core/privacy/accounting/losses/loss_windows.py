@@ -167,13 +167,13 @@ def _window(
     spacing = min(spacing, (most - least) / FEWEST_POINTS)
     margin = 2 * spacing
     return Window(
-        tilt,
-        least - margin,
-        most + margin,
-        float(changes[bottom]),
-        float(changes[top]),
-        spacing,
-        delta * LEFT_OUT / releases,
-        jump,
-        rest_tilt,
+        tilt=tilt,
+        low=least - margin,
+        high=most + margin,
+        low_tilt=float(changes[bottom]),
+        high_tilt=float(changes[top]),
+        spacing=spacing,
+        tail=delta * LEFT_OUT / releases,
+        jump=jump,
+        rest_tilt=rest_tilt,
     )
