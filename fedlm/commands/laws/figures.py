@@ -26,14 +26,13 @@ class FiguresCommand:
     laws: tyro.conf.Positional[Path | None] = None
     """File of laws, as `fedlm laws fit` makes it."""
     figure: str
-    """Which figure, or all. Figures of McKenna et al. 2025: figure1, figure3, figure4, figure5, figure6, figure13,
-    figure15, figure16, figure17, figure18 and figure19. kaplan: the power laws of Kaplan et al. 2020. vaultgemma: the
-    parabolas of the learning rate."""
+    """Which figure, or all. Figures of McKenna et al. 2025: figure1, figure3, figure4, figure5, figure6, figure13
+    and figure15. kaplan: the power laws of Kaplan et al. 2020. vaultgemma: the parabolas of the learning rate."""
     out: Path
     """File of the picture, a PNG; with --figure all, a folder."""
     measurements: Path | None = None
-    """The measurements that the laws were fitted to, or the folder of the grid's results, for figure16,
-    figure17, figure18, kaplan and vaultgemma."""
+    """The measurements that the laws were fitted to, or the folder of the grid's results, for
+    kaplan and vaultgemma."""
     data: Literal["csv", "json"] | None = None
     """Write the numbers of each picture beside it, under the same name."""
 

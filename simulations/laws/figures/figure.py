@@ -63,7 +63,6 @@ class LawFigure:
       draw: draws them.
       surface: whether it needs a surface of losses.
       measurements: whether it needs the measurements.
-      forms: parametric laws that it needs.
       wide: whether it wants the whole width of a page.
     """
 
@@ -73,15 +72,12 @@ class LawFigure:
     draw: Callable[[Table], Figure]
     surface: bool = False
     measurements: bool = False
-    forms: tuple[str, ...] = ()
     wide: bool = False
 
     def missing(self, evidence: Evidence) -> str | None:
         """Say what is missing to draw it; None where all is there."""
         if self.surface and evidence.search is None:
             return "needs a file of laws with a surface of losses; make one with `fedlm laws fit`"
-        if lacking := [name for name in self.forms if name not in evidence.forms]:
-            return f"needs the fitted form {', '.join(lacking)}; fit it with `fedlm laws fit`"
         if self.measurements and evidence.measurements is None:
             return f"needs the measurements that the laws were fitted to; give them with {setting('measurements')}"
         return None

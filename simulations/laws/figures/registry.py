@@ -1,13 +1,10 @@
 """The pictures of scaling laws by name: a new one is an entry."""
 
-import numpy as np
-
-from fedlm.simulations.laws.figures import allocation, choices, fitted_forms, measured, noise
+from fedlm.simulations.laws.figures import allocation, choices, measured, noise
 from fedlm.simulations.laws.figures.figure import Evidence, LawFigure
 from fedlm.simulations.laws.figures.search import EXAMPLES
 from fedlm.simulations.laws.figures.table import Progress, Table
 
-_L1, _L2 = "mckenna_l1", "mckenna_l2"
 _FAINT = "Faint lines: the best training lies at an end of the grid, where a larger grid might have a better one."
 _BANDS = f"Shaded: for the loss, its band of 90 %; for the choices, where the loss is within 1 % of the best. {_FAINT}"
 
@@ -16,28 +13,6 @@ def _advantage(evidence: Evidence, progress: Progress) -> Table:
     surface = None if evidence.search is None else evidence.search.surface
     trainings = noise.trainings_of(surface)
     return noise.advantage_table(evidence.losses, progress, trainings=trainings)
-
-
-def _observed(form: str) -> LawFigure:
-    number = {_L1: 16, _L2: 18}[form]
-    return LawFigure(
-        f"figure{number}",
-        f"Each block's measured loss by what the parametric law {form} gives it (McKenna et al. 2025, figure "
-        f"{number}). Hollow points are rows that the law was not fitted to.",
-        lambda evidence, progress: fitted_forms.observed_table(evidence.measured(), evidence.forms[form]),
-        fitted_forms.draw_observed,
-        measurements=True,
-        forms=(form,),
-    )
-
-
-def _form_optima(evidence: Evidence, progress: Progress) -> Table:
-    surface = evidence.searching().surface
-    ratios = surface.noise_batch_ratios
-    chosen = [0.0, *(float(ratios[place]) for place in np.unique(np.linspace(0, len(ratios) - 1, 4).astype(int)))]
-    return fitted_forms.optimum_table(
-        evidence.forms[_L2], evidence.searching().computes.tolist(), chosen, surface.length
-    )
 
 
 _ALL = (
@@ -95,28 +70,6 @@ _ALL = (
         "does not say its number of examples). With a surface that reaches there, the loss too.",
         _advantage,
         noise.draw_advantage,
-    ),
-    _observed(_L1),
-    LawFigure(
-        "figure17",
-        "Loss at the last step by the noise-batch ratio: measured, and as the parametric laws have it (McKenna et al. "
-        "2025, appendix E).",
-        lambda evidence, progress: fitted_forms.noise_table(
-            evidence.measured(), [evidence.forms[_L1], evidence.forms[_L2]]
-        ),
-        fitted_forms.draw_loss_by_noise,
-        measurements=True,
-        forms=(_L1, _L2),
-    ),
-    _observed(_L2),
-    LawFigure(
-        "figure19",
-        "The model that the parametric law has best for a compute, by the noise (McKenna et al. 2025, figure 19); a "
-        "line ends where the law has no minimum.",
-        _form_optima,
-        fitted_forms.draw_optima,
-        surface=True,
-        forms=(_L2,),
     ),
     LawFigure(
         "kaplan",

@@ -62,11 +62,11 @@ def test_a_page_without_a_surface_says_what_is_left_out(quick_fields, tmp_path):
 def test_a_figure_is_written_by_its_command(evidence, tmp_path, capsys):
     laws = tmp_path / "laws.json"
     write_laws(Laws(evidence.search.surface, evidence.forms), laws)
-    out = tmp_path / "pictures" / "optima.png"
-    assert main(["laws", "figures", str(laws), "--figure", "figure19", "--out", str(out), "--data", "json"]) == 0
-    assert capsys.readouterr().out.split() == ["figure19:", str(out), "figure19:", str(out.with_suffix(".json"))]
+    out = tmp_path / "pictures" / "advantage.png"
+    assert main(["laws", "figures", str(laws), "--figure", "figure15", "--out", str(out), "--data", "json"]) == 0
+    assert capsys.readouterr().out.split() == ["figure15:", str(out), "figure15:", str(out.with_suffix(".json"))]
     assert out.read_bytes().startswith(b"\x89PNG")
-    assert set(json.loads(out.with_suffix(".json").read_text())[0]) >= {"compute", "parameters"}
+    assert set(json.loads(out.with_suffix(".json").read_text())[0]) >= {"compute", "membership_advantage"}
 
 
 @pytest.mark.parametrize(

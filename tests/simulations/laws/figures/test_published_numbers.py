@@ -1,7 +1,6 @@
 """Pictures of accounting alone are the accountant's numbers, and published laws have the numbers that papers print."""
 
 import functools
-import math
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from fedlm.fl_core.privacy.promise.central_plan import central_plan
 from fedlm.fl_core.privacy.promise.guarantee import account, calibrate, privacy_profile
 from fedlm.models.errors import ConfigurationError
 from fedlm.simulations.laws.figures.figure import Evidence
-from fedlm.simulations.laws.figures.fitted_forms import optimal_parameters
 from fedlm.simulations.laws.figures.measured import _PANELS
 from fedlm.simulations.laws.figures.noise import (
     DELTA,
@@ -21,7 +19,7 @@ from fedlm.simulations.laws.figures.noise import (
     trainings_of,
 )
 from fedlm.simulations.laws.forms.registry import FORMS
-from tests.support.synthetic_laws import CHINCHILLA, MCKENNA_L2, SMALL_MODELS, surface_of
+from tests.support.synthetic_laws import CHINCHILLA, SMALL_MODELS, surface_of
 
 
 def exact_ratio(examples, batch_size, epsilon):
@@ -79,27 +77,6 @@ def test_published_laws_have_the_printed_values():
     )
 
 
-def test_without_noise_the_best_size_is_the_closed_form():
-    """Hoffmann et al., equation 4: M = G (C / 6)^(b / (a + b)), with examples of `length` tokens."""
-    a, b = MCKENNA_L2["a"], MCKENNA_L2["b"]
-    for compute in (1e18, 1e22):
-        positions = compute / 6 / 512
-        expected = (a * MCKENNA_L2["A"] / (b * MCKENNA_L2["B"]) * positions**b) ** (1 / (a + b))
-        assert optimal_parameters(MCKENNA_L2, compute, 0, 512)[0] == pytest.approx(expected, rel=1e-3)
-    assert math.isnan(optimal_parameters(MCKENNA_L2, 1e18, 0, 512, sizes=(1e3, 1e5))[0])
+def test_a_law_without_its_coefficients_is_refused():
     with pytest.raises(ConfigurationError, match="mckenna_l2: found no value of E, A, B, C"):
         FORMS["mckenna_l2"].predict({"a": 0.47, "b": 0.12, "g": 0.95, "a2": -0.07}, {})
-
-
-def test_the_best_size_grows_slower_with_compute_where_there_is_more_noise():
-    """Figure 19: slopes fall with noise and tend to that without."""
-
-    def slope(noise: float) -> float:
-        small, large = (optimal_parameters(MCKENNA_L2, compute, noise, 512)[0] for compute in (1e19, 1e21))
-        return math.log(large / small, 100)
-
-    slopes = [slope(noise) for noise in (0, 2.0**-40, 2.0**-18, 2.0**-14, 2.0**-10)]
-    assert slopes == sorted(slopes, reverse=True)
-    assert slopes[0] == pytest.approx(MCKENNA_L2["b"] / (MCKENNA_L2["a"] + MCKENNA_L2["b"]), abs=1e-3)
-    assert slopes[1] == pytest.approx(slopes[0], abs=1e-3)
-    assert slopes[-1] < slopes[0] - 0.02
