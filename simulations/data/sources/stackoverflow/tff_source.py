@@ -30,17 +30,16 @@ class StackOverflowTff(FeatureFiles):
     """Stack Overflow, or Shakespeare, as TensorFlow Federated publishes them.
 
     SQLite, still compressed (.lzma) or not. A compressed file needs room for the decompressed one beside the store
-    while it is imported.
+    while it is imported; so does one without an index, for a copy that has one.
     """
 
     def open(self, workspace: Path, progress: Progress) -> Reading:
         feature = self.text_feature()
-        databases = [
-            _decompressed(path, workspace / f"decompressed-{number}-{path.stem}", progress)
-            if _kind(path) == "LZMA"
-            else Database(path, path)
-            for number, path in enumerate(self.files())
-        ]
+        databases = []
+        for number, path in enumerate(self.files()):
+            beside = workspace / f"decompressed-{number}-{path.stem}"
+            database = _decompressed(path, beside, progress) if _kind(path) == "LZMA" else Database(path, path)
+            databases.append(tff_tables.indexed(database, beside.with_name(f"{beside.name}-indexed")))
         parts = tff_tables.table_parts(databases, feature)
         return Reading("sentences", sum(part.size for part in parts), parts, tff_tables.read_clients)
 

@@ -1,7 +1,10 @@
 """Reading the SQLite tables of TensorFlow Federated, client by client."""
 
+import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from fedlm.fl_core.errors import DataError
@@ -9,6 +12,7 @@ from fedlm.simulations.data.client_text import ClientText, SkippedCounts
 from fedlm.simulations.data.formats.tensorflow_federated import (
     EXAMPLES_COLUMNS,
     METADATA_COLUMNS,
+    create_indexes,
     parse_example,
     parse_feature,
 )
@@ -65,6 +69,22 @@ def text_feature(database: Database) -> str:
     return choose_feature(found, str(database.given))
 
 
+def indexed(database: Database, copy: Path) -> Database:
+    """Return a database that has an index of clients' examples, as the published one does: the same, or a copy."""
+    with opened(database) as connection:
+        _check_tables(connection, database)
+        plan = connection.execute("EXPLAIN QUERY PLAN " + _ROWS_OF_CLIENT, ("", "")).fetchall()
+    if any("SEARCH" in step[3] and "client_id=?" in step[3] for step in plan):
+        return database
+    if not copy.exists():
+        partial = copy.with_name(f"{copy.name}.partial")
+        shutil.copyfile(database.path, partial)
+        with database_errors(str(database.given)), closing(sqlite3.connect(partial)) as connection:
+            create_indexes(connection)
+        partial.replace(copy)
+    return Database(copy, database.given)
+
+
 def table_parts(databases: Iterable[Database], feature: str) -> list[Part]:
     """Cut databases into parts, sized in examples."""
     clients: set[Key] = set()
@@ -96,12 +116,6 @@ def _check_tables(connection: sqlite3.Connection, database: Database) -> None:
     tables = {"examples": EXAMPLES_COLUMNS, "client_metadata": METADATA_COLUMNS}
     advice = "These are the tables of TensorFlow Federated; stackoverflow-fedjax reads those of FedJAX."
     check_columns(connection, database, tables, advice)
-    plan = connection.execute("EXPLAIN QUERY PLAN " + _ROWS_OF_CLIENT, ("", "")).fetchall()
-    if not any("SEARCH" in step[3] and "client_id=?" in step[3] for step in plan):
-        raise DataError(
-            f"{database.given}: has no index of clients' examples. Make one with the sqlite3 program: "
-            "CREATE INDEX by_client ON examples (split_name, client_id);"
-        )
 
 
 def _metadata(connection: sqlite3.Connection, database: Database, clients: set[Key]) -> Iterator[tuple[int, Key, int]]:
