@@ -2,16 +2,13 @@
 
 import json
 
-import numpy as np
 import pytest
 
-from fedlm.fl_core.rounds.client_examples import padded_sequences
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.token_store import TokenStore
 
 pytestmark = pytest.mark.reference
 
-LENGTH = 6
 FEDJAX_FILES = {
     "train": "small_store_train.sqlite",
     "heldout": "small_store_held_out.sqlite",
@@ -23,9 +20,8 @@ FEDJAX_FILES = {
 def export(store, fedlm_here):
     """Export the store, and return the lines of Python that the command prints."""
 
-    def export(form, content, out):
-        length = ["--length", LENGTH] if content == "ids" else []
-        result = fedlm_here("data", "export", store.path, "--format", form, "--content", content, *length, "--out", out)
+    def export(form, out):
+        result = fedlm_here("data", "export", store.path, "--format", form, "--out", out)
         assert result.returncode == 0, result.stderr
         return "".join(line.strip() + "\n" for line in result.stdout.partition("Python:")[2].splitlines())
 
@@ -54,23 +50,12 @@ def store(small_store):
 
 
 def test_tff_reads_the_text(store, export, tmp_path, reference_python):
-    export("tff", "text", tmp_path / "export")
-    read = reference_python("read_tff.py", tmp_path / "export", "text")
+    export("tff", tmp_path / "export")
+    read = reference_python("read_tff.py", tmp_path / "export")
     assert read == {
         split: {id_: [{"tokens": text} for text in texts] for id_, texts in clients.items()}
         for split, clients in texts_of(store).items()
     }
-
-
-def test_tff_reads_the_ids(store, export, tmp_path, reference_python):
-    export("tff", "ids", tmp_path / "export")
-    read = reference_python("read_tff.py", tmp_path / "export", "ids", LENGTH)
-    for split in SPLITS:
-        assert set(read[split]) == set(store.split(split).client_ids)
-        for client_id, client in clients_of(store, split).items():
-            sequences = padded_sequences(client, LENGTH)
-            np.testing.assert_array_equal([example["x"] for example in read[split][client_id]], sequences[:, :-1])
-            np.testing.assert_array_equal([example["y"] for example in read[split][client_id]], sequences[:, 1:])
 
 
 def read_fedjax(reference_python, folder):
@@ -81,7 +66,7 @@ def read_fedjax(reference_python, folder):
 
 
 def test_fedjax_reads_the_text(store, export, tmp_path, reference_python):
-    export("fedjax", "text", tmp_path / "export")
+    export("fedjax", tmp_path / "export")
     read = read_fedjax(reference_python, tmp_path / "export")
     for split, clients in texts_of(store).items():
         assert read[split] == [
@@ -90,30 +75,13 @@ def test_fedjax_reads_the_text(store, export, tmp_path, reference_python):
         ]
 
 
-def test_fedjax_reads_the_ids(store, export, tmp_path, reference_python):
-    export("fedjax", "ids", tmp_path / "export")
-    read = read_fedjax(reference_python, tmp_path / "export")
-    for split in SPLITS:
-        clients = clients_of(store, split)
-        assert [client_id for client_id, _, _ in read[split]] == list(clients)
-        for client_id, size, features in read[split]:
-            sequences = padded_sequences(clients[client_id], LENGTH)
-            assert size == len(sequences)
-            assert set(features) == {"x", "y"}
-            for name, expected in (("x", sequences[:, :-1]), ("y", sequences[:, 1:])):
-                assert features[name]["dtype"] == "int32"
-                assert features[name]["shape"] == list(expected.shape)
-                np.testing.assert_array_equal(features[name]["values"], expected)
-
-
 def test_the_lines_that_the_command_prints_run(export, tmp_path, reference_python):
     files = []
-    for form, content in (("tff", "text"), ("tff", "ids"), ("fedjax", "text")):
-        files.append(tmp_path / f"{form}-{content}.py")
-        files[-1].write_text(export(form, content, tmp_path / f"{form}-{content}"))
-    text, ids, fedjax = reference_python("run_lines.py", *files)
-    assert "ClientData" in text["train"]
-    assert "ClientData" in ids["train"]
+    for form in ("tff", "fedjax"):
+        files.append(tmp_path / f"{form}.py")
+        files[-1].write_text(export(form, tmp_path / form))
+    tff, fedjax = reference_python("run_lines.py", *files)
+    assert "ClientData" in tff["train"]
     assert fedjax["client"] == "ClientDataset"
 
 

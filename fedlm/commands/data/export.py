@@ -12,7 +12,6 @@ from rich.table import Column, Table
 from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
 from fedlm.commands.data.import_progress import ImportProgress
-from fedlm.simulations.data.exports.base import ExportSettings
 from fedlm.simulations.data.exports.exporting import ExportSummary, export_store
 from fedlm.simulations.data.exports.registry import EXPORTS, describe_export
 from fedlm.simulations.data.store.token_store import TokenStore
@@ -25,7 +24,6 @@ _INTERRUPTED = 130
 class ExportCommand:
     """Write a token store in the form of another program."""
 
-    settings: ExportSettings
     directory: tyro.conf.Positional[Path]
     """Directory of the store."""
     format: _Format  # type: ignore[valid-type]
@@ -54,7 +52,6 @@ def main(argv: list[str]) -> int:
                 store,
                 command.format,
                 command.out,
-                command.settings,
                 overwrite=command.overwrite,
                 progress=progress.update,
             )

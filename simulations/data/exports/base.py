@@ -1,17 +1,10 @@
 """What an export is: a form that another program reads, written client by client from a token store."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import ClassVar, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedlm.fl_core.composed_settings import check_value_types
-from fedlm.fl_core.idle_settings import OnlyWith
-from fedlm.fl_core.number_ranges import Count
-from fedlm.fl_core.rounds.client_examples import ClientExamples, padded_sequences
+from fedlm.fl_core.rounds.client_examples import ClientExamples
 from fedlm.simulations.data.store.token_store import TokenStore
 
 PIECE_EXAMPLES = 1 << 12
@@ -19,21 +12,6 @@ PIECE_EXAMPLES = 1 << 12
 
 Advance = Callable[[int], None]
 """Called with the number of examples just written."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportSettings:
-    """What an example is."""
-
-    content: Literal["text", "ids"] = "text"
-    """What an example has. text: the feature `tokens` with its text. ids: the features `x` and `y`, token ids that a
-    model reads and predicts. The numbers are the store's: PAD 0, BOS 1, EOS 2, OOV 3 (with a vocabulary of Gemma BOS 2,
-    EOS 1). A Parquet file always has text and all token ids."""
-    length: Annotated[Count, OnlyWith("content", "ids")] = 20
-    """Number of token ids of `x` and of `y`. Longer examples are cut, shorter ones padded."""
-
-    def __post_init__(self) -> None:
-        check_value_types(self)
 
 
 class Export(Protocol):
@@ -45,12 +23,11 @@ class Export(Protocol):
     endings: ClassVar[tuple[str, ...]]
     """How the names of the files in its folder end; none where the export is one file."""
 
-    def check(self, store: TokenStore, settings: ExportSettings) -> None:
-        """Raise DataError for a store that the other program cannot read, ConfigurationError for settings that do not
-        fit."""
+    def check(self, store: TokenStore) -> None:
+        """Raise DataError for a store that the other program cannot read."""
         ...
 
-    def write(self, store: TokenStore, path: Path, settings: ExportSettings, advance: Advance) -> None:
+    def write(self, store: TokenStore, path: Path, advance: Advance) -> None:
         """Write all clients of a store, with the memory of a few, to a file or folder that nobody sees before it is
         whole.
 
@@ -58,7 +35,7 @@ class Export(Protocol):
         """
         ...
 
-    def reading_lines(self, store: TokenStore, path: Path, settings: ExportSettings) -> list[str]:
+    def reading_lines(self, store: TokenStore, path: Path) -> list[str]:
         """Return three lines of Python that read the export of a store at `path`."""
         ...
 
@@ -81,14 +58,3 @@ def pieces(examples: ClientExamples) -> Iterator[ClientExamples]:
 def example_texts(store: TokenStore, examples: ClientExamples) -> list[str]:
     """Return the text of each example, as the store's tokenizer decodes it."""
     return [store.tokenizer.decode(examples.example(index).tolist()) for index in range(examples.num_examples)]
-
-
-def inputs_and_targets(
-    store: TokenStore, examples: ClientExamples, length: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return int32 `[n, length]` twice: what a model reads, `[BOS] w1 ..`, and predicts, `w1 .. [EOS]`; of items the
-    last, without EOS."""
-    sequences = padded_sequences(
-        examples, length, rows=None, special_tokens=store.special_tokens, last=store.item_sequences
-    )
-    return sequences[:, :-1], sequences[:, 1:]

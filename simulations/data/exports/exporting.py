@@ -9,7 +9,7 @@ from fedlm.fedlm_client.files import sync_to_disk
 from fedlm.fl_core.atomic_files import disk_errors, move_into_place
 from fedlm.fl_core.errors import ConfigurationError, DataError, setting
 from fedlm.fl_core.runs.files.run_lock import run_lock
-from fedlm.simulations.data.exports.base import Export, ExportSettings
+from fedlm.simulations.data.exports.base import Export
 from fedlm.simulations.data.exports.registry import EXPORTS
 from fedlm.simulations.data.federated_data import refuse_completions
 from fedlm.simulations.data.sources.base import Progress
@@ -31,7 +31,6 @@ def export_store(
     store: TokenStore,
     name: str,
     out: Path | str,
-    settings: ExportSettings | None = None,
     *,
     overwrite: bool = False,
     progress: Progress = lambda phase, done, total, unit: None,
@@ -42,21 +41,21 @@ def export_store(
     anything fails, the destination is as it was.
 
     Raises DataError where the store is damaged or has what the form cannot hold, or `out` may not be written;
-    ConfigurationError where there is no such form, the settings do not fit it, or another process exports to `out`.
+    ConfigurationError where there is no such form, or another process exports to `out`.
     """
     if name not in EXPORTS:
         raise ConfigurationError(f"{setting('format')} is {name!r}, expected one of: {', '.join(EXPORTS)}")
-    export, settings = EXPORTS[name](), settings or ExportSettings()
+    export = EXPORTS[name]()
     refuse_completions(store, "an export")
     out = Path(os.path.abspath(out))
-    export.check(store, settings)
+    export.check(store)
     workspace = out.with_name(f".{out.name}.export")
     with disk_errors(out):
         _check_destination(export, store, out, overwrite)  # before the long work, not only after it
         workspace.mkdir(parents=True, exist_ok=True)
         with run_lock(workspace):
             try:
-                made = _make(export, store, settings, workspace, progress=progress)
+                made = _make(export, store, workspace, progress=progress)
                 _check_destination(export, store, out, overwrite)
                 files = sorted(made.iterdir()) if made.is_dir() else [made]
                 for path in {*files, made}:
@@ -71,11 +70,11 @@ def export_store(
         bytes=size,
         clients={split: header.clients for split, header in headers.items()},
         examples={split: header.examples for split, header in headers.items()},
-        reading_lines=export.reading_lines(store, out, settings),
+        reading_lines=export.reading_lines(store, out),
     )
 
 
-def _make(export: Export, store: TokenStore, settings: ExportSettings, workspace: Path, *, progress: Progress) -> Path:
+def _make(export: Export, store: TokenStore, workspace: Path, *, progress: Progress) -> Path:
     made = workspace / "made"
     if made.is_dir():  # a killed export may have left it
         shutil.rmtree(made)
@@ -88,7 +87,7 @@ def _make(export: Export, store: TokenStore, settings: ExportSettings, workspace
         done += examples
         progress("export", done, total, "examples")
 
-    export.write(store, made, settings, advance)
+    export.write(store, made, advance)
     return made
 
 

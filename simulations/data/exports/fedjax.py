@@ -6,9 +6,7 @@ from typing import ClassVar
 from fedlm.fl_core.rounds.client_examples import ClientExamples
 from fedlm.simulations.data.exports.base import (
     Advance,
-    ExportSettings,
     example_texts,
-    inputs_and_targets,
     stored_clients,
 )
 from fedlm.simulations.data.exports.sqlite import new_database
@@ -24,20 +22,20 @@ class FedJaxExport:
 
     endings: ClassVar[tuple[str, ...]] = tuple(_ENDINGS.values())
 
-    def check(self, store: TokenStore, settings: ExportSettings) -> None:
+    def check(self, store: TokenStore) -> None:
         pass
 
-    def write(self, store: TokenStore, path: Path, settings: ExportSettings, advance: Advance) -> None:
+    def write(self, store: TokenStore, path: Path, advance: Advance) -> None:
         path.mkdir()
         for split in SPLITS:
             with new_database(path / _file_name(store, split)) as connection:
                 create_table(connection)
                 for client_id, examples in stored_clients(store, split):
-                    row = (client_id.encode(), _packed(store, examples, settings), examples.num_examples)
+                    row = (client_id.encode(), _packed(store, examples), examples.num_examples)
                     connection.execute("INSERT INTO federated_data VALUES (?, ?, ?)", row)
                     advance(examples.num_examples)
 
-    def reading_lines(self, store: TokenStore, path: Path, settings: ExportSettings) -> list[str]:
+    def reading_lines(self, store: TokenStore, path: Path) -> list[str]:
         return [
             "import fedjax",
             f"train = fedjax.SQLiteFederatedData.new({str(path / _file_name(store, 'train'))!r})",
@@ -49,8 +47,5 @@ def _file_name(store: TokenStore, split: str) -> str:
     return store.path.resolve().name + _ENDINGS[split]
 
 
-def _packed(store: TokenStore, examples: ClientExamples, settings: ExportSettings) -> bytes:
-    if settings.content == "text":
-        return pack_client({"tokens": [text.encode() for text in example_texts(store, examples)]})
-    inputs, targets = inputs_and_targets(store, examples, settings.length)
-    return pack_client({"x": inputs, "y": targets})
+def _packed(store: TokenStore, examples: ClientExamples) -> bytes:
+    return pack_client({"tokens": [text.encode() for text in example_texts(store, examples)]})

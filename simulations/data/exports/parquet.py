@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.simulations.data.exports.base import Advance, ExportSettings, example_texts, pieces, stored_clients
+from fedlm.simulations.data.exports.base import Advance, example_texts, pieces, stored_clients
 from fedlm.simulations.data.splits import SPLITS
 from fedlm.simulations.data.store.format import token_dtype
 from fedlm.simulations.data.store.token_store import TokenStore
@@ -24,20 +23,16 @@ class ParquetExport:
 
     endings: ClassVar[tuple[str, ...]] = ()
 
-    def check(self, store: TokenStore, settings: ExportSettings) -> None:
-        if settings != ExportSettings():
-            raise ConfigurationError(
-                f"A Parquet file has the text and all token ids of every example: leave out {setting('content')} and "
-                f"{setting('length')}."
-            )
+    def check(self, store: TokenStore) -> None:
+        pass
 
-    def write(self, store: TokenStore, path: Path, settings: ExportSettings, advance: Advance) -> None:
+    def write(self, store: TokenStore, path: Path, advance: Advance) -> None:
         with pq.ParquetWriter(path, _schema(store), compression="zstd") as writer:
             for group in _row_groups(store):
                 writer.write_table(group, row_group_size=group.num_rows)
                 advance(group.num_rows)
 
-    def reading_lines(self, store: TokenStore, path: Path, settings: ExportSettings) -> list[str]:
+    def reading_lines(self, store: TokenStore, path: Path) -> list[str]:
         return [
             "import pyarrow.parquet",
             f"file = pyarrow.parquet.ParquetFile({str(path)!r})",

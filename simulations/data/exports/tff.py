@@ -7,9 +7,7 @@ from fedlm.fl_core.errors import DataError, setting
 from fedlm.fl_core.rounds.client_examples import ClientExamples
 from fedlm.simulations.data.exports.base import (
     Advance,
-    ExportSettings,
     example_texts,
-    inputs_and_targets,
     pieces,
     stored_clients,
 )
@@ -24,7 +22,7 @@ class TffExport:
 
     endings: ClassVar[tuple[str, ...]] = ()
 
-    def check(self, store: TokenStore, settings: ExportSettings) -> None:
+    def check(self, store: TokenStore) -> None:
         for split in SPLITS:
             for client_id in store.split(split).client_ids:
                 # TensorFlow Federated pastes ids between apostrophes into its queries, without doubling theirs.
@@ -35,13 +33,13 @@ class TffExport:
                         f"names, or choose another {setting('format')}."
                     )
 
-    def write(self, store: TokenStore, path: Path, settings: ExportSettings, advance: Advance) -> None:
+    def write(self, store: TokenStore, path: Path, advance: Advance) -> None:
         with new_database(path) as connection:
             create_tables(connection)
             for split in SPLITS:
                 for client_id, examples in stored_clients(store, split):
                     for piece in pieces(examples):
-                        rows = ((split, client_id, example) for example in _serialized(store, piece, settings))
+                        rows = ((split, client_id, example) for example in _serialized(store, piece))
                         connection.executemany("INSERT INTO examples VALUES (?, ?, ?)", rows)
                         advance(piece.num_examples)
                     connection.execute(
@@ -49,18 +47,13 @@ class TffExport:
                     )
             create_indexes(connection)
 
-    def reading_lines(self, store: TokenStore, path: Path, settings: ExportSettings) -> list[str]:
-        ids = f"tf.TensorSpec([{settings.length}], tf.int64)"
-        features = '"tokens": tf.TensorSpec([], tf.string)' if settings.content == "text" else f'"x": {ids}, "y": {ids}'
+    def reading_lines(self, store: TokenStore, path: Path) -> list[str]:
         return [
             "import tensorflow as tf, tensorflow_federated as tff",
-            f"spec = {{{features}}}",
+            'spec = {"tokens": tf.TensorSpec([], tf.string)}',
             f'train = tff.simulation.datasets.load_and_parse_sql_client_data({str(path)!r}, spec, "train")',
         ]
 
 
-def _serialized(store: TokenStore, examples: ClientExamples, settings: ExportSettings) -> list[bytes]:
-    if settings.content == "text":
-        return [make_example({"tokens": [text.encode()]}) for text in example_texts(store, examples)]
-    inputs, targets = inputs_and_targets(store, examples, settings.length)
-    return [make_example({"x": x, "y": y}) for x, y in zip(inputs.tolist(), targets.tolist(), strict=True)]
+def _serialized(store: TokenStore, examples: ClientExamples) -> list[bytes]:
+    return [make_example({"tokens": [text.encode()]}) for text in example_texts(store, examples)]

@@ -46,9 +46,7 @@ def read_fedjax(path):
         for client_id, data, count in rows(file, "SELECT * FROM federated_data ORDER BY rowid"):
             for name, array in unpack_client(data).items():
                 assert len(array) == count
-                assert name == "tokens" or array.dtype == "int32"
-                values = [text.decode() for text in array] if name == "tokens" else array.tolist()
-                features[name][split][client_id.decode()] = values
+                features[name][split][client_id.decode()] = [text.decode() for text in array]
     return features
 
 

@@ -7,9 +7,7 @@ import pytest
 from fedlm.commands.cli import main
 from fedlm.commands.data import export as data_export
 from fedlm.fl_core.errors import ConfigurationError, DataError
-from fedlm.fl_core.rounds.client_examples import padded_sequences
 from fedlm.simulations.data.exports import base, parquet
-from fedlm.simulations.data.exports.base import ExportSettings
 from fedlm.simulations.data.exports.exporting import export_store
 from fedlm.simulations.data.exports.registry import EXPORTS
 from fedlm.simulations.data.importing import ImportSettings, import_text
@@ -23,7 +21,6 @@ from tests.simulations.data.exports.export_reading import READERS
 from tests.simulations.data.vocabulary.trained_tokenizer import train_tokenizer
 
 every_export = pytest.mark.parametrize("name", {**EXPORTS, **READERS})
-with_ids = pytest.mark.parametrize("name", ["tff", "fedjax"])
 of_either_kind = pytest.mark.parametrize("name", ["parquet", "fedjax"], ids=["file", "folder"])
 OF_PARQUET = {"user": "client_id", "text": "text", "split": "split", "order": "position", "examples": "texts"}
 SOURCES = {
@@ -69,10 +66,6 @@ def texts_of(store):
     return contents(store, lambda client: [decode(client.example(j)) for j in range(client.num_examples)])
 
 
-def sequences_of(store, length):
-    return contents(store, lambda client: padded_sequences(client, length).tolist())
-
-
 def files_in(folder):
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
@@ -94,18 +87,6 @@ def test_has_every_text_of_every_client_and_can_be_imported_again(name, small, t
     source = SOURCES[name](tuple(sorted(out.iterdir())) if out.is_dir() else (out,))
     import_text(name, source, tmp_path / "again", ImportSettings(vocabulary_size=120), workers=1)
     assert texts_of(TokenStore.open(tmp_path / "again")) == expected
-
-
-@with_ids
-def test_has_the_ids_that_a_model_reads(name, small, odd, tmp_path):
-    settings = ExportSettings(content="ids", length=5)
-    for store, out in ((small, tmp_path / "small"), (odd, tmp_path / "odd")):
-        export_store(store, name, out, settings)
-        read = READERS[name](out)
-        assert set(read) == {"x", "y"}
-        for split, clients in sequences_of(store, 5).items():
-            assert read["x"][split] == {client: [row[:-1] for row in rows] for client, rows in clients.items()}
-            assert read["y"][split] == {client: [row[1:] for row in rows] for client, rows in clients.items()}
 
 
 @every_export
@@ -228,12 +209,9 @@ def test_a_full_disk_is_one_message(name, small_store, tmp_path, capsys, largest
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_wrong_settings_are_refused(small, tmp_path):
+def test_an_unknown_form_is_refused(small, tmp_path):
     with pytest.raises(ConfigurationError, match="expected one of: tff, fedjax, parquet"):
         export_store(small, "excel", tmp_path / "export")
-    for settings in (ExportSettings(content="ids"), ExportSettings(content="ids", length=30)):
-        with pytest.raises(ConfigurationError, match="leave out content and length"):
-            export_store(small, "parquet", tmp_path / "export", settings)
     assert not list(tmp_path.iterdir())
 
 
