@@ -10,6 +10,10 @@ import promql_parser
 import pytest
 import yaml
 
+from fedlm.command_line.options import read_options
+from fedlm.commands.deployment.serve import ServeCommand
+from fedlm.commands.deployment.status import StatusCommand
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ROOT = DEPLOY.parent
 
@@ -59,6 +63,34 @@ def test_a_linter_takes_the_image():
     linter = Path(sys.executable).with_name("hadolint")
     done = subprocess.run([linter, DEPLOY / "Containerfile"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_compose_takes_its_file():
+    words = ["-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_compose_starts_the_server_with_options_that_it_has_and_as_little_else_as_may_be(tmp_path):
+    composed = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    services, settings = composed["services"], tmp_path / "serve.toml"
+    settings.write_text(composed["configs"]["settings"]["content"])
+    name, *words = services["server"]["command"]
+    read = read_options(ServeCommand, [word.replace("/etc/fedlm", str(tmp_path)) for word in words], f"fedlm {name}")
+    _, program, name, *words = services["server"]["healthcheck"]["test"]
+    asked = read_options(StatusCommand, words, f"{program} {name}").of
+    assert (asked.keys, asked.server[-5:]) == (read.listening.keys, read.listening.operator_address[-5:])
+    mounts = {mount["target"]: mount["source"] for mount in services["server"]["volumes"]}
+    assert mounts["/var/lib/fedlm"] == "run", "the folder that the image gives to its user"
+    assert mounts[read.database.partition("host=")[2]] == "socket"
+    assert (
+        int(services["server"]["stop_grace_period"].removesuffix("m")) * 60 >= read.run.deployment.drain_seconds + 120
+    )
+    for service in services.values():
+        assert service["user"].split(":")[0] in ("10001", "postgres")
+        assert service["read_only"]
+        assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
+        assert service["healthcheck"]
 
 
 def test_an_image_is_made_of_all_that_is_installed_and_of_no_more():
