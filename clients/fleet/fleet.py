@@ -15,6 +15,7 @@ from fedlm.clients.fleet.virtual_device import Tally, VirtualDevice, VirtualLink
 from fedlm.fedlm_client.client import Client
 from fedlm.fedlm_client.limits import Limits
 from fedlm.fedlm_client.own_participation import OwnParticipation
+from fedlm.fedlm_client.secure_aggregation.device import SecureSums
 from fedlm.fedlm_client.training import Channel, Trainer
 
 _ARRIVALS_A_SECOND = 200
@@ -38,6 +39,7 @@ class Fleet:
         *,
         clock: Callable[[], float] = time.time,
         participation: Callable[[int], OwnParticipation] = lambda number: OwnParticipation(),
+        sums: Callable[[int], SecureSums | None] = lambda number: None,
     ):
         """Make them; nothing is sent before `run`.
 
@@ -48,11 +50,12 @@ class Fleet:
           trainer: from a client's number to who trains on its text.
           clock: in seconds, of the population.
           participation: from a client's number to its own count of rounds; of this process alone where not given.
+          sums: from a client's number to what it needs for secure sums; it takes part in none where not given.
         """
         self.tally = Tally()
         self.devices = [VirtualDevice(population, number, self.tally, clock) for number in range(clients)]
         self._dial, self._trainer = dial, trainer
-        self._participation = participation
+        self._participation, self._sums = participation, sums
         recheck = min(population.stay_seconds / 2, _LONGEST_RECHECK)
         # They share this machine's memory.
         self._limits = Limits(keep_model=False, recheck_seconds=recheck)
@@ -101,6 +104,7 @@ class Fleet:
             limits=self._limits,
             workers=workers,
             participation=self._participation(device.number),
+            sums=self._sums(device.number),
         )
         over = await client.run_async()
         device.gone = True

@@ -18,6 +18,7 @@ COMMANDS = {
     "privacy.noise_cost": "--parameters 20 --mechanisms tree blt --block 2 --passes 1",
     "privacy.round_cost": "--models cifg_tiny --clients 2 --examples 4 --passes 1",
     "deployment.secure_sums": "--clients 20 --parameters 1000",
+    "deployment.virtual_clients": "--data {store} --clients 12 --model cifg_tiny",
     "clipping.against_peers": "--models transformer_tiny --shapes 2x4 --microbatches 1 --passes 1 --vocabulary 32"
     " --kinds plain bookkeeping --without-peers",
 }

@@ -7,6 +7,7 @@ import pytest
 
 from fedlm.commands.cli import main as fedlm
 from fedlm.fedlm_client.files import held_alone
+from fedlm.fedlm_client.link.credentials import read_certificates
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
@@ -26,7 +27,9 @@ def run_fleet(tmp_path, store, words, clients=24, keys=None, **changes):
         **{"rounds": 4, "cohort_size": 6, "minimum_reports": 6, "over_selection": 1.0} | changes
     )
     model = create_model(settings.model, tokenizer.vocabulary_size)
-    task = Task(settings, model, (store / "tokenizer.json").read_bytes(), tokenizer.fingerprint)
+    authorities = () if keys is None else tuple(read_certificates(keys / "ca.pem"))
+    content = (store / "tokenizer.json").read_bytes()
+    task = Task(settings, model, content, tokenizer.fingerprint, authorities=authorities)
 
     server = small.Server(task, tmp_path / "run", 0, 5.0, keys)
 
@@ -67,6 +70,19 @@ def test_a_fleet_trains_on_a_store_and_each_of_it_has_a_certificate_of_its_own(t
 
 
 @pytest.mark.long
+def test_a_fleet_adds_to_secure_sums_of_which_some_drop_out(tmp_path, small_store, capsys):
+    keys, secure = tmp_path / "keys", {"aggregation": "secure", "update_clip_norm": 0.5, "upload_bits": 32}
+    Authority.create(keys).make_server(["127.0.0.1"])
+    sizes = {"rounds": 2, "cohort_size": 12, "minimum_reports": 6, "over_selection": 1.0, "reporting_seconds": 5.0}
+    words = ["--data", str(small_store), *PERFECT[:-1], "0.1", "--away-seconds", "0.2", "--secure-sums"]
+    rows = run_fleet(tmp_path, small_store, words, clients=16, keys=keys, **small.LINEAR, **secure, **sizes)
+    assert [6 <= row["clients"] <= 12 for row in rows] == [True] * 2
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["over"], summary["rounds"]) == (True, 2)
+    assert summary["answers"]["accepted"] >= sum(row["clients"] for row in rows)
+
+
+@pytest.mark.long
 def test_a_fleet_on_a_few_peoples_text_goes_home_when_none_of_it_may_take_part_again(tmp_path, small_store, capsys):
     path, records = tmp_path / "people.jsonl", tmp_path / "records"
     lines = [{"user": f"u{number % 3}", "text": "the server reads a file"} for number in range(9)]
@@ -91,6 +107,7 @@ def test_mistakes(tmp_path, small_store, capsys):
         (["--data", str(small_store), "--server", "example.org:1", "--insecure"], "loopback"),
         (["--data", str(empty), "--server", "127.0.0.1:1", "--insecure"], "no text"),
         (["--data", str(small_store), "--server", "127.0.0.1:1", "--insecure", "--dropout", "2"], "dropout"),
+        (["--data", str(small_store), "--server", "127.0.0.1:1", "--insecure", "--secure-sums"], "give --keys"),
     ):
         assert fedlm(["fleet", *words]) == 2
         assert message in capsys.readouterr().err

@@ -1,10 +1,8 @@
 """`fedlm fleet`: many virtual clients in one process, for load tests and demonstrations."""
 
 import asyncio
-import json
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +15,10 @@ from fedlm.clients.fleet.population import Population
 from fedlm.command_line.command import Command
 from fedlm.command_line.options import read_options
 from fedlm.command_line.run_endings import NO_GOOD
-from fedlm.fedlm_client.text.text_examples import ExampleCut, examples_of
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.commands.deployment.fleet_texts import texts_of
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.json_text import json_text
 from fedlm.fl_core.number_ranges import Count, Positive, Range
-from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
 
 _TERMINAL_SECONDS, _PLAIN_SECONDS = 1.0, 15.0
 
@@ -51,6 +48,8 @@ class FleetCommand:
     then relies on the server's count alone."""
     insecure: bool = False
     """Speak plain text, to a server on loopback alone."""
+    secure_sums: bool = False
+    """Take part in secure sums alone, of any size and noise, with the certificates that --keys gives."""
     models: tuple[str, ...] = ()
     """Names of the models that clients train. If none is given, any registered one."""
     hour: Annotated[float, Range(least=0, most=24)] | None = None
@@ -69,6 +68,7 @@ _ESSENTIALS = (
         "keys",
         "records",
         "insecure",
+        "secure_sums",
         "seconds",
         "hour",
         "json",
@@ -97,7 +97,7 @@ def _run_fleet(command: FleetCommand) -> int:
     from fedlm.clients.fleet.fleet import Fleet
 
     dial = _dialling(command)
-    text_of, read_vocabulary = _people(command)
+    text_of, read_vocabulary = texts_of(command.data, command.population)
     allowed = AllowedPrograms(command.models)
     fleet = Fleet(
         command.clients,
@@ -106,6 +106,7 @@ def _run_fleet(command: FleetCommand) -> int:
         lambda number: JaxTrainer(text_of(number), read_vocabulary, allowed),
         clock=_clock(command),
         participation=_counting(command.records),
+        sums=_sums(command),
     )
     started = time.monotonic()
     over = asyncio.run(_run(fleet, command.seconds))
@@ -174,93 +175,23 @@ def _counting(records: Path | None) -> Callable[[int], Any]:
     return lambda number: OwnParticipation(records / f"{_name(number)}.participation.json")
 
 
+def _sums(command: FleetCommand) -> Callable[[int], Any]:
+    """Choose what clients need for secure sums; call it once there are certificates."""
+    from fedlm.fedlm_client.secure_aggregation.device import SecureSums
+    from fedlm.fedlm_client.secure_aggregation.floors import Floors
+
+    if not command.secure_sums:
+        return lambda number: None
+    if command.keys is None:
+        raise ConfigurationError(
+            f"{setting('secure_sums')} needs certificates, with which clients sign their keys; give {setting('keys')}"
+        )
+    folder = command.keys / "clients"
+    return lambda number: SecureSums.read(folder / _name(number), Floors(least_cohort=2))
+
+
 def _name(number: int) -> str:
     return f"fleet{number}"
-
-
-_Read = Callable[[int, ExampleCut], list[Any]]
-"""From a person's number, and what makes an example, to the person's examples."""
-
-
-class _Texts:
-    """What one virtual client has; never changes."""
-
-    def __init__(self, read: _Read, person: int, people: int, wanted: int | None):
-        self._read, self._person, self._people, self._wanted = read, person, people, wanted
-
-    def version(self) -> tuple[int, int]:
-        return (0, 0)
-
-    def examples(self, cut: ExampleCut) -> Any:
-        found = list(self._read(self._person % self._people, cut))
-        if self._wanted is None:
-            return found
-        # Where a person has too few, the next ones lend theirs, and the first again after the last.
-        for lender in range(self._person + 1, self._person + self._people):
-            if len(found) >= self._wanted:
-                break
-            found += self._read(lender % self._people, cut)
-        whole = -(-self._wanted // len(found)) if found else 0
-        return (found * whole)[: self._wanted]
-
-
-def _people(command: FleetCommand) -> tuple[Callable[[int], Any], Any]:
-    """Read whose text there is; returns from a client's number to its text, and how its tokens are made."""
-    read, people, read_vocabulary = _stored(command.data) if command.data.is_dir() else _lines(command.data)
-    population = command.population
-    return lambda number: _Texts(read, number, people, population.examples_of(number)), read_vocabulary
-
-
-def _stored(path: Path) -> tuple[_Read, int, Any]:
-    from fedlm.simulations.data.federated_data import refuse_completions
-    from fedlm.simulations.data.store.token_store import TokenStore, refuse_item_sequences
-    from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
-
-    store = TokenStore.open(path)
-    refuse_completions(store, "a fleet")
-    refuse_item_sequences(store, "a fleet")
-    if (path / BUDGET_FILE).exists():
-        raise ConfigurationError(
-            f"{path}: has a privacy budget, from which a server that others connect to reserves nothing; give another "
-            "data set"
-        )
-    split = store.split("train")
-    if not split.num_clients:
-        raise DataError(f"{path}: has no training client; give a data set that has some")
-
-    def read(person: int, cut: ExampleCut) -> list[Any]:
-        # The import has cut them.
-        examples = split.client(person)
-        return [examples.example(index) for index in range(examples.num_examples)]
-
-    def read_vocabulary(content: bytes) -> Any:
-        if Tokenizer(json.loads(content)).fingerprint != store.fingerprint:
-            raise ConfigurationError(
-                f"{path}: has another tokenizer than the server; give the data set whose tokenizer the server was given"
-            )
-        return lambda examples: examples
-
-    return read, split.num_clients, read_vocabulary
-
-
-def _lines(path: Path) -> tuple[_Read, int, Any]:
-    from fedlm.simulations.data.client_text import SkippedCounts
-    from fedlm.simulations.data.sources.tables.jsonl import JsonLines
-    from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
-
-    reading = JsonLines(paths=(path,), examples="texts").open(path.parent, lambda *progress: None)
-    of_user: dict[str, list[str]] = defaultdict(list)
-    for part in reading.parts:
-        for found in reading.read(part.content, SkippedCounts()):
-            of_user[found.client_id] += found.sentences
-    if not of_user:
-        raise DataError(f"{path}: has no text of anybody; expected lines with `user` and `text`")
-    texts = list(of_user.values())
-
-    def read(person: int, cut: ExampleCut) -> list[str]:
-        return [example for text in texts[person] for example in examples_of(text, cut)]
-
-    return read, len(texts), lambda content: Tokenizer(json.loads(content)).encode_batch
 
 
 def _summary(fleet: Any, over: bool, seconds: float) -> dict[str, Any]:

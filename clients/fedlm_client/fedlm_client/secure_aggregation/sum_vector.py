@@ -56,7 +56,7 @@ class SumLayout(NamedTuple):
         """What 1 stands for in each number of `Told`: powers of two."""
         return [2.0 ** math.ceil(math.log2(bound / self.largest)) for bound in self.bounds]
 
-    def integers(self, update: NDArray[np.float32], told: Told) -> NDArray[np.int64] | None:
+    def integers(self, update: NDArray[np.float32], told: Told) -> NDArray[np.signedinteger] | None:
         """Clip an update and round it toward zero.
 
         Args:
@@ -64,7 +64,8 @@ class SumLayout(NamedTuple):
           told: of the client's training; `clipped` and `update_norm` are computed here.
 
         Returns:
-          int64 [d + 6]; None where a number is not finite, or so large that its square is not.
+          int32 [d + 6], or int64 where that is too small; None where a number is not finite, or so large that its
+          square is not.
         """
         whole = update.astype(np.float64)
         norm = math.sqrt(float(np.dot(whole, whole)))
@@ -79,7 +80,8 @@ class SumLayout(NamedTuple):
             round(min(max(number, 0.0), most) / unit)
             for number, most, unit in zip(numbers, self.bounds, self.units, strict=True)
         ]
-        return np.concatenate([np.trunc(whole / self.step), rest]).astype(np.int64)
+        kind = np.int32 if self.largest < 1 << 31 else np.int64
+        return np.concatenate([np.trunc(whole / self.step), rest]).astype(kind)
 
     def read(self, residues: NDArray[np.unsignedinteger], bits: int) -> tuple[NDArray[np.float64], Told]:
         """Read a sum of such vectors, modulo 2^bits: the sum of updates, float64 [d], and of what was told."""
