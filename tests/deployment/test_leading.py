@@ -8,19 +8,26 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import signal
 
 import pytest
 
+from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.deployment.endpoints import Endpoints
 from fedlm.fl_core.deployment.leading import LEASE_SECONDS, Lead
-from fedlm.fl_core.deployment.roles import coordinate, serve
+from fedlm.fl_core.deployment.roles import coordinate, serve, serve_runs
+from fedlm.fl_core.deployment.runs.population_settings import PopulationSettings
+from fedlm.fl_core.deployment.runs.run_queue import FINISHED
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state import NotLeadingError
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fedlm.fl_core.privacy.joint_statement import state_together
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.record.record_chain import RecordChain
 from fedlm.fl_core.runs.files.run_lock import FolderLock
 from tests.deployment import kills
 from tests.deployment import small_deployment as small
+from tests.deployment.test_population import maker, opened
 
 TAKEOVERS = int(os.environ.get("FEDLM_TAKEOVERS", "3"))
 FREEZES = int(os.environ.get("FEDLM_FREEZES", "1"))
@@ -108,6 +115,52 @@ async def test_the_other_goes_on_where_a_leader_is_killed_and_keeps_its_promises
             words = settings, out, free_port
             taken = await kills.run_and_take_over(serve_or_stand_by, words, out, seen, rng, most)
         kills.check(out, sqlite_url(out / DATABASE_FILE), settings, seen.models)
+        return taken
+
+    await kills.run_until_killed(tmp_path, TAKEOVERS, run_once)
+
+
+RUNS = PopulationSettings(epsilon=1000.0, delta=1e-3, rounds=50, max_participations=4, min_separation=3)
+
+
+def serve_runs_or_stand_by(settings, second, port, log):
+    """Train two runs, in a process of its own, until the second is over."""
+    small.log_to(log)
+    directory = second.parents[1]
+
+    async def both():
+        endpoints = dataclasses.replace(small.endpoints(settings, port), stands_by=True)
+        serving = serve_runs(maker(), directory, endpoints, small.log_release, promised=RUNS)
+        serving = asyncio.create_task(serving)
+        while not (second / "summary.json").exists() and not serving.done():
+            await asyncio.sleep(0.1)
+        if not serving.done():
+            os.kill(os.getpid(), signal.SIGTERM)
+        await serving
+
+    asyncio.run(both())
+
+
+@pytest.mark.long
+async def test_the_other_goes_on_with_all_runs_of_a_server_and_none_spends_more_than_it_reserved(tmp_path, free_port):
+    settings = small.deployment(**kills.SETTINGS | {"rounds": 5, "max_participations": 2})
+
+    async def run_once(folder, rng, most):
+        directory, seen = folder / "server", kills.Seen()
+        (directory / "runs").mkdir(parents=True)
+        with opened(directory, RUNS) as server:
+            for name in ("one", "two"):
+                server.submit(name, settings_as_json(settings))
+            promised = server.population.read(server.queue.all())["epsilon_reserved"]
+        outs = [directory / "runs" / name for name in ("one", "two")]
+        async with small.running(seen.clients(free_port, folder)):
+            words = settings, outs[1], free_port
+            taken = await kills.run_and_take_over(serve_runs_or_stand_by, words, outs[1], seen, rng, most)
+        ledgers = {out.name: PrivacyLedger(out / "privacy/ledger.jsonl") for out in outs}
+        assert state_together(ledgers).epsilon <= promised
+        with opened(directory, RUNS) as server:
+            assert [run.state for run in server.queue.all()] == [FINISHED, FINISHED]
+            assert server.population.read(server.queue.all())["epsilon_reserved"] == promised
         return taken
 
     await kills.run_until_killed(tmp_path, TAKEOVERS, run_once)
