@@ -115,7 +115,7 @@ class Overview:
     def __init__(self, deployment: Deployment, status: ServerStatus, training: DeployedTraining, state: SqlState):
         self._deployment, self._status = deployment, status
         self._training, self._state = training, state
-        self._started = time.time()
+        self._started = time.monotonic()
         self._budget = _budget(deployment, training)
 
     def read(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class Overview:
                 "rounds": self._deployment.rounds,
                 "released": len(rows),
                 "doing": self._doing(progress is not None and progress.open),
-                "up_seconds": round(time.time() - self._started, 1),
+                "up_seconds": round(time.monotonic() - self._started, 1),
                 "time": time.time(),
             },
             "round": None if progress is None else progress._asdict() | {"working": progress.working},
