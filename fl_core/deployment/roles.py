@@ -36,7 +36,7 @@ from fedlm.fl_core.deployment.security.audit_log import AuditLog
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.server.client_service import ClientService, secure_settings
 from fedlm.fl_core.deployment.server.task import Task
-from fedlm.fl_core.deployment.server.training import DeployedTraining
+from fedlm.fl_core.deployment.server.training import DeployedTraining, refuse_other_folder
 from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.deployment.transparency.log_handlers import HandlersWithLog
@@ -98,9 +98,13 @@ async def _led(task: Task, out: Path, endpoints: Endpoints, url: str) -> AsyncIt
     """Open the folder and the state of a run, once this process leads, for as long as the context lasts."""
     private = task.deployment.privacy.is_private
     with contextlib.closing(lock_of_run(out, private)) as lock:
-        async with endpoints.reached(url) as database, endpoints.leading(lock, database):
-            with RunFolder(out, private=private, fence=database.fenced) as folder:
-                yield folder, SqlState(database)
+        async with endpoints.reached(url) as database:
+            state = SqlState(database)
+            if endpoints.stands_by:
+                await asyncio.to_thread(refuse_other_folder, out, state)
+            async with endpoints.leading(lock, database):
+                with RunFolder(out, private=private, fence=database.fenced) as folder:
+                    yield folder, state
 
 
 async def serve_runs(

@@ -21,6 +21,7 @@ from fedlm.fl_core.deployment.runs.run_queue import FINISHED
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state import NotLeadingError
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.joint_statement import state_together
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.privacy.record.record_chain import RecordChain
@@ -118,6 +119,14 @@ async def test_the_other_goes_on_where_a_leader_is_killed_and_keeps_its_promises
         return taken
 
     await kills.run_until_killed(tmp_path, TAKEOVERS, run_once)
+
+
+async def test_who_would_stand_by_with_another_folder_is_refused_at_once(tmp_path):
+    url, task = sqlite_url(tmp_path / "state.db"), small.task(small.deployment())
+    with contextlib.closing(SqlState(url)) as state:
+        state.claim("another")
+    with pytest.raises(ConfigurationError, match="is not the folder of the run"):
+        await coordinate(task, tmp_path / "run", Endpoints(stands_by=True), print, database=url)
 
 
 RUNS = PopulationSettings(epsilon=1000.0, delta=1e-3, rounds=50, max_participations=4, min_separation=3)

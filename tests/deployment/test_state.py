@@ -1,8 +1,11 @@
 """The server's state: the same promises in SQLite and in PostgreSQL."""
 
+import contextlib
+import json
 import os
 import sqlite3
 import threading
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sql
@@ -13,6 +16,7 @@ from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state import AttemptRecord, ClientRecord, ReleaseRecord, SeenClient, StateError
 from fedlm.fl_core.deployment.state.state_sql import SqlState, sqlite_url
 from fedlm.fl_core.deployment.state.tables import TABLES
+from tests.deployment import recorded_history
 
 ATTEMPT = AttemptRecord("aa", 0, "finished", "", 1e9, 2.5, 3, 2, 0, 1, 5_000_000_000, 6_000_000_000)
 
@@ -195,3 +199,12 @@ def test_only_its_owner_can_read_the_file_that_names_clients(tmp_path, there_bef
     finally:
         os.umask(mask)
     assert modes == dict.fromkeys(["state.db", "state.db-wal", "state.db-shm"], 0o600)
+
+
+@pytest.mark.parametrize("path", [*Path(__file__).parent.glob("recorded/tables-*.json")], ids=lambda one: one.stem)
+def test_the_tables_of_a_version_keep_their_history(path, tmp_path):
+    recorded = json.loads(path.read_text(encoding="utf-8"))
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.db")) as connection:
+        connection.executescript("\n".join(recorded["sql"]))
+    with contextlib.closing(Database(sqlite_url(tmp_path / "state.db"))) as database:
+        assert recorded_history.read(database) == recorded["says"]

@@ -24,6 +24,7 @@ from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.state import OtherStateError, ReleaseRecord
 from fedlm.fl_core.deployment.state.state_sql import SqlState
+from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.randomness import device_key
@@ -166,6 +167,16 @@ class DeployedTraining:
         precision = resolve_precision(self._task.deployment.training.precision, jax.default_backend())
         facts = describe_training(model, precision, run.folder.rows)
         run.finish(self.params, facts | self._identity.about() | {"participation": self.participation()})
+
+
+def refuse_other_folder(directory: Path, state: SqlState) -> None:
+    """Refuse, as a ConfigurationError, a folder of another run than the state is of, before anybody relies on it."""
+    path, known = directory / _RUN_FILE, with_retries(state.run)
+    if known and (not path.exists() or path.read_text(encoding="utf-8") != known):
+        raise ConfigurationError(
+            f"{directory}: is not the folder of the run that {state.database.name} is of; a server stands by with the "
+            f"same {setting('out')} and {setting('database')} as the one that leads"
+        )
 
 
 class _CommonState:
