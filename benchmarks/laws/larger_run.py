@@ -16,7 +16,7 @@ from benchmarks.laws.small_grid import DATA, RESULTS, import_texts
 from benchmarks.machine import describe_machine
 from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.simulations.laws.fit import fit_laws, is_of_loss, predict_beyond
-from fedlm.simulations.laws.forms.registry import FORMS, WHOLE_GRID
+from fedlm.simulations.laws.forms.registry import FORMS
 from fedlm.simulations.laws.forms.rows import settled
 from fedlm.simulations.laws.held_out import error_on
 from fedlm.simulations.laws.laws_file import Laws
@@ -42,7 +42,7 @@ def main() -> int:
     run = [sys.executable, "-m", "fedlm", "laws", "run", "--preset", "small", "--data", str(DATA), "--out", str(LARGER)]
     subprocess.run([*run, *options], check=True)
     unseen = read_measurements(measurements_file(LARGER))
-    laws, _ = fit_laws(read_measurements(measurements_file(RESULTS)), SurfaceSettings(draws=0), WHOLE_GRID)
+    laws, _ = fit_laws(read_measurements(measurements_file(RESULTS)), SurfaceSettings(draws=0), tuple(FORMS))
     result = {"machine": describe_machine(), "points": _points(laws, unseen), "errors": _errors(laws, unseen)}
     write_atomically(LARGER / "errors.json", json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))

@@ -12,7 +12,7 @@ import tyro
 
 from benchmarks.laws.small_grid import RESULTS
 from fedlm.simulations.laws.fit import fit_laws, source_of, task_of
-from fedlm.simulations.laws.forms.registry import WHOLE_GRID
+from fedlm.simulations.laws.forms.registry import FORMS
 from fedlm.simulations.laws.laws_file import ABOUT, SHIPPED_FILE, Laws, write_laws
 from fedlm.simulations.laws.measuring.measurements import measurements_file, read_measurements
 from fedlm.simulations.laws.surface.fitted_losses import SurfaceSettings
@@ -41,7 +41,7 @@ def main() -> int:
     if trainings < cells and not options.partial:
         print(f"{path} has {trainings} of {cells} trainings; finish the grid, or give --partial", file=sys.stderr)
         return 1
-    laws, left_out = fit_laws(measurements, SETTINGS, WHOLE_GRID)
+    laws, left_out = fit_laws(measurements, SETTINGS, tuple(FORMS))
     for name, why in left_out.items():
         print(f"left out, {name}: {why}", file=sys.stderr)
     about = describe(laws, trainings, cells)

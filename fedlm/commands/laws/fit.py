@@ -15,7 +15,7 @@ from fedlm.command_line.progress import EvaluationProgress
 from fedlm.fl_core.atomic_files import make_folder
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.simulations.laws.fit import fit_laws, source_of, task_of
-from fedlm.simulations.laws.forms.registry import FORMS, WHOLE_GRID
+from fedlm.simulations.laws.forms.registry import FORMS
 from fedlm.simulations.laws.laws_file import Laws, write_laws
 from fedlm.simulations.laws.measuring.imported_runs import FEDERATED
 from fedlm.simulations.laws.measuring.measurements import measurements_file, read_measurements
@@ -40,7 +40,7 @@ class FitCommand:
     surface: SurfaceSettings
     out: Path
     """File of laws to write, JSON."""
-    forms: tuple[str, ...] = WHOLE_GRID
+    forms: tuple[str, ...] = tuple(FORMS)
     """Parametric laws to fit. The output names those for which there are too few measurements. Without names, none is
     fitted."""
 

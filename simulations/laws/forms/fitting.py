@@ -19,17 +19,8 @@ _AGREEMENT = 1e-3
 
 
 def own_rows(form: Form, measurements: Measurements) -> Measurements:
-    """Keep the rows that a form is fitted to.
-
-    Raises ConfigurationError where they are fewer than the coefficients, or of several cells and the law is of one.
-    """
+    """Keep the rows that a form is fitted to. Raises ConfigurationError where they are fewer than the coefficients."""
     kept = measurements.where(form.rows(measurements))
-    for column in form.same:
-        if len(found := np.unique(getattr(kept, column))) > 1:
-            raise ConfigurationError(
-                f"{form.name}: found {len(found)} values of {column}, expected one: the law is of one cell. Fit it "
-                "to the rows of each cell by themselves."
-            )
     points = np.unique(np.stack(list(form.variables(kept).values())), axis=1).shape[1]
     if points < len(form.coefficients):
         raise ConfigurationError(
@@ -139,7 +130,7 @@ def doubts(
       level: of the intervals.
     """
     coefficients = problem.form.coefficients
-    found = problem.form.doubts(problem.values(coordinates), problem.data)
+    found: dict[str, str] = {}
     for i, coefficient in enumerate(coefficients):
         reason = _too_little_spread(problem, coefficient) or _at_edge(problem, i, coordinates[i])
         if not reason and len(drawn):

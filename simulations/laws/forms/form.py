@@ -25,8 +25,8 @@ class Coefficient:
     Attributes:
       name: as in the paper.
       meaning: in words.
-      kind: `exponent` of its variable; `amplitude`, to which one term of the equation's sum is proportional;
-        `reference`, a value of its variable; or `plain`.
+      kind: `exponent` of its variable; `amplitude`, to which one term of the equation's sum is proportional; or
+        `reference`, a value of its variable.
       low: the least value that a fit may find; of an amplitude, of its term at the median of the data, as a part of the
         median target; of a reference, as a part of its variable's median.
       high: the largest, likewise.
@@ -39,7 +39,7 @@ class Coefficient:
 
     name: str
     meaning: str
-    kind: Literal["exponent", "amplitude", "reference", "plain"]
+    kind: Literal["exponent", "amplitude", "reference"]
     low: float
     high: float
     starts: tuple[float, float] | None = None
@@ -82,10 +82,8 @@ class Form:
       takes: names of the equation's variables, see `rows.VARIABLES`.
       rows: maps measurements to bool [rows], those that the paper fits, or the nearest to them.
       target: maps measurements to float64 [rows], what the equation gives; positive.
-      same: columns of measurements in which the fitted rows must agree: the law is of one cell.
       least_spread: by which factor a variable must vary for its exponent to be told; within a factor of two any smooth
         curve is nearly as straight as a power law.
-      doubts: maps (values, variables) to reasons of its own why a coefficient is not identified.
     """
 
     name: str
@@ -96,9 +94,7 @@ class Form:
     takes: tuple[str, ...]
     rows: Callable[[Measurements], NDArray[np.bool_]]
     target: Callable[[Measurements], NDArray[np.float64]] = lambda measurements: measurements.loss
-    same: tuple[str, ...] = ()
     least_spread: float = 2.0
-    doubts: Callable[[Mapping[str, float], Data], dict[str, str]] = lambda values, data: {}
 
     @property
     def names(self) -> tuple[str, ...]:

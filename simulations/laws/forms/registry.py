@@ -5,11 +5,10 @@ in Hoffmann et al., those outside of embeddings in Kaplan et al., and training e
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from fedlm.simulations.laws.forms import rows
-from fedlm.simulations.laws.forms.form import Coefficient, Data, Form, amplitude, exponent, reference
+from fedlm.simulations.laws.forms.form import Coefficient, Form, amplitude, exponent, reference
 
 _KAPLAN, _MCKENNA = "Kaplan et al. 2020, arXiv 2001.08361", "McKenna et al. 2025, arXiv 2501.18914"
 
@@ -36,22 +35,6 @@ _MCKENNA_L1 = Form(
     rows=rows.end_with_noise,
 )
 
-_STEPS = Form(
-    name="steps",
-    citation="Sinha et al. 2025, VaultGemma, section 6; the form is that of McKenna et al. 2025, section 3.3",
-    equation=lambda c, x: c["E"] + c["A"] / x["steps"] ** c["alpha"],
-    text="L = E + A / T^alpha",
-    coefficients=(
-        amplitude("E", "loss of an endless training"),
-        amplitude("A", "size of the term of steps", "alpha"),
-        exponent("alpha", "steps"),
-    ),
-    takes=("steps",),
-    # Losses within a run are of a schedule that has not ended, and too high for a run that ends there.
-    rows=rows.ends_at_best_rate,
-    same=("model", "noise_batch_ratio", "batch_size", "length"),
-)
-
 
 def _power_law(*, letter: str, scale: str, variable: str, unit: str, **others: Any) -> Form:
     """Return a law of one variable: (scale / variable) to an exponent."""
@@ -63,13 +46,6 @@ def _power_law(*, letter: str, scale: str, variable: str, unit: str, **others: A
         takes=(variable,),
         **others,
     )
-
-
-def _outside_measured_rates(values: Mapping[str, float], data: Data) -> dict[str, str]:
-    low, high = data["log2_learning_rate"].min(), data["log2_learning_rate"].max()
-    if low <= values["x"] <= high:
-        return {}
-    return {"x": f"it is outside the learning rates that were measured, 2^{low:.3g} to 2^{high:.3g}"}
 
 
 _ALL = (
@@ -88,7 +64,7 @@ _ALL = (
         takes=("parameters", "tokens"),
         # Blocks before the last overestimate what a schedule that ends there would reach, which biases beta (Hoffmann
         # et al., section 3.1). They are kept because grids have few schedule lengths.
-        rows=rows.course_without_noise,
+        rows=rows.course,
     ),
     _MCKENNA_L1,
     dataclasses.replace(
@@ -204,33 +180,6 @@ _ALL = (
         target=rows.critical_batch,  # which stands for the gradient noise scale, as in McCandlish et al. 2018
         least_spread=1.1,
     ),
-    _STEPS,
-    dataclasses.replace(
-        _STEPS,
-        name="steps_within_run",
-        citation=f"{_MCKENNA}, section 3.3",
-        rows=rows.course,
-        same=(*_STEPS.same, "steps"),
-    ),
-    Form(
-        name="learning_rate",
-        citation="Sinha et al. 2025, VaultGemma, section 6",
-        # The report does not say whether its axis is logarithmic.
-        equation=lambda c, x: c["E"] * (1 + c["k"] * (x["log2_learning_rate"] - c["x"]) ** 2),
-        text="L = E (1 + k (log2(learning rate) - x)^2)",
-        coefficients=(
-            amplitude("E", "loss at the best learning rate"),
-            Coefficient(
-                "k", "curvature", "plain", 1e-7, 10, (1e-3, 0.3), variable="log2_learning_rate", stands_with="x"
-            ),
-            Coefficient("x", "log2 of the best learning rate", "plain", -60, 20, (-14, 0), positive=False, widest=2.0),
-        ),
-        takes=("log2_learning_rate",),
-        rows=rows.ends,
-        same=rows.CELL,
-        least_spread=0,
-        doubts=_outside_measured_rates,
-    ),
 )
 
 FORMS: dict[str, Form] = {form.name: form for form in _ALL}
@@ -238,6 +187,3 @@ FORMS: dict[str, Form] = {form.name: form for form in _ALL}
   >>> FORMS["chinchilla"].names
   ('E', 'A', 'alpha', 'B', 'beta')
 """
-
-WHOLE_GRID = tuple(name for name, form in FORMS.items() if not form.same)
-"""The names of the laws of many cells at once; the others are of one."""

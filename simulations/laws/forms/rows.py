@@ -174,26 +174,21 @@ def lowest_so_far(cost: NDArray[np.float64], loss: NDArray[np.float64], kept: ND
 
 
 def course(measurements: Measurements) -> NDArray[np.bool_]:
-    """Tell the blocks after an eighth of the schedule, until an example came twice, at the cell's best rate."""
-    return settled(measurements) & one_pass(measurements) & best_rate(measurements)
-
-
-def course_without_noise(measurements: Measurements) -> NDArray[np.bool_]:
-    """Tell the blocks of `course` that are of trainings without noise."""
-    return course(measurements) & noiseless(measurements)
+    """Tell the blocks without noise after an eighth of the schedule, until an example came twice, at the best rate."""
+    return settled(measurements) & noiseless(measurements) & best_rate(measurements)
 
 
 def course_with_noise_scale(measurements: Measurements) -> NDArray[np.bool_]:
-    """Tell the blocks of `course` without noise in which the gradient noise scale was measured."""
-    return course_without_noise(measurements) & (critical_batch(measurements) > 0)
+    """Tell the blocks of `course` in which the gradient noise scale was measured."""
+    return course(measurements) & (critical_batch(measurements) > 0)
 
 
 def best_of_compute(measurements: Measurements) -> NDArray[np.bool_]:
-    """Tell the blocks of `course` without noise whose loss no block of as little compute has.
+    """Tell the blocks of `course` whose loss no block of as little compute has.
 
     A minimum over noisy losses is somewhat too low.
     """
-    return lowest_so_far(compute(measurements), measurements.loss, course_without_noise(measurements))
+    return lowest_so_far(compute(measurements), measurements.loss, course(measurements))
 
 
 def best_of_least_compute(measurements: Measurements) -> NDArray[np.bool_]:
@@ -213,22 +208,12 @@ def end_with_noise(measurements: Measurements) -> NDArray[np.bool_]:
     return kept & (measurements.loss <= 8.0) & one_pass(measurements) & best_rate(measurements)
 
 
-def ends(measurements: Measurements) -> NDArray[np.bool_]:
-    """Tell the last block of each run that has ended before an example came twice, at all learning rates."""
-    return final(measurements) & one_pass(measurements)
-
-
-def ends_at_best_rate(measurements: Measurements) -> NDArray[np.bool_]:
-    """Tell the blocks of `ends` at each cell's best learning rate."""
-    return ends(measurements) & best_rate(measurements)
-
-
 def longest_ends_without_noise(measurements: Measurements) -> NDArray[np.bool_]:
-    """Tell the blocks of `ends_at_best_rate` of each model's longest runs without noise.
+    """Tell the last block of each model's longest runs without noise, at the best learning rate.
 
     Kaplan et al. train to near convergence. Runs that stop before make the exponent too small.
     """
-    return ends_at_best_rate(measurements) & noiseless(measurements) & longest(measurements)
+    return final(measurements) & noiseless(measurements) & best_rate(measurements) & longest(measurements)
 
 
 def stopped_early_of_largest(measurements: Measurements) -> NDArray[np.bool_]:
@@ -257,10 +242,8 @@ VARIABLES: dict[str, Callable[[Measurements], NDArray[np.float64]]] = {
     "compute": compute,
     "least_compute": least_compute,
     "least_steps": least_steps,
-    "steps": lambda measurements: measurements.step.astype(np.float64),  # taken when the block ended
     "loss": lambda measurements: measurements.loss,
     "noise_batch_ratio": lambda measurements: measurements.noise_batch_ratio.astype(np.float64),
     "saturating_noise": lambda measurements: saturating_noise(measurements.noise_batch_ratio),
-    "log2_learning_rate": lambda measurements: np.log2(measurements.learning_rate),
 }
 """What laws are of, by name: float64 [rows] of measurements."""

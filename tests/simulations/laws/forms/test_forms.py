@@ -19,7 +19,6 @@ from tests.support.synthetic_laws import CHINCHILLA, MCKENNA_L2, SIZES, grid, ob
 NOISED = tuple(2.0**-k for k in range(6, 21, 2))
 LONG = (1_000, 4_000, 16_000, 64_000, 256_000)
 DATA = (50_000, 500_000, 5_000_000, 50_000_000)
-RATES = (2.0**-9, 2.0**-8, 2.0**-7, 2.0**-6)
 
 
 def with_noise_scale(measurements: Measurements) -> Measurements:
@@ -27,7 +26,6 @@ def with_noise_scale(measurements: Measurements) -> Measurements:
     return dataclasses.replace(measurements, gradient_noise_scale=10 * measurements.step**0.5)
 
 
-ONE_CELL = {"sizes": SIZES[:1], "noise_batch_ratios": (2.0**-10,)}
 CASES: dict[str, tuple[dict[str, float], Measurements]] = {
     "chinchilla": (CHINCHILLA, grid(steps=LONG)),
     "mckenna_l1": (
@@ -51,9 +49,6 @@ CASES: dict[str, tuple[dict[str, float], Measurements]] = {
         {"B_star": 2e8, "alpha_B": 0.21},
         obeying(FORMS["chinchilla"], CHINCHILLA, grid(blocks=16)),
     ),
-    "steps": ({"E": 2.5, "A": 40.0, "alpha": 0.4}, grid(steps=LONG, **ONE_CELL)),
-    "steps_within_run": ({"E": 2.5, "A": 40.0, "alpha": 0.4}, grid(steps=(128_000,), blocks=64, **ONE_CELL)),
-    "learning_rate": ({"E": 3.0, "k": 0.02, "x": -7.3}, grid(steps=(16_000,), learning_rates=RATES, **ONE_CELL)),
 }
 
 
@@ -121,11 +116,6 @@ def test_what_the_data_do_not_tell_is_said_or_refused():
     assert fitted.reasons["alpha_D"] == "the data have 1 value of data tokens, and 3 are needed"
     assert fitted.reasons["alpha_N"] == "it means nothing without alpha_D, which is not identified"
     assert not any(fitted.identified.values())
-    form, (values, runs) = FORMS["learning_rate"], CASES["learning_rate"]
-    fitted = fit_form(form, obeying(form, {**values, "x": -5.0}, runs), starts=8, draws=0)
-    assert fitted.reasons["x"] == "it is outside the learning rates that were measured, 2^-9 to 2^-6"
-    with pytest.raises(ConfigurationError, match="steps: found 6 values of model, expected one"):
-        fit_form(FORMS["steps"], grid())
     with pytest.raises(ConfigurationError, match=r"chinchilla: found 4 different points .* expected at least 5"):
         fit_form(FORMS["chinchilla"], grid(sizes=(1000,)))
 
