@@ -19,12 +19,7 @@ from fedlm.simulations.reporting.gaps import finding, gaps
 from fedlm.simulations.reporting.pages import page_template, write_figure
 from fedlm.simulations.reporting.plots.curves import accuracy_plot, perplexity_plot, upload_plot
 from fedlm.simulations.reporting.plots.rate_maps import rate_map_plot
-from fedlm.simulations.reporting.plots.utility_plots import (
-    can_draw_utility,
-    mechanisms_plot,
-    several_mechanisms,
-    utility_plot,
-)
+from fedlm.simulations.reporting.plots.utility_plots import can_draw_utility, utility_plot
 from fedlm.simulations.reporting.privacy_summary import model_names, privacy_marks, privacy_rows, privacy_statements
 from fedlm.simulations.reporting.run_privacy import privacy_key
 from fedlm.simulations.reporting.selection import ModelResult, model_results
@@ -68,18 +63,12 @@ PLOTS = (
 )
 
 
-_COSTS = (
-    "Vertical bars are one standard deviation over seeds to either side. The points at no noise, and the dotted lines "
-    "through them, are what the same training reaches without privacy; a cross at the top is an epsilon at which no "
-    "run finished."
-)
 UTILITY_PLOT = Plot(
-    "privacy_utility", utility_plot, f"What privacy costs each model: the further left, the more private. {_COSTS}"
-)
-MECHANISMS_PLOT = Plot(
-    "privacy_mechanisms",
-    mechanisms_plot,
-    f"Which mechanism costs least: at one epsilon all of them promise the same. {_COSTS}",
+    "privacy_utility",
+    utility_plot,
+    "What privacy costs each model: the further left, the more private. Vertical bars are one standard deviation over "
+    "seeds to either side. The points at no noise, and the dotted lines through them, are what the same training "
+    "reaches without privacy; a cross at the top is an epsilon at which no run finished.",
 )
 
 
@@ -119,8 +108,6 @@ def write_report(comparison: Comparison, results: list[CellResult], out: StrPath
 
 def _draw(models: Sequence[ModelResult], folder: Path) -> Drawings:
     utility = [UTILITY_PLOT] if can_draw_utility(models) else []
-    if utility and several_mechanisms(models):
-        utility.append(MECHANISMS_PLOT)
     by_label: dict[str, list[ModelResult]] = {}
     for entry in models:
         by_label.setdefault(entry.label, []).append(entry)

@@ -1,6 +1,6 @@
 """Plots of what privacy costs: test perplexity against epsilon."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from matplotlib import ticker
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
-from fedlm.simulations.plot_style import FAMILIES, INK, MARKERS, MUTED, new_figure, short_name
+from fedlm.simulations.plot_style import INK, MUTED, new_figure, short_name
 from fedlm.simulations.reporting.plots.curves import fit_perplexities, style_axes
 from fedlm.simulations.reporting.plots.line_styles import line_styles
 from fedlm.simulations.reporting.privacy_summary import model_names
@@ -46,44 +46,18 @@ def can_draw_utility(models: Sequence[ModelResult]) -> bool:
     return len(levels) > 1
 
 
-def several_mechanisms(models: Sequence[ModelResult]) -> bool:
-    """Say whether mechanisms can be compared with each other."""
-    return len(_mechanisms(models)) > 1
-
-
 def utility_plot(models: Sequence[ModelResult]) -> Figure:
     """Draw test perplexity against epsilon, a line a model and a panel a mechanism."""
     styles = line_styles([entry.model for entry in models if entry.label == models[0].label])
 
-    def lines(mechanism: str) -> list[Series]:
-        return [
-            _series(
-                models,
-                name,
-                mechanism,
-                name=short_name(name),
-                style=_hollow_if_dashed(styles.get(name, {"color": MUTED})),
-            )
+    panels = {
+        mechanism: [
+            _series(models, name, mechanism, _hollow_if_dashed(styles.get(name, {"color": MUTED})))
             for name in model_names(models)
         ]
-
-    return _panels("Test perplexity by epsilon, for each mechanism (lower is better)", _mechanisms(models), lines)
-
-
-def mechanisms_plot(models: Sequence[ModelResult]) -> Figure:
-    """Draw test perplexity against epsilon, a line a mechanism and a panel a model."""
-
-    def lines(model: str) -> list[Series]:
-        series = []
-        for number, mechanism in enumerate(_mechanisms(models)):
-            # In reverse, so that nobody takes the colours for those of models; hollow, to be seen one over another.
-            colour, marker = FAMILIES[(-1 - number) % len(FAMILIES)], MARKERS[number % len(MARKERS)]
-            style = {"color": colour, "marker": marker, "linewidth": 1.6, "markerfacecolor": "none"}
-            series.append(_series(models, model, mechanism, name=mechanism, style=style)._replace(without_noise=None))
-        noiseless = _series(models, model, "", name="no noise", style={"color": MUTED, "marker": "X", "linestyle": ""})
-        return [*series, noiseless] if noiseless.without_noise else series
-
-    return _panels("Test perplexity by epsilon, for each model (lower is better)", model_names(models), lines)
+        for mechanism in _mechanisms(models)
+    }
+    return _panels("Test perplexity by epsilon, for each mechanism (lower is better)", panels)
 
 
 def _hollow_if_dashed(style: dict[str, Any]) -> dict[str, Any]:
@@ -100,7 +74,7 @@ def _mechanisms(models: Sequence[ModelResult]) -> list[str]:
     return list(dict.fromkeys(entry.privacy.mechanism for entry in models if entry.privacy.epsilon is not None))
 
 
-def _series(models: Sequence[ModelResult], model: str, mechanism: str, *, name: str, style: dict[str, Any]) -> Series:
+def _series(models: Sequence[ModelResult], model: str, mechanism: str, style: dict[str, Any]) -> Series:
     points: list[tuple[float, Spread]] = []
     lost: list[float] = []
     without_noise = None
@@ -114,15 +88,14 @@ def _series(models: Sequence[ModelResult], model: str, mechanism: str, *, name: 
             lost.append(epsilon)
         elif epsilon is not None and score is not None:
             points.append((epsilon, score))
-    return Series(name, style, sorted(points, key=lambda point: point[0]), lost, without_noise)
+    return Series(short_name(model), style, sorted(points, key=lambda point: point[0]), lost, without_noise)
 
 
-def _panels(title: str, names: Sequence[str], lines: Callable[[str], list[Series]]) -> Figure:
-    columns = min(2, len(names))
-    rows = -(-len(names) // columns)
+def _panels(title: str, drawn: dict[str, list[Series]]) -> Figure:
+    columns = min(2, len(drawn))
+    rows = -(-len(drawn) // columns)
     figure = new_figure(1.5 + 2.1 * rows)
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
-    drawn = {name: lines(name) for name in names}
     every = [series for of_panel in drawn.values() for series in of_panel]
     beyond = _beyond(every)
     for axes, (name, of_panel) in zip(panels, drawn.items(), strict=False):
@@ -131,9 +104,9 @@ def _panels(title: str, names: Sequence[str], lines: Callable[[str], list[Series
         axes.set_title(short_name(name), color=INK, fontsize=9.5, loc="left", parse_math=False)
         for number, series in enumerate(of_panel):
             _draw_series(axes, series, beyond, 0.97 - CROSS_GAP * number)
-    for axes in panels[len(names) :]:
+    for axes in panels[len(drawn) :]:
         axes.axis("off")
-    for axes in panels[max(len(names) - columns, 0) : len(names)]:
+    for axes in panels[max(len(drawn) - columns, 0) : len(drawn)]:
         axes.xaxis.set_tick_params(labelbottom=True)
         axes.set_xlabel("epsilon (smaller is more private)", color=INK, fontsize=9.5)
     _fit(panels[0], every, beyond)
