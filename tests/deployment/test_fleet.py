@@ -13,6 +13,7 @@ from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
 from fedlm.models.registry import create_model
 from fedlm.simulations.data.store.token_store import TokenStore
+from fedlm.simulations.data.store.writer import StoreWriter
 from tests.deployment import small_deployment as small
 from tests.deployment.kills import rows_of
 
@@ -84,9 +85,11 @@ def test_a_fleet_adds_to_secure_sums_of_which_some_drop_out(tmp_path, small_stor
 
 @pytest.mark.long
 def test_a_fleet_on_a_few_peoples_text_goes_home_when_none_of_it_may_take_part_again(tmp_path, small_store, capsys):
-    path, records = tmp_path / "people.jsonl", tmp_path / "records"
-    lines = [{"user": f"u{number % 3}", "text": "the server reads a file"} for number in range(9)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path, records = tmp_path / "people", tmp_path / "records"
+    tokenizer = TokenStore.open(small_store).tokenizer
+    with StoreWriter(path, "made up", tokenizer) as writer:
+        for number in range(3):
+            writer.add("train", f"u{number}", tokenizer.encode_batch(["the server reads a file"] * 3))
     words = ["--data", str(path), *PERFECT, "--examples", "8", "--records", str(records)]
     rows = run_fleet(tmp_path, small_store, words, clients=12, max_participations=1, checkpoint_every=1)
     assert [row["clients"] for row in rows] == [6, 6]
@@ -100,12 +103,10 @@ def test_a_fleet_on_a_few_peoples_text_goes_home_when_none_of_it_may_take_part_a
 
 
 def test_mistakes(tmp_path, small_store, capsys):
-    empty = tmp_path / "empty.jsonl"
-    empty.write_text("")
     for words, message in (
         (["--data", str(small_store), "--server", "127.0.0.1:1"], "--keys"),
         (["--data", str(small_store), "--server", "example.org:1", "--insecure"], "loopback"),
-        (["--data", str(empty), "--server", "127.0.0.1:1", "--insecure"], "no text"),
+        (["--data", str(tmp_path), "--server", "127.0.0.1:1", "--insecure"], "not a token store"),
         (["--data", str(small_store), "--server", "127.0.0.1:1", "--insecure", "--dropout", "2"], "dropout"),
         (["--data", str(small_store), "--server", "127.0.0.1:1", "--insecure", "--secure-sums"], "give --keys"),
     ):

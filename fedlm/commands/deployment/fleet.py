@@ -35,8 +35,8 @@ class FleetCommand:
     server: str
     """Host and port of the server."""
     data: Path
-    """Whose text the clients have. Give the folder of a data set that `fedlm data import` wrote; its training clients
-    take part, and the server must have its tokenizer. Or give a JSON Lines file of objects with `user` and `text`."""
+    """Whose text the clients have: folder of a data set that `fedlm data import` wrote. Its training clients take part,
+    and the server must have its tokenizer."""
     clients: Count = 100
     """Number of clients. If there are more clients than people, several of them have the text of one person. What a
     server states of each client then holds for no person."""

@@ -1,18 +1,17 @@
-"""Whose text the clients of a fleet have: of a data set's training clients, or of users in lines of JSON."""
+"""Whose text the clients of a fleet have: of a data set's training clients."""
 
 import json
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fedlm.clients.fleet.population import Population
-from fedlm.fedlm_client.text.text_examples import ExampleCut, examples_of
+from fedlm.fedlm_client.text.text_examples import ExampleCut
 from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
 
-_Read = Callable[[int, ExampleCut], list[Any]]
-"""From a person's number, and what makes an example, to the person's examples."""
+_Read = Callable[[int], list[Any]]
+"""From a person's number to the person's examples."""
 
 
 class _Texts:
@@ -25,14 +24,14 @@ class _Texts:
         return (0, 0)
 
     def examples(self, cut: ExampleCut) -> Any:
-        found = list(self._read(self._person % self._people, cut))
+        found = list(self._read(self._person % self._people))  # which the import has cut
         if self._wanted is None:
             return found
         # Where a person has too few, the next ones lend theirs, and the first again after the last.
         for lender in range(self._person + 1, self._person + self._people):
             if len(found) >= self._wanted:
                 break
-            found += self._read(lender % self._people, cut)
+            found += self._read(lender % self._people)
         whole = -(-self._wanted // len(found)) if found else 0
         return (found * whole)[: self._wanted]
 
@@ -40,57 +39,32 @@ class _Texts:
 def texts_of(data: Path, population: Population) -> tuple[Callable[[int], Any], Any]:
     """Read whose text there is; returns from a client's number to its text, and how its tokens are made. Raises
     UserError where a fleet cannot have it."""
-    read, people, read_vocabulary = _stored(data) if data.is_dir() else _lines(data)
-    return lambda number: _Texts(read, number, people, population.examples_of(number)), read_vocabulary
-
-
-def _stored(path: Path) -> tuple[_Read, int, Any]:
     from fedlm.simulations.data.federated_data import refuse_completions
     from fedlm.simulations.data.store.token_store import TokenStore, refuse_item_sequences
     from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
 
-    store = TokenStore.open(path)
+    store = TokenStore.open(data)
     refuse_completions(store, "a fleet")
     refuse_item_sequences(store, "a fleet")
-    if (path / BUDGET_FILE).exists():
+    if (data / BUDGET_FILE).exists():
         raise ConfigurationError(
-            f"{path}: has a privacy budget, from which a server that others connect to reserves nothing; give another "
+            f"{data}: has a privacy budget, from which a server that others connect to reserves nothing; give another "
             "data set"
         )
     split = store.split("train")
-    if not split.num_clients:
-        raise DataError(f"{path}: has no training client; give a data set that has some")
+    people = split.num_clients
+    if not people:
+        raise DataError(f"{data}: has no training client; give a data set that has some")
 
-    def read(person: int, cut: ExampleCut) -> list[Any]:
-        # The import has cut them.
+    def read(person: int) -> list[Any]:
         examples = split.client(person)
         return [examples.example(index) for index in range(examples.num_examples)]
 
     def read_vocabulary(content: bytes) -> Any:
         if Tokenizer(json.loads(content)).fingerprint != store.fingerprint:
             raise ConfigurationError(
-                f"{path}: has another tokenizer than the server; give the data set whose tokenizer the server was given"
+                f"{data}: has another tokenizer than the server; give the data set whose tokenizer the server was given"
             )
         return lambda examples: examples
 
-    return read, split.num_clients, read_vocabulary
-
-
-def _lines(path: Path) -> tuple[_Read, int, Any]:
-    from fedlm.simulations.data.client_text import SkippedCounts
-    from fedlm.simulations.data.sources.tables.jsonl import JsonLines
-    from fedlm.simulations.data.vocabulary.tokenization import Tokenizer
-
-    reading = JsonLines(paths=(path,), examples="texts").open(path.parent, lambda *progress: None)
-    of_user: dict[str, list[str]] = defaultdict(list)
-    for part in reading.parts:
-        for found in reading.read(part.content, SkippedCounts()):
-            of_user[found.client_id] += found.sentences
-    if not of_user:
-        raise DataError(f"{path}: has no text of anybody; expected lines with `user` and `text`")
-    texts = list(of_user.values())
-
-    def read(person: int, cut: ExampleCut) -> list[str]:
-        return [example for text in texts[person] for example in examples_of(text, cut)]
-
-    return read, len(texts), lambda content: Tokenizer(json.loads(content)).encode_batch
+    return lambda number: _Texts(read, number, people, population.examples_of(number)), read_vocabulary
