@@ -42,6 +42,7 @@ from fedlm.fl_core.privacy.accounting.composition import delta_above
 from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
 from fedlm.fl_core.privacy.mechanisms.interface import Generations
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
+from fedlm.fl_core.privacy.mechanisms.tree import Trees
 from fedlm.fl_core.privacy.noise.noise_source import fresh_secret, noise_from
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation
@@ -107,9 +108,9 @@ def cases(plan_of: Callable[[str, BoundedParticipation], PrivacyPlan] = optimize
         )
         yield Case(words, plan)
         yield Case(f"{words}, a new secret at round 5", plan, (5,))
-        if "restart_every" in {field.name for field in dataclasses.fields(MECHANISMS[name].options)}:
+        if MECHANISMS[name].own_plan is Trees:
             for complete in (False, True):
-                changed = dataclasses.replace(plan, restart_every=5, complete_trees=complete)
+                changed = dataclasses.replace(plan, own=Trees(5, complete))
                 yield Case(f"{words}, restarts{', completed' if complete else ''}", calibrated(changed))
 
 

@@ -97,7 +97,7 @@ class PrivateAggregation:
                 "correlated over all rounds: the clip norm may change only where a tree restarts. Take the mechanism "
                 "gaussian, or a tree with restarts"
             )
-        if self.restart_optimizer and self.plan.restart_every is None:
+        if self.restart_optimizer and self._begins_anew_every is None:
             raise ConfigurationError("restarting the optimizer does nothing where no tree restarts")
         if self.adaptive_clipping is not None:
             self.adaptive_clipping.sum_noise(self.plan.noise_multiplier)
@@ -111,9 +111,14 @@ class PrivateAggregation:
         every = self._clip_norm_moves_every
         return self.adaptive_clipping is not None and every is not None and (round_number + 1) % every == 0
 
+    @property
+    def _begins_anew_every(self) -> int | None:
+        return MECHANISMS[self.plan.mechanism].begins_anew_every(self.plan)
+
     def ends_tree(self, round_number: int) -> bool:
         """Say whether a tree ends with a round."""
-        return self.plan.restart_every is not None and (round_number + 1) % self.plan.restart_every == 0
+        every = self._begins_anew_every
+        return every is not None and (round_number + 1) % every == 0
 
 
 class PrivacyState(NamedTuple):

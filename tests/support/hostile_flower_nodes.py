@@ -9,6 +9,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedlm.fl_core.privacy.mechanisms.tree import Trees
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
@@ -110,7 +111,7 @@ def nobody():
 def begun_again():
     """After which rounds the clip norm moved, where `start` was called for three rounds, and then for five."""
     bound = BoundedParticipation(max_participations=8, min_separation=1)
-    plan = PrivacyPlan(mechanism="tree", rounds=8, noise_multiplier=1.0, participation=bound, restart_every=4)
+    plan = PrivacyPlan(mechanism="tree", rounds=8, noise_multiplier=1.0, participation=bound, own=Trees(4))
     clipping = AdaptiveClipping(quantile=0.5, rate=0.2, count_noise=1.0)
     aggregation = PrivateAggregation(plan, 0.3, report_goal=2, adaptive_clipping=clipping)
     params, norms = {"x": jnp.zeros(SHAPE)}, []

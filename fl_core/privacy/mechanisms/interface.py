@@ -1,7 +1,6 @@
 """What a noise mechanism says of itself, and what its noise does round after round."""
 
 import dataclasses
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,9 +48,7 @@ class NoisePlan:
       rounds: T, how many releases there will be at most.
       noise_multiplier: sigma, the standard deviation of one draw of noise in units of the clip norm.
       participation: what the sampler enforces.
-      restart_every: a new tree begins after every so many rounds; None for a single one.
-      complete_trees: whether a tree is completed to a power of two before the next begins, which lowers the noise
-        that lasts.
+      own: what only this mechanism has, as its `own_plan`; None where nothing is said.
       coefficients: what the mechanism chose for these rounds and this participation; it alone knows what they mean.
     """
 
@@ -59,16 +56,8 @@ class NoisePlan:
     rounds: int
     noise_multiplier: float
     participation: Participation
-    restart_every: int | None = None
-    complete_trees: bool = False
+    own: Any = None
     coefficients: tuple[float, ...] = ()
-
-    def segments(self, first: int, end: int) -> list[int]:
-        """Count the rounds between restarts, at multiples of `restart_every`, from `first` to before `end`."""
-        if self.restart_every is None:
-            return [end - first] if end > first else []
-        cuts = [first, *range((first // self.restart_every + 1) * self.restart_every, end, self.restart_every), end]
-        return [after - before for before, after in itertools.pairwise(cuts) if after > before]
 
 
 class RoundNoise(Protocol):
@@ -113,6 +102,8 @@ class Mechanism(ABC):
       help: what it is, for the help of `--privacy`.
       settings: dataclass of the settings of a run that do nothing with other mechanisms; they become flags.
       options: dataclass of the flags of `fedlm account`, as far as other mechanisms have none of these.
+      own_plan: frozen dataclass of what plans of this mechanism alone have, of fields with defaults whose names are no
+        other mechanism's; None where they have nothing.
       independent_rounds: whether the noise of a round says nothing of other rounds', which amplification by sampling
         needs.
       most_rounds: that a plan may have; None for any number.
@@ -126,6 +117,7 @@ class Mechanism(ABC):
     help: ClassVar[str]
     settings: ClassVar[type] = NoSettings
     options: ClassVar[type] = NoSettings
+    own_plan: ClassVar[type | None] = None
     independent_rounds: ClassVar[bool] = False
     most_rounds: ClassVar[int | None] = None
     uneven: ClassVar[bool] = False
@@ -162,14 +154,26 @@ class Mechanism(ABC):
 
     def check_plan(self, plan: NoisePlan) -> None:
         """Refuse, by a ConfigurationError, a plan that this mechanism cannot carry out."""
-        if plan.restart_every is not None or plan.complete_trees:
-            raise ConfigurationError(f"restarts and completion are of trees; the mechanism {self.name} has none")
+        if plan.own is not None and not (self.own_plan and isinstance(plan.own, self.own_plan)):
+            fits = "None" if self.own_plan is None else f"{self.own_plan.__name__} or None"
+            raise ConfigurationError(
+                f"{setting('own')} is {plan.own!r}, but must be {fits} with the mechanism {self.name}"
+            )
         self.check_coefficients(plan)
 
     def check_coefficients(self, plan: NoisePlan) -> None:
         """Refuse, by a ConfigurationError, coefficients that are none of this mechanism's."""
         if plan.coefficients:
             raise ConfigurationError(f"the mechanism {self.name} with {len(plan.coefficients)} coefficients")
+
+    def begins_anew_every(self, plan: NoisePlan) -> int | None:
+        """After how many rounds each all noise begins anew, of noise that is correlated between rounds; None where it
+        does not."""
+        return None
+
+    def work(self, plan: NoisePlan) -> float:
+        """Bound what the sensitivity of a plan costs, memory among it."""
+        return 1e3 * float(plan.rounds) * (len(plan.coefficients) if plan.coefficients else 1)
 
     def clip_norm_moves_every(self, plan: NoisePlan) -> int | None:
         """After how many rounds each the clip norm may move: where noise begins anew. None where it must stay."""

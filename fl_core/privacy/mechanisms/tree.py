@@ -6,6 +6,8 @@ of rounds and their running sum carries the noise of few nodes. At most 2 nodes 
 their names, and only a counter is kept.
 """
 
+import itertools
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,6 +26,7 @@ from fedlm.fl_core.privacy.mechanisms.interface import (
 )
 from fedlm.fl_core.privacy.mechanisms.tree_sensitivity import tree_sensitivity_squared
 from fedlm.fl_core.privacy.noise.noise_source import Draw, Name
+from fedlm.models.arguments import check_fields
 from fedlm.models.base import Params
 
 Stack = tuple[tuple[int, Params], ...]
@@ -40,6 +43,42 @@ class TreeSettings:
     """Complete each tree to a power of two before the next begins, which leaves less noise behind."""
     tree_restart_optimizer: bool = False
     """Let the server optimizer forget its state whenever a tree ends, as DP-FTRL with momentum does."""
+
+
+@dataclass(frozen=True)
+class Trees:
+    """The trees of a plan.
+
+    Attributes:
+      restart_every: a new tree begins after every so many rounds; None for a single one.
+      complete_trees: whether a tree is completed to a power of two before the next begins, which lowers the noise
+        that lasts.
+    """
+
+    restart_every: int | None = None
+    complete_trees: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.restart_every is not None and self.restart_every < 1:
+            raise ConfigurationError(f"{setting('restart_every')} is {self.restart_every}, but must be at least 1")
+        if self.complete_trees and self.restart_every is None:
+            raise ConfigurationError(
+                f"{setting('complete_trees')} does nothing without {setting('restart_every')}, since no tree comes "
+                "after one"
+            )
+
+    @staticmethod
+    def of(plan: NoisePlan) -> "Trees":
+        """Give those of a plan."""
+        return Trees() if plan.own is None else plan.own
+
+    def segments(self, first: int, end: int) -> list[int]:
+        """Count the rounds between restarts, at multiples of `restart_every`, from `first` to before `end`."""
+        if self.restart_every is None:
+            return [end - first] if end > first else []
+        cuts = [first, *range((first // self.restart_every + 1) * self.restart_every, end, self.restart_every), end]
+        return [after - before for before, after in itertools.pairwise(cuts) if after > before]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +107,8 @@ class TreeNoise:
     """Differences of the noise of prefix sums."""
 
     def __init__(self, plan: NoisePlan, first: int, end: int):
-        self._complete, self._first, self._end, self._every = plan.complete_trees, first, end, plan.restart_every
+        trees = Trees.of(plan)
+        self._complete, self._first, self._end, self._every = trees.complete_trees, first, end, trees.restart_every
 
     def init(self, like: Params) -> TreeState:
         return TreeState(np.asarray(self._first))
@@ -122,6 +162,7 @@ class Tree(Mechanism):
     help = "binary-tree aggregation (DP-FTRL)"
     settings = TreeSettings
     options = TreeOptions
+    own_plan = Trees
     uneven = True
 
     def options_of(self, settings: Any) -> TreeOptions:
@@ -131,31 +172,35 @@ class Tree(Mechanism):
         return bool(settings.tree_restart_optimizer)
 
     def plan_fields(self, options: TreeOptions) -> dict[str, Any]:
-        return {"restart_every": options.restart_every, "complete_trees": options.complete}
+        trees = Trees(options.restart_every, options.complete)
+        return {"own": None if trees == Trees() else trees}
 
-    def check_plan(self, plan: NoisePlan) -> None:
-        if plan.restart_every is not None and plan.restart_every < 1:
-            raise ConfigurationError(f"{setting('restart_every')} is {plan.restart_every}, but must be at least 1")
-        if plan.complete_trees and plan.restart_every is None:
-            raise ConfigurationError(
-                f"{setting('complete_trees')} does nothing without {setting('restart_every')}, since no tree comes "
-                "after one"
-            )
-        self.check_coefficients(plan)
+    def begins_anew_every(self, plan: NoisePlan) -> int | None:
+        return Trees.of(plan).restart_every
 
     def clip_norm_moves_every(self, plan: NoisePlan) -> int | None:
-        return plan.restart_every
+        return self.begins_anew_every(plan)
+
+    def work(self, plan: NoisePlan) -> float:
+        if plan.participation.sampled:
+            return super().work(plan)
+        bound = plan.participation.bounded(plan.rounds)
+        tree = min(Trees.of(plan).restart_every or plan.rounds, plan.rounds)
+        trees, apart = -(-plan.rounds // tree), float(min(bound.min_separation, plan.rounds))
+        most = bound.most(plan.rounds)
+        inside = float(min(most, math.ceil(tree / apart)))
+        return inside * (inside - 1) * apart**3 + trees * most * (inside * apart**2 + 1e4) + 1e4 * inside * apart**2
 
     def noise(self, plan: NoisePlan, first: int, end: int) -> RoundNoise:
         return TreeNoise(plan, first, end)
 
     def sensitivity_squared(self, plan: NoisePlan, generations: Generations) -> float:
-        epoch, tree = plan.participation.epoch, plan.restart_every or plan.rounds
-        if epoch is not None and epoch % tree == 0:
-            return _once_an_epoch(plan, epoch, generations)
-        trees = [size for first, end in generations for size in plan.segments(first, end)]
+        trees, epoch = Trees.of(plan), plan.participation.epoch
+        if epoch is not None and epoch % (trees.restart_every or plan.rounds) == 0:
+            return _once_an_epoch(trees, epoch, generations)
+        sizes = [size for first, end in generations for size in trees.segments(first, end)]
         bound = plan.participation.bounded(last_round(generations))
-        return tree_sensitivity_squared(trees, bound.max_participations, bound.min_separation, plan.complete_trees)
+        return tree_sensitivity_squared(sizes, bound.max_participations, bound.min_separation, trees.complete_trees)
 
     def node_variance(self, levels: np.ndarray) -> np.ndarray:
         """The variance of what stands for a node of each level in prefix sums."""
@@ -165,23 +210,24 @@ class Tree(Mechanism):
         levels = np.arange(plan.rounds.bit_length() + 1)
         of_node = self.node_variance(levels)
         variance, kept = [], 0.0
-        trees = plan.segments(0, plan.rounds)
-        for number, size in enumerate(trees):
+        trees = Trees.of(plan)
+        sizes = trees.segments(0, plan.rounds)
+        for number, size in enumerate(sizes):
             leaves = np.arange(1, size + 1)
             inside = (leaves[:, None] >> levels & 1) @ of_node
-            if plan.complete_trees and number + 1 < len(trees):
+            if trees.complete_trees and number + 1 < len(sizes):
                 inside[-1] = of_node[(size - 1).bit_length()]
             variance.append(kept + inside)
             kept += inside[-1]
         return np.concatenate(variance)
 
 
-def _once_an_epoch(plan: NoisePlan, rounds_per_epoch: int, generations: Generations) -> int:
+def _once_an_epoch(trees: Trees, rounds_per_epoch: int, generations: Generations) -> int:
     """No tree lies in two epochs, and a client is in one tree of an epoch, in one node of each of its levels."""
     levels: dict[int, int] = {}
     for first, end in generations:
-        for size in plan.segments(first, end):
-            height = (size - 1).bit_length() if plan.complete_trees else size.bit_length() - 1
+        for size in trees.segments(first, end):
+            height = (size - 1).bit_length() if trees.complete_trees else size.bit_length() - 1
             epoch = first // rounds_per_epoch
             levels[epoch] = max(levels.get(epoch, 0), height + 1)
             first += size

@@ -109,7 +109,9 @@ class PrivacyPlan(NoisePlan):
 
     def as_json(self) -> dict[str, Any]:
         """Make a JSON-able dictionary, which `from_json` takes."""
-        record = dataclasses.asdict(self)
+        record: dict[str, Any] = {}
+        for name, value in dataclasses.asdict(self).items():
+            record |= {name: value} if name != "own" else _OWN | (value or {})
         if self.noise_cohort is None:
             del record["noise_cohort"]
         record["participation"] = participation_as_json(self.participation)
@@ -127,11 +129,30 @@ class PrivacyPlan(NoisePlan):
                 "participation": participation_from_json(record["participation"]),
                 "coefficients": tuple(record["coefficients"]),
             }
+            own = {name: record.pop(name) for name in _OWN if name in record}
+            if own != {name: _OWN[name] for name in own}:
+                record |= {"own": _own_of(record["mechanism"], own)}
             if (cohort := record.get("noise_cohort")) is not None:
                 record |= {"noise_cohort": NoiseCohort(**cohort)}
             return PrivacyPlan(**record)
         except (KeyError, TypeError) as error:
             raise ConfigurationError(f"not a plan of a private run: {error}") from error
+
+
+_OWN: dict[str, Any] = {
+    name: value
+    for mechanism in MECHANISMS.values()
+    if mechanism.own_plan is not None
+    for name, value in dataclasses.asdict(mechanism.own_plan()).items()
+}
+"""What plans of some mechanisms alone have, and what those of the others say of it in JSON."""
+
+
+def _own_of(mechanism: str, own: dict[str, Any]) -> Any:
+    kind = MECHANISMS[mechanism].own_plan if mechanism in MECHANISMS else None
+    if kind is None:
+        raise ConfigurationError(f"the mechanism {mechanism!r} has no {', '.join(own)} of its own, but {own} is given")
+    return kind(**own)
 
 
 def independent_mechanisms() -> list[str]:

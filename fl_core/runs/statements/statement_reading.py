@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.origins.vocabulary_origin import ORIGIN_FIELD
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
 from fedlm.fl_core.runs.statements.published_statement import statement_schema
@@ -57,11 +58,12 @@ def check_size(record: dict[str, Any]) -> None:
     """Refuse a statement whose check would take hours, or more memory than there is. Raises ConfigurationError."""
     trainings = [record, *record["ancestry"]]
     plans = [PrivacyPlan.from_json(one["plan"]) for one in trainings[: _MOST_TRAININGS + 1] if one["plan"] is not None]
+    work = sum(MECHANISMS[plan.mechanism].work(plan) for plan in plans)
     numbers: dict[str, tuple[float, float]] = {
         "trainings before this one": (len(trainings) - 1, _MOST_TRAININGS),
         "rounds": (max(plan.rounds for plan in plans), _MOST_ROUNDS),
         "words of one client in a private vocabulary": (max(_words(trainings), default=0), _MOST_WORDS),
-        "additions that the sensitivity of its plans takes": (sum(map(_work, plans)), _MOST_WORK),
+        "additions that the sensitivity of its plans takes": (work, _MOST_WORK),
     }
     for what, (found, most) in numbers.items():
         if found > most:
@@ -72,17 +74,6 @@ def _words(trainings: list[dict[str, Any]]) -> Iterator[int]:
     origins = [one.get(name) for one in trainings for name in (ORIGIN_FIELD, "vocabulary")]
     for origin in [*origins, *trainings[0].get("vocabularies", [])]:
         yield int(((origin or {}).get("guarantee") or {}).get("words_per_client", 0))
-
-
-def _work(plan: PrivacyPlan) -> float:
-    """Bound what the sensitivity of a plan costs, memory among it."""
-    if plan.participation.sampled or not plan.mechanism.startswith("tree"):
-        return 1e3 * float(plan.rounds) * (len(plan.coefficients) if plan.coefficients else 1)
-    bound, tree = plan.participation.bounded(plan.rounds), min(plan.restart_every or plan.rounds, plan.rounds)
-    trees, apart = -(-plan.rounds // tree), float(min(bound.min_separation, plan.rounds))
-    most = bound.most(plan.rounds)
-    inside = float(min(most, math.ceil(tree / apart)))
-    return inside * (inside - 1) * apart**3 + trees * most * (inside * apart**2 + 1e4) + 1e4 * inside * apart**2
 
 
 def plain(text: str) -> str:

@@ -23,6 +23,7 @@ from benchmarks.privacy.mechanism_audit import (
     judged,
     standard_errors_for,
 )
+from fedlm.fl_core.privacy.mechanisms.tree import Trees
 from tests.fl_core.privacy.mechanisms.noise_matrices import plan_of
 
 TRIALS = 60_000
@@ -45,8 +46,8 @@ def test_noise_lets_through_what_is_accounted(name):
 @pytest.mark.parametrize(
     "case",
     [
-        case_of("tree", restart_every=5),
-        case_of("tree_honaker", restart_every=5, complete_trees=True),
+        case_of("tree", own=Trees(5)),
+        case_of("tree_honaker", own=Trees(5, complete_trees=True)),
         case_of("banded", cuts=(5,)),
     ],
     ids=["restarts", "completed", "a new secret"],

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fedlm.fl_core.privacy.mechanisms.registry import make_noise
+from fedlm.fl_core.privacy.mechanisms.tree import Trees
 from fedlm.fl_core.privacy.noise.noise_source import noise_from
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.private_rounds import PrivateAggregation, PrivateRounds
@@ -39,7 +40,7 @@ class Nobody:
 def run(plan):
     config = ServerOptimizerConfig("fedavgm", momentum=MOMENTUM)
     state = init_server(config, {"x": jnp.asarray(START)})
-    restart_optimizer = plan.restart_every is not None
+    restart_optimizer = Trees.of(plan).restart_every is not None
     private = PrivateRounds(PrivateAggregation(plan, CLIP, GOAL, None, restart_optimizer), SECRET, state.params)
     optimization = FederatedOptimization(config, RATE, 1.0, 0)
     loop = Rounds(state, range(plan.rounds), GivenSums(), Nobody(), optimization=optimization, averaging=private)
@@ -64,7 +65,7 @@ def test_a_tree_with_momentum_is_dp_ftrl(mechanism, restart_every):
     A restart sets w_0 to w, and the sum and the momentum to zero (Kairouz et al. 2021, algorithm 1, and their momentum
     variant).
     """
-    plan = PrivacyPlan(mechanism, ROUNDS, NOISE, BoundedParticipation(1, 1), restart_every)
+    plan = PrivacyPlan(mechanism, ROUNDS, NOISE, BoundedParticipation(1, 1), Trees(restart_every))
     noise = prefix_noise(plan)
     expected, anchor = [], START.astype(np.float64)
     total = momentum = params = np.zeros(WIDTH)

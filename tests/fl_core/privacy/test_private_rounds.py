@@ -7,6 +7,7 @@ import scipy.stats
 
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.exact_sums import grid_step
+from fedlm.fl_core.privacy.mechanisms.tree import Trees
 from fedlm.fl_core.privacy.noise.noise_source import noise_from
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation, PrivateRounds
@@ -113,7 +114,7 @@ def test_the_clip_norm_moves_to_the_quantile(quantile, start):
 @pytest.mark.parametrize("mechanism", ["tree", "tree_honaker"])
 def test_within_a_tree_the_clip_norm_stays(mechanism):
     norms, adaptive = np.full(100, 5.0), AdaptiveClipping(0.5, 0.3, 1e-3)
-    found = clip_norms(PrivateAggregation(plan_of(mechanism, restart_every=4), 1.0, len(norms), adaptive), norms, 8)
+    found = clip_norms(PrivateAggregation(plan_of(mechanism, own=Trees(4)), 1.0, len(norms), adaptive), norms, 8)
     # All are clipped, so it grows as fast as it may.
     grown = np.exp(0.3 * 0.5)
     np.testing.assert_allclose(found, [1, 1, 1, *[grown] * 4, grown**2], rtol=1e-3)
@@ -161,7 +162,7 @@ def test_a_released_sum_is_the_exact_sum_and_noise_rounded_to_the_grid():
 
 def test_a_released_count_stays_a_multiple_of_a_half():
     adaptive = AdaptiveClipping(0.5, 0.2, 3.3)
-    rounds = PrivateRounds(PrivateAggregation(plan_of("tree", 1.0, restart_every=8), 1.0, 8, adaptive), SECRET, LIKE)
+    rounds = PrivateRounds(PrivateAggregation(plan_of("tree", 1.0, own=Trees(8)), 1.0, 8, adaptive), SECRET, LIKE)
     state, counts = rounds.init(), []
     for number in range(7):
         state = rounds.next(state, aggregate_of(0.0, 7, 2), number).state

@@ -12,6 +12,7 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.mechanisms.interface import HorizonError
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS, make_noise
 from fedlm.fl_core.privacy.mechanisms.toeplitz import ToeplitzMechanism
+from fedlm.fl_core.privacy.mechanisms.tree import Trees
 from fedlm.fl_core.privacy.noise.noise_source import fresh_secret, noise_from
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation
@@ -28,8 +29,8 @@ from tests.fl_core.privacy.mechanisms.noise_matrices import (
 
 PLANS = {name: plan_of(name) for name in MECHANISMS}
 for _name in ("tree", "tree_honaker"):
-    PLANS[f"{_name}, restarts"] = plan_of(_name, restart_every=5)
-    PLANS[f"{_name}, completed"] = plan_of(_name, restart_every=5, complete_trees=True)
+    PLANS[f"{_name}, restarts"] = plan_of(_name, own=Trees(5))
+    PLANS[f"{_name}, completed"] = plan_of(_name, own=Trees(5, complete_trees=True))
 TOEPLITZ = tuple(name for name, mechanism in MECHANISMS.items() if isinstance(mechanism, ToeplitzMechanism))
 EXACT = ("gaussian", *TOEPLITZ)
 INDEPENDENT = ("gaussian", "skellam", "discrete_gaussian")
@@ -76,11 +77,12 @@ def expected_covariance(plan):
     if plan.mechanism in INDEPENDENT:
         return np.tri(plan.rounds) @ np.tri(plan.rounds).T
     nodes, rows, kept, start = {}, [], {}, 0
-    every = plan.restart_every or plan.rounds
+    trees = Trees.of(plan)
+    every = trees.restart_every or plan.rounds
     for number in range(plan.rounds):
         leaf = number % every + 1
         ends = leaf == every and number + 1 < plan.rounds
-        reach = 1 << (leaf - 1).bit_length() if plan.complete_trees and ends else leaf
+        reach = 1 << (leaf - 1).bit_length() if trees.complete_trees and ends else leaf
         prefix = tree_prefix(reach, plan.mechanism == "tree_honaker")
         row = dict(kept)
         for node, weight in prefix.items():

@@ -14,6 +14,7 @@ from fedlm.fl_core.privacy.accounting.monte_carlo.min_separation import Separate
 from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.mechanisms.banded import BandedSettings
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
+from fedlm.fl_core.privacy.mechanisms.tree import Trees
 from fedlm.fl_core.privacy.mechanisms.tree_sensitivity import tree_sensitivity_squared
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation, EpochParticipation
 from fedlm.fl_core.privacy.participation.sampling import PoissonParticipation
@@ -60,7 +61,7 @@ def test_gaussian_noise_is_the_composition_of_a_clients_rounds(noise, most):
     ],
 )
 def test_sensitivity_of_trees_is_that_of_who_takes_part(rounds, participation, restart_every, expected):
-    plan = plan_of("tree", rounds, 2.0, participation, restart_every=restart_every)
+    plan = plan_of("tree", rounds, 2.0, participation, own=Trees(restart_every))
     assert sensitivity_squared(plan, [(0, plan.rounds)]) == expected
     assert account(plan, DELTA).rho == pytest.approx(expected / (2 * 2.0**2))
 
@@ -116,13 +117,29 @@ def test_privacy_profile_passes_through_epsilon_at_delta():
     [
         ({"noise": 0.0}, "noise_multiplier is 0.0"),
         ({"noise": math.inf}, "noise_multiplier is inf"),
-        ({"restart_every": 0}, "restart_every is 0"),
-        ({"complete_trees": True}, "complete_trees does nothing"),
+        ({"own": 5}, "own is 5, but must be Trees or None"),
     ],
 )
 def test_plans_that_make_no_sense_are_refused(changes, message):
     with pytest.raises(ConfigurationError, match=message):
         plan_of("tree", 10, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"restart_every": 0}, "restart_every is 0"),
+        ({"restart_every": "4"}, "restart_every is '4'"),
+        ({"complete_trees": True}, "complete_trees does nothing"),
+        ({"mechanism": "gaussian", "restart_every": 4}, "no restart_every"),
+    ],
+)
+def test_a_record_of_trees_that_make_no_sense_is_refused(changes, message):
+    record = plan_of("tree", 10, own=Trees(4)).as_json()
+    assert PrivacyPlan.from_json(record).as_json() == record
+    assert (record["restart_every"], plan_of("gaussian", 10).as_json()["complete_trees"]) == (4, False)
+    with pytest.raises(ConfigurationError, match=message):
+        PrivacyPlan.from_json(record | {"restart_every": None} | changes)
 
 
 def test_delta_is_a_probability():

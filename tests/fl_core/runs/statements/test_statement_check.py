@@ -11,6 +11,7 @@ import pytest
 
 from fedlm.commands.cli import main
 from fedlm.fl_core.json_text import json_text
+from fedlm.fl_core.privacy.mechanisms.tree import Trees
 from fedlm.fl_core.privacy.origins.ancestry import OF_A_PUBLISHER, Phase, as_records
 from fedlm.fl_core.privacy.origins.publisher_claims import PublisherClaim
 from fedlm.fl_core.privacy.origins.relevance_origin import RELEVANCE_FIELD, PrivateRelevance, RelevanceOrigin
@@ -44,7 +45,7 @@ SELECTED = {
 }
 PLANS = {
     "bounded": (GAUSSIAN, {}),
-    "tree": (PrivacyPlan("tree", 9, 3.0, BoundedParticipation(2, 3), 5, True), {}),
+    "tree": (PrivacyPlan("tree", 9, 3.0, BoundedParticipation(2, 3), Trees(5, complete_trees=True)), {}),
     "sampled": (PrivacyPlan("gaussian", 20, 2.0, PoissonParticipation(0.05)), {}),
     "central": (central_plan(1000, 20, 30, 1.5, truncated_batch_size=60, adjacency="zero_out"), {}),
     "bins": (central_plan(40, 10, 8, 1.5, in_bins=True), {}),
