@@ -319,7 +319,6 @@ def test_a_begun_run_keeps_its_plan(settings, tmp_path):
         ({"clip_quantile_rate": 0.1}, "clip_quantile_rate .*without clip_quantile"),
         ({"clip_count_noise": 1.0}, "clip_count_noise .*without clip_quantile"),
         ({"cohort_sampler": "uniform", "min_separation": 1, "max_participations": None}, "no sound analysis"),
-        ({"cohort_sampler": "weighted", "min_separation": 1, "max_participations": None}, "no sound analysis"),
         ({"update_clip_norm": None}, "privacy needs update_clip_norm"),
         ({"weighting": "examples"}, "all clients must weigh the same"),
         ({"noise_multiplier": None}, "exactly one of .*none"),
