@@ -139,3 +139,16 @@ def test_golden_values_of_bounds_and_scale():
     scale = lattice_scale(16, 1000, 2**20, clip_norm=1.0, deviation=1000**-0.5)
     assert scale == pytest.approx(5860.882991897951, rel=1e-14)
     assert integer_sensitivity(scale, 2**20) == pytest.approx((6024955.846149036, 5883.745943504918), rel=1e-14)
+    assert (
+        1 + 2**10 / scale
+        == pytest.approx(integer_sensitivity(scale, 2**20, 0).l2 / scale)
+        == pytest.approx(1.1747, abs=1e-4)
+    )
+
+
+def test_a_rotation_by_blocks_would_need_more_bits():
+    """Blocks of 1,024 spread a vector less, so that sums of 16 bits need a scale at which rounding costs much."""
+    for bits, scale, larger in ((16, 262.0094, 2.1977), (20, 4192.158, 1.0076)):
+        found = lattice_scale(bits, 1000, 2**10, clip_norm=1.0, deviation=1000**-0.5)
+        assert found == pytest.approx(scale, rel=1e-6)
+        assert integer_sensitivity(found, 2**20).l2 / found == pytest.approx(larger, abs=1e-4)
