@@ -133,7 +133,7 @@ async def test_no_upload_is_an_update_and_nothing_of_one_client_is_in_the_databa
 async def test_clients_refuse_a_server_without_secure_sums_and_it_those_that_cannot_mask(credentials, tmp_path):
     for aggregation, floors, words in (
         ("mean", FLOORS, "takes part in secure sums alone"),
-        ("secure", None, "cannot mask its update"),
+        ("secure", None, "does not mask its update, which this run asks for; start it with --secure-sums"),
     ):
         settings = small.deployment(**SECURE | PROMPT | {"aggregation": aggregation})
         (tmp_path / aggregation).mkdir()

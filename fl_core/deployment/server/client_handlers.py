@@ -142,9 +142,9 @@ class ClientHandlers:
             speaks = f"the client speaks version {request.protocol} of the protocol"
             return f"{speaks}, but the server speaks {PROTOCOL}"
         if self._offer.masked and not request.secure_sums:
-            return "the client cannot mask its update, which this run asks for"
+            return "the client does not mask its update, which this run asks for; start it with --secure-sums"
         if not self._offer.masked and request.secure_sums:
-            return "the client takes part in secure sums alone, and this run has none"
+            return "the client takes part in secure sums alone, and this run has none; start it without --secure-sums"
         if request.needs_plan or self._has_algorithm(request):
             return ""
         name = algorithm_name(self._offer.program)
