@@ -63,6 +63,8 @@ def test_who_is_silent_by_the_others_clock_is_taken_over_from_and_writes_nothing
     for write in (one.beat, lambda: SqlState(database).claim("run"), lambda: chain.append({})):
         with pytest.raises(NotLeadingError):
             write()
+    with pytest.raises(NotLeadingError):
+        database.look()
     one.end()
     other.beat()
     assert len(RecordChain(tmp_path / "chain", lambda before, record: None, ValueError).records) == 1

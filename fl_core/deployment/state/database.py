@@ -52,7 +52,7 @@ class Database:
           StateError: it is no such URL, or cannot be opened.
         """
         self._url = _parse(url)
-        self._fenced = threading.local()
+        self._fenced, self._lost = threading.local(), False
         self._away: float | None = None
         self._told = 0.0
         if self._is_sqlite and self._url.database:
@@ -125,10 +125,14 @@ class Database:
             if not self._is_sqlite:
                 connection.execute(sql.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
             if self.leader is not None and connection.scalar(sql.select(LEADERS.c.name)) != self.leader:
-                raise NotLeadingError(
-                    f"{self.name}: another process leads here now, so this one ends and has written nothing since"
-                )
+                self._lost = True
+                raise self._not_leading()
             yield
+
+    def _not_leading(self) -> NotLeadingError:
+        return NotLeadingError(
+            f"{self.name}: another process leads here now, so this one ends and has written nothing since"
+        )
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -163,7 +167,10 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Begin a transaction that only reads; raises `StateError` where the database is gone."""
+        """Begin a transaction that only reads; raises `StateError` where the database is gone, and `NotLeadingError`
+        once another process is known to lead."""
+        if self._lost:
+            raise self._not_leading()
         with self._errors(), self._engine.connect() as connection, connection.begin():
             yield connection
 
