@@ -16,7 +16,7 @@ from fedlm.fedlm_client.files import sync_to_disk
 from fedlm.fl_core.atomic_files import Fence, append_whole, disk_errors
 
 Record = dict[str, Any]
-_FIRST = "0" * 64
+_FIRST, _LONGEST_LINE = "0" * 64, 1 << 24
 
 
 class RecordChain:
@@ -35,7 +35,7 @@ class RecordChain:
           check: refuses a record that may not follow those before it.
           damaged: makes the error of what is wrong with a file.
         """
-        self._path, self._check = path, check
+        self._path, self._check, self._damaged = path, check, damaged
         content = path.read_bytes() if path.exists() else b""
         self._length = content.rfind(b"\n") + 1
         self.records: list[Record] = []
@@ -54,15 +54,18 @@ class RecordChain:
             self.records.append(record)
 
     def append(self, content: Record) -> None:
-        """Add a record; when this returns, it is on disk. Raises DiskError where it cannot be written."""
+        """Add a record; when this returns, it is on disk. Raises DiskError where it cannot be written, and what
+        `damaged` makes where another process has added one since."""
         record = {"number": len(self.records), **content, "previous": self._last_hash()}
         record["hash"] = _hash(record)
         self._check(self.records, record)
         line = (json.dumps(record) + "\n").encode()
         new = not self._path.exists()
         with self.fence(), disk_errors(self._path):
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
+                if b"\n" in os.pread(descriptor, _LONGEST_LINE, self._length):
+                    raise self._damaged(f"{self._path}: another process has added records since this one read it")
                 # What follows the last whole record is the beginning of one that was never synced.
                 end = append_whole(descriptor, line, self._length)
                 os.fsync(descriptor)

@@ -81,8 +81,19 @@ def test_a_lost_checkpoint_counts_and_noise_begins_anew(run):
     assert before.ledger.generations == [(0, 13), (13, 13)]
     assert (directory / "privacy/noise-secret-1").read_bytes().hex() == found.secret
     assert found.secret != (directory / "privacy/noise-secret-0").read_bytes().hex()
+    # A process that was taken over from may still write it.
+    stored.digests[13] = "lost"
     _, again = begin(directory, stored)
     assert again == found
+
+
+def test_a_record_of_another_process_is_not_written_over(run):
+    directory, _ = run
+    late = ledger_in(directory)
+    ledger_in(directory).intend(Release(13, "of who leads now"))
+    with pytest.raises(LedgerError, match="another process has added records"):
+        late.intend(Release(12, "of who was frozen"))
+    assert ledger_in(directory).open_intent == Release(13, "of who leads now")
 
 
 def test_a_round_that_may_have_been_seen_counts_whatever_becomes_of_it(run):
