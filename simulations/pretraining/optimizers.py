@@ -1,7 +1,7 @@
 """The optimizers of central training, and how their learning rate moves."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import optax
 
@@ -10,12 +10,21 @@ from fedlm.fl_core.errors import ConfigurationError, setting
 OptimizerName = Literal["sgd", "adam", "adamw"]
 ScheduleName = Literal["constant", "linear", "cosine", "exponential"]
 
-OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
-    "sgd": lambda rate, momentum, beta1, beta2, epsilon, decay: optax.sgd(rate, momentum or None),
-    "adam": lambda rate, momentum, beta1, beta2, epsilon, decay: optax.adam(rate, beta1, beta2, epsilon),
-    "adamw": lambda rate, momentum, beta1, beta2, epsilon, decay: optax.adamw(
-        rate, beta1, beta2, epsilon, weight_decay=decay
-    ),
+
+class Constants(NamedTuple):
+    """What optimizers have beside a learning rate, each some of it."""
+
+    momentum: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+
+
+OPTIMIZERS: dict[str, Callable[[optax.Schedule, Constants], optax.GradientTransformation]] = {
+    "sgd": lambda rate, by: optax.sgd(rate, by.momentum or None),
+    "adam": lambda rate, by: optax.adam(rate, by.beta1, by.beta2, by.epsilon),
+    "adamw": lambda rate, by: optax.adamw(rate, by.beta1, by.beta2, by.epsilon, weight_decay=by.weight_decay),
 }
 """From names to optax optimizers. With noised gradients they are DP-SGD, DP-Adam and DP-AdamW: what comes after the
 noise costs no privacy."""

@@ -33,7 +33,7 @@ from fedlm.simulations.pretraining.batches.privacy_units import Units
 from fedlm.simulations.pretraining.batches.sequences_of_users import sequences_of_users
 from fedlm.simulations.pretraining.capabilities import CAPABILITIES
 from fedlm.simulations.pretraining.microbatches import StepRules
-from fedlm.simulations.pretraining.optimizers import OPTIMIZERS
+from fedlm.simulations.pretraining.optimizers import OPTIMIZERS, Constants
 from fedlm.simulations.pretraining.private_steps import plan_privacy
 from fedlm.simulations.pretraining.settings import Pretraining
 from fedlm.simulations.pretraining.trainer import Trainer
@@ -236,14 +236,14 @@ def default_microbatch_size() -> int:
 def trainer_of(prepared: PreparedPretraining, devices: Sequence[jax.Device] | None = None) -> Trainer:
     """Make what takes the steps of a run, on some devices; on all where None."""
     settings = prepared.settings
-    optimizer = OPTIMIZERS[settings.optimizer](
-        settings.learning_rates(),
-        settings.momentum,
-        settings.beta1,
-        settings.beta2,
-        settings.adam_epsilon,
-        settings.weight_decay,
+    constants = Constants(
+        momentum=settings.momentum,
+        beta1=settings.beta1,
+        beta2=settings.beta2,
+        epsilon=settings.adam_epsilon,
+        weight_decay=settings.weight_decay,
     )
+    optimizer = OPTIMIZERS[settings.optimizer](settings.learning_rates(), constants)
     rules = StepRules(
         clipping=prepared.clipping,
         noise_multiplier=prepared.plan.noise_multiplier if prepared.plan else 0.0,

@@ -48,7 +48,7 @@ class NoisePlan:
       rounds: T, how many releases there will be at most.
       noise_multiplier: sigma, the standard deviation of one draw of noise in units of the clip norm.
       participation: what the sampler enforces.
-      own: what only this mechanism has, as its `own_plan`; None where nothing is said.
+      own: what only this mechanism has, made by `own_plan` of it in `MECHANISMS`; None where nothing is said.
       coefficients: what the mechanism chose for these rounds and this participation; it alone knows what they mean.
     """
 
