@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from fedlm.fl_core.errors import ConfigurationError, setting
-from fedlm.fl_core.privacy.origins.relevance_origin import RelevanceOrigin
+from fedlm.fl_core.privacy.origins.relevance_origin import counted_in_the_open
 
 InitialData = Literal["same", "public", "disjoint"]
 """Whose text parameters were made from, seen from the people that a run trains on: theirs, or nobody knows; public
@@ -33,7 +33,6 @@ WITHOUT_LEDGER = (NOTHING_PROMISED, OF_A_PUBLISHER, _LEDGER_MISSING)
 TUNING_FIELD = "tuning"
 """In what checkpoints and ledger say of a run: `runs`, the number of private runs that it was compared with, or
 `selection`, the private selection that it is a trial of; its ledger adds `chosen` to the best of those."""
-COUNTED_IN_THE_OPEN = "its relevances of tokens were counted without privacy in data of the same people"
 
 
 class Phase(NamedTuple):
@@ -120,10 +119,8 @@ def seen_from(phases: Sequence[Phase], training_data: str | None = None) -> list
 
 def _seen_by(phase: Phase, people: set[str]) -> Phase:
     """See a training from people whose text has one of these fingerprints."""
-    relevance = RelevanceOrigin.from_json(phase.relevance)
-    counted = relevance is not None and relevance.private is None and relevance.text in people
-    if counted:
-        phase = phase._replace(not_private=phase.not_private or COUNTED_IN_THE_OPEN)
+    if counted := counted_in_the_open(phase.relevance, people):
+        phase = phase._replace(not_private=phase.not_private or counted)
     return phase._replace(people="same") if counted or phase.training_data_sha256 in people else phase
 
 

@@ -141,6 +141,15 @@ class RelevanceOrigin:
             raise ConfigurationError(f"not the origin of relevances: {record!r} ({error})") from error
 
 
+def counted_in_the_open(record: dict[str, Any] | None, people: Collection[str]) -> str | None:
+    """Say why nothing is promised of a training to people whose text has one of these fingerprints, by the record of
+    its relevances; None where these are no reason."""
+    origin = RelevanceOrigin.from_json(record)
+    if origin is None or origin.private is not None or origin.text not in people:
+        return None
+    return "its relevances of tokens were counted without privacy in data of the same people"
+
+
 class Relevance(NamedTuple):
     """The relevances of a vocabulary's tokens, as a file has them.
 
