@@ -6,8 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
+from fedlm.clients.fleet.population import Population
 from fedlm.commands import account as account_command
-from fedlm.commands.deployment import fleet as fleet_command
+from fedlm.commands.deployment.fleet_texts import texts_of
 from fedlm.fl_core.composed_settings import compose
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
 from fedlm.fl_core.privacy.promise.guarantee import gaussian_epsilon
@@ -251,7 +252,7 @@ def test_a_data_set_may_carry_a_budget(settings, public, tmp_path, small_store, 
         with pytest.raises(BudgetError, match="only private runs with secret noise"):
             run(changes, tmp_path / "4")
     with pytest.raises(ConfigurationError, match="has a privacy budget, from which a server"):
-        fleet_command._stored(store)
+        texts_of(store, Population())
     assert account_command.COMMAND.main(words[:2]) == 0
     assert "1.35" in capsys.readouterr().out
     with pytest.raises(DataError, match="carries a privacy budget"):
