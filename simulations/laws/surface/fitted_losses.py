@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +41,6 @@ class SurfaceSettings:
     """How often extrapolation doubles the longest training, at most."""
     kept_steps: Annotated[Annotated[int, Range(least=8, most=1 << 20)], OnlyWith("method", "paper", "code")] = 96
     """Keep this many of the measured steps, evenly spaced in their logarithm, or all if there are fewer."""
-    dense_form: Annotated[Literal["mckenna_l1", "mckenna_l2"] | None, OnlyWith("method", "two-stage")] = None
-    """With the method two-stage: parametric law that fills in the grid between sizes and ratios. None: fill it in along
-    the steps alone."""
     draws: CountOrZero = 100
     """Number of fits to losses drawn anew, which give predictions their bands; 0 for none."""
     seed: Seed = 0

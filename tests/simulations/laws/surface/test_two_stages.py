@@ -68,21 +68,3 @@ class TestTwoStages:
             DataError, match="there are trainings of 8,000, 16,000 steps, but the method two-stage needs 3"
         ):
             fitted(trainings(lengths=(8000, 16_000)))
-
-
-class TestDenseGrid:
-    @pytest.mark.long
-    def test_a_parametric_law_fills_in_the_grid(self, whole):
-        surface = fitted(whole, draws=3, dense_form="mckenna_l2")
-        assert surface.loss.shape == (13, 38, 41)
-        assert surface.draws.shape == (3, 13, 38, 41)
-        random = np.random.default_rng(0)
-        sizes, steps, ratios = (
-            np.exp(random.uniform(np.log(low), np.log(high), 500))
-            for low, high in ((4.5e6, 335e6), (8000, 128_000), (2.0**-18, 2.0**-8))
-        )
-        truth = TRUTH.loss(sizes, steps, ratios)
-        dense, coarse = (np.abs(one.predict(sizes, steps, ratios) / truth - 1) for one in (surface, fitted(whole)))
-        assert dense.max() < 0.01
-        assert dense.mean() < coarse.mean() / 2
-        assert any("The law mckenna_l2 stands for what was measured" in note for note in surface.notes)
