@@ -6,7 +6,7 @@ from typing import Literal
 
 from fedlm.fl_core.errors import UserError
 
-Extra = Literal["deploy", "data", "pretrain", "evaluation", "litert"]
+Extra = Literal["deploy", "data", "pretrain", "evaluation", "litert", "tracing"]
 
 
 class MissingExtraError(UserError):

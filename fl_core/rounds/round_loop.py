@@ -19,6 +19,7 @@ from fedlm.fl_core.randomness import device_key, host_rng
 from fedlm.fl_core.rounds.aggregation import CohortAggregate, MeanUpdate, WeightedMean
 from fedlm.fl_core.rounds.cohorts import CohortSampler
 from fedlm.fl_core.rounds.server_optimizers import ServerOptimizer, ServerState, init_server, server_step
+from fedlm.fl_core.rounds.tracing import span
 from fedlm.models.base import Params
 
 
@@ -206,7 +207,8 @@ class Rounds:
         settings, state = self._optimization, self.state
         clip_norm = self._averaging.clip_norm(self.averaging_state)
         cohort = self._runner.run(state.params, plan, clip_norm, state.algorithm)
-        mean = self._averaging.next(self.averaging_state, cohort.aggregate, plan.round_number)
+        with span("averaging"):
+            mean = self._averaging.next(self.averaging_state, cohort.aggregate, plan.round_number)
         cohort = cohort._replace(aggregate=cohort.aggregate._replace(delta={}))
         if mean.delta is not None:
             rate = settings.server_rate(plan.round_number)

@@ -23,6 +23,7 @@ from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.record.standing import Standing
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.processes import gather, is_first, together
+from fedlm.fl_core.rounds.tracing import span
 from fedlm.fl_core.runs.endings import DIVERGED, FINISHED, UNANSWERED
 from fedlm.fl_core.runs.files.checkpoints import parameters_digest
 from fedlm.fl_core.runs.files.metrics_log import METRICS_FILE, finite_row, read_rows
@@ -195,7 +196,8 @@ class Run:
     def save(self, done: int, state: Any) -> None:
         """Make a state durable, of the structure that `resume` was given; with privacy, this releases it. Raises
         DiskError where it cannot be written."""
-        together(lambda: self._save(done, state) if is_first() else None)
+        with span("checkpoint"):
+            together(lambda: self._save(done, state) if is_first() else None)
         self.saved = True
 
     def _save(self, done: int, state: Any) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from fedlm.fedlm_client.limits import Conditions
-from fedlm.fl_core.deployment.aggregators import shared_runner
+from fedlm.fl_core.deployment.aggregators import silence
 from fedlm.fl_core.deployment.aggregators.shard import Shard
 from fedlm.fl_core.deployment.aggregators.shared_records import SharedRound
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
@@ -213,7 +213,7 @@ async def test_the_reports_of_an_aggregator_that_is_killed_are_lost_and_the_roun
     tmp_path, free_port, monkeypatch
 ):
     # The others are not silent for so long, however busy the machine is.
-    monkeypatch.setattr(shared_runner, "LEASE_SECONDS", 10.0)
+    monkeypatch.setattr(silence, "LEASE_SECONDS", 10.0)
     everyone = {"cohort_size": EVERYONE, "minimum_reports": 2, "over_selection": 1.0, "min_separation": 1}
     patience = {"selection_seconds": 60.0, "reporting_seconds": 60.0}
     settings = small.deployment(**small.PRIVACY | everyone | patience, rounds=2, upload_bits=32)

@@ -23,7 +23,7 @@ from fedlm.fedlm_client.secure_aggregation.floors import Floors
 from fedlm.fedlm_client.secure_aggregation.masks import word
 from fedlm.fedlm_client.secure_aggregation.member import Member
 from fedlm.fedlm_client.text.example_store import ExampleStore
-from fedlm.fl_core.deployment.aggregators import shared_runner
+from fedlm.fl_core.deployment.aggregators import silence
 from fedlm.fl_core.deployment.roles import Endpoints, aggregate, coordinate
 from fedlm.fl_core.deployment.security.plan_keys import create_plan_key
 from fedlm.fl_core.deployment.server.client_service import _exact
@@ -144,7 +144,7 @@ async def test_sixty_devices_come_to_the_model_of_plain_sums_though_many_die_and
     small_store, tmp_path, free_port, monkeypatch
 ):
     # Nobody is silent for so long, however busy the machine is.
-    monkeypatch.setattr(shared_runner, "LEASE_SECONDS", 10.0)
+    monkeypatch.setattr(silence, "LEASE_SECONDS", 10.0)
     keys, _ = make_credentials(tmp_path / "keys", COUNT)
     create_plan_key(keys)
     (tmp_path / "told").mkdir()

@@ -15,6 +15,7 @@ LIBRARIES = {
     "pretrain": ("grain",),
     "evaluation": ("lm_eval", "rapidfuzz"),
     "litert": ("ai_edge_litert",),
+    "tracing": ("opentelemetry",),
 }
 WITHOUT = """
 import sys

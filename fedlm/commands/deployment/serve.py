@@ -58,6 +58,7 @@ def main(argv: list[str]) -> int:
     """Run `fedlm serve`."""
     command = read_options(ServeCommand, argv, "fedlm serve", essentials=_ESSENTIALS)
     from fedlm.fl_core.deployment.event_log import json_log
+    from fedlm.fl_core.deployment.operations.traces import traces
 
     if command.role != "all" and command.database is None:
         raise ConfigurationError(
@@ -70,7 +71,7 @@ def main(argv: list[str]) -> int:
     if command.role == "aggregator" and command.listening.address.rsplit(":", 1)[-1] == "0":
         raise ConfigurationError("aggregators share their port, which cannot be 0; give --address a port")
     endpoints = _endpoints(command)
-    with json_log(command.listening.log):
+    with json_log(command.listening.log), traces():
         over = asyncio.run(_process(command, endpoints))
     return exit_status_in(command.out) if over and command.role != "aggregator" else 0
 

@@ -45,6 +45,7 @@ def main(argv: list[str]) -> int:
     from fedlm.fl_core.composed_settings import compose
     from fedlm.fl_core.deployment.endpoints import Endpoints
     from fedlm.fl_core.deployment.event_log import json_log
+    from fedlm.fl_core.deployment.operations.traces import traces
     from fedlm.fl_core.deployment.roles import serve_runs
     from fedlm.fl_core.deployment.runs.run_server import RunMaker, ServerRules
 
@@ -59,7 +60,7 @@ def main(argv: list[str]) -> int:
         return make_task(compose(QueuedRun, **settings), listening)
 
     maker = RunMaker(_complete, task)
-    with json_log(listening.log):
+    with json_log(listening.log), traces():
         rules = ServerRules(command.approval, listening.keys)
         serving = serve_runs(maker, command.directory, endpoints, log_release, promised=command.population, rules=rules)
         asyncio.run(serving)

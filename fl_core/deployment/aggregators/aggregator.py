@@ -34,6 +34,7 @@ from fedlm.fl_core.deployment.state.retrying import with_retries_async
 from fedlm.fl_core.deployment.state.state import StateError, UnreachableError
 from fedlm.fl_core.errors import ConfigurationError, DiskError
 from fedlm.fl_core.rounds.round_loop import RoundPlan
+from fedlm.fl_core.rounds.tracing import past, round_trace
 
 _POLL_SECONDS, _BEAT_SECONDS = 0.1, 1.0
 _Result = TypeVar("_Result")
@@ -256,9 +257,12 @@ class Aggregator:
         await shard.settle()
         taken = await asyncio.to_thread(shard.hand_over, leaving)
         self._shard = None
-        self._service.pacing.round_took(asyncio.get_running_loop().time() - shard.attempt.opened)
+        attempt, ended = shard.attempt, asyncio.get_running_loop().time()
+        self._service.pacing.round_took(ended - attempt.opened)
         shard.attempt.parameters.withdraw()
         event("shard_delivered", attempt=shard.token, reports=len(shard.added), taken=taken)
+        trace = round_trace(attempt.run, attempt.plan.round_number)
+        past("shard", attempt.opened, ended, of=(trace, shard.token), reports=len(shard.added))
 
     async def _drop_shard(self) -> None:
         shard, self._shard = self._shard, None

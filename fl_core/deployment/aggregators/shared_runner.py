@@ -14,6 +14,7 @@ from fedlm.fl_core.client_algorithms.interface import Broadcast, sent_by_client
 from fedlm.fl_core.deployment.aggregators.partial_sums import unpack_aggregate
 from fedlm.fl_core.deployment.aggregators.shared_records import PartialSum, Phase, SharedRound, Tally
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
+from fedlm.fl_core.deployment.aggregators.silence import Silence
 from fedlm.fl_core.deployment.event_log import event, warn
 from fedlm.fl_core.deployment.server.pacing import PaceSteering
 from fedlm.fl_core.deployment.server.round_rules import DrainedError, RoundProgress
@@ -23,14 +24,13 @@ from fedlm.fl_core.deployment.state.state import AttemptRecord, StateError, Unre
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.rounds.aggregation import add_aggregates, empty_aggregate
 from fedlm.fl_core.rounds.round_loop import CohortResult, RoundPlan
+from fedlm.fl_core.rounds.tracing import say, span, trace_phases
 from fedlm.fl_core.updates.update_bytes import WireError, pack_parameters
 from fedlm.models.base import Params
 
 POLL_SECONDS = 0.1
 ADVANCED_EVERY = 1.0
 _DELIVERY_SECONDS = 60.0
-LEASE_SECONDS = 5.0
-"""How long an aggregator may be silent before its reports count as lost."""
 
 
 class SharedCohortRunner:
@@ -41,7 +41,7 @@ class SharedCohortRunner:
         self._shared, self._deployment, self._agreement = shared, deployment, agreement
         self._rules, self._draining = deployment.round_rules(), draining
         self._pacing = PaceSteering(self._rules.to_select, deployment.check_in_seconds)
-        self._watch, self._opened, self._latest_end = _Watch(), 0.0, math.inf
+        self._silence, self._opened, self._latest_end = Silence(), 0.0, math.inf
         self._progress: RoundProgress | None = None
         with_retries(shared.begin)
 
@@ -67,10 +67,15 @@ class SharedCohortRunner:
 
     def _attempt(self, like: Any, plan: RoundPlan, clip_norm: float | None, content: bytes) -> CohortResult | None:
         token = secrets.token_hex(16)
-        self._open(token, plan, clip_norm, content)
-        event("round_opened", round=plan.round_number, attempt=token)
+        with span("attempt", named=token, round=plan.round_number):
+            self._open(token, plan, clip_norm, content)
+            event("round_opened", round=plan.round_number, attempt=token)
+            return self._collect(token, plan, like)
+
+    def _collect(self, token: str, plan: RoundPlan, like: Any) -> CohortResult | None:
         first, overdue = self._until_over(token, plan.round_number)
-        merged = self._sum_up(token, like)
+        with span("aggregation"):
+            merged = self._sum_up(token, like)
         participants = with_retries(lambda: self._shared.claimed(token))
         states = with_retries(lambda: self._shared.tally(token)).states
         selected = sum(states.values())
@@ -99,6 +104,7 @@ class SharedCohortRunner:
         self._pacing.round_took(seconds)
         with_retries(lambda: self._shared.finish(record, counted, silent, self._pacing.wait))
         event(f"round_{record.outcome}", **record._asdict())
+        say(**record.counts)
         if record.outcome == "abandoned":
             return None
         return merged._replace(asked=selected)
@@ -196,6 +202,7 @@ class SharedCohortRunner:
             if over:
                 if left <= 0 and not patient:
                     overdue = set(with_retries(lambda: self._shared.silent(token)))
+                trace_phases(opened, selection_ends, now)
                 return first, overdue
             if self._draining() and not selected:
                 with_retries(self._shared.begin)
@@ -236,7 +243,7 @@ class SharedCohortRunner:
         """Take a tally, after giving up aggregators that were silent for too long."""
         tally = with_retries(lambda: self._shared.tally(token))
         # What has delivered its sum is not needed any more.
-        silent = set(self._watch.silent(tally.beats, time.monotonic())) - tally.delivered
+        silent = set(self._silence.silent(tally.beats, time.monotonic())) - tally.delivered
         for name in silent:
             self._lose(name, "it was silent")
         return with_retries(lambda: self._shared.tally(token)) if silent else tally
@@ -278,22 +285,3 @@ class SharedCohortRunner:
                 bytes_up=moved.bytes_up + partial.bytes_up,
             )
         return moved
-
-
-class _Watch:
-    """Which aggregators have fallen silent, by a clock that does not step."""
-
-    def __init__(self) -> None:
-        self._heard: dict[str, tuple[int, float]] = {}
-        self._looked = time.monotonic()
-
-    def silent(self, beats: dict[str, int], now: float) -> list[str]:
-        """Find those whose beats stand still at a moment in seconds."""
-        # Where nobody looked for a while, as when the database was gone, nobody could be heard.
-        unheard = now - self._looked > LEASE_SECONDS / 2
-        before, self._looked = {} if unheard else self._heard, now
-        self._heard = {
-            name: before[name] if name in before and before[name][0] == count else (count, now)
-            for name, count in beats.items()
-        }
-        return [name for name, (_, since) in self._heard.items() if now - since > LEASE_SECONDS]

@@ -22,6 +22,7 @@ class LocalCollection:
     Attributes:
       checked_in: numbers of the clients that have checked in since it was opened.
       changed: set whenever it may be over.
+      selection_ends: when nobody more is selected, by the loop's clock.
     """
 
     def __init__(self, attempt: Attempt, rules: RoundRules, comes_last: Callable[[int], bool] = lambda client: False):
@@ -32,7 +33,7 @@ class LocalCollection:
         self._comes_last = comes_last
         # Who has checked in for a draw; None where there is nothing to draw.
         self._candidates: set[int] | None = None if self._named or not rules.window_seconds else set()
-        self._draws_at = self._selection_ends = self._latest_end = math.inf
+        self._draws_at = self.selection_ends = self._latest_end = math.inf
         self._most = rules.to_select
         self._replaced = False
         # Who had not answered when others were let in beside them.
@@ -61,7 +62,7 @@ class LocalCollection:
             return participants[client].receipt is None
         if self._candidates is not None or (self._named and client not in self._named):
             return False
-        if now >= self._selection_ends and not self._replaced:
+        if now >= self.selection_ends and not self._replaced:
             return False
         if self._active() >= self.rules.minimum and self._comes_last(client):
             return False
@@ -101,7 +102,7 @@ class LocalCollection:
 
     @property
     def _patience_ends(self) -> float:
-        return self._selection_ends + self.rules.patience_seconds
+        return self.selection_ends + self.rules.patience_seconds
 
     def silent(self, now: float) -> list[int]:
         """List the selected clients that should have answered in full, and have not.
@@ -123,13 +124,13 @@ class LocalCollection:
             self._end_selection(now + self.rules.selection_seconds)
         self.attempt.participants.setdefault(client, Participant())
         if not self._replaced and self._active() >= self.rules.to_select:
-            self._end_selection(min(self._selection_ends, now))
+            self._end_selection(min(self.selection_ends, now))
 
     def _active(self) -> int:
         return len(self.attempt.participants) - self.attempt.declined - self.attempt.refused
 
     def _end_selection(self, moment: float) -> None:
-        self._selection_ends = moment
+        self.selection_ends = moment
         self.attempt.deadline = min(moment + self.rules.reporting_seconds, self._latest_end)
         self.changed.set()
 
@@ -147,13 +148,13 @@ class LocalCollection:
             return True
         participants = self.attempt.participants
         answered = sum(one.receipt is not None for one in participants.values())
-        selecting = now < self._selection_ends or bool(self._candidates)
+        selecting = now < self.selection_ends or bool(self._candidates)
         return self.rules.over(len(self.attempt.accepted), answered, len(participants), selecting)
 
     def next_moment(self, now: float) -> float:
         """Say how many seconds nothing can change unless a client does something."""
         draw = self._draws_at if self._candidates is not None else math.inf
-        moments = (draw, self._selection_ends, self._patience_ends, self.attempt.deadline)
+        moments = (draw, self.selection_ends, self._patience_ends, self.attempt.deadline)
         next_end = min((moment for moment in moments if moment > now), default=now)
         return max(0.0, min(next_end - now, _LONGEST_WAIT))
 
@@ -164,7 +165,7 @@ class LocalCollection:
         return RoundProgress(
             round_number=attempt.plan.round_number,
             open=not attempt.closed,
-            selecting=not attempt.closed and now < self._selection_ends,
+            selecting=not attempt.closed and now < self.selection_ends,
             seconds=now - attempt.opened,
             seconds_left=None if math.isinf(attempt.deadline) else max(attempt.deadline - now, 0.0),
             goal=rules.goal,

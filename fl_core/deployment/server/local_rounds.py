@@ -24,6 +24,7 @@ from fedlm.fl_core.deployment.state.retrying import with_retries_async
 from fedlm.fl_core.deployment.state.state import AttemptRecord
 from fedlm.fl_core.process_memory import trim_heap
 from fedlm.fl_core.rounds.round_loop import CohortResult, RoundPlan
+from fedlm.fl_core.rounds.tracing import say, span, trace_phases
 from fedlm.fl_core.updates.update_bytes import pack_parameters
 from fedlm.models.base import Params
 
@@ -118,8 +119,12 @@ class LocalRounds:
         Raises:
           DrainedError: the server is going down, and nobody was selected yet.
         """
+        with span("attempt", round=plan.round_number):
+            return await self._attempt(plan, parameters, total)
+
+    async def _attempt(self, plan: RoundPlan, parameters: ServedArtifact, total: StreamingSum) -> CohortResult | None:
         rules = self._rules.for_cohort(len(plan.clients)) if len(plan.clients) else self._rules
-        attempt = Attempt(plan, parameters, total, self._clock(), run=self._run)
+        attempt = Attempt(plan, parameters, total, opened := self._clock(), run=self._run)
         collection = self._collection(attempt, rules)
         self._next_round, self._collecting = plan.round_number, collection
         event("round_opened", round=plan.round_number, attempt=attempt.token.hex())
@@ -129,6 +134,7 @@ class LocalRounds:
             self._collecting = None
             await self._receiver.close(attempt)
             self._latest = collection.progress(self._clock())
+        trace_phases(opened, collection.selection_ends, self._clock())
         silent, seconds = collection.silent(self._clock()), self._clock() - attempt.opened
         self._pacing.round_took(seconds)
         record = collection.record(seconds)
@@ -137,11 +143,13 @@ class LocalRounds:
         self.registry.was_silent(silent, plan.round_number)
         self._let_rest(attempt.participants)
         event(f"round_{record.outcome}", **record._asdict())
+        say(**record.counts)
         if record.outcome == "abandoned":
             return None
         self.registry.took_part(counted, plan.round_number)
         self._next_round = plan.round_number + 1
-        aggregate = await asyncio.to_thread(total.finish)
+        with span("aggregation"):
+            aggregate = await asyncio.to_thread(total.finish)
         return CohortResult(aggregate, attempt.steps, attempt.bytes_down, attempt.bytes_up, len(attempt.participants))
 
     def _collection(self, attempt: Attempt, rules: RoundRules) -> LocalCollection:

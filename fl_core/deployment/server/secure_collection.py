@@ -39,7 +39,7 @@ class SecureCollection(LocalCollection):
             return False
         if now >= attempt.deadline or secure.answered:
             return True
-        if secure.attempt.phase != "advertising" or now < self._selection_ends or self._candidates:
+        if secure.attempt.phase != "advertising" or now < self.selection_ends or self._candidates:
             return False
         declined = sum(one.receipt is not None for one in attempt.participants.values())
         return len(secure.attempt.advertisements) + declined >= len(attempt.participants)

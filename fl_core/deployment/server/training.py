@@ -3,9 +3,11 @@
 With privacy every round's model is in a checkpoint, and in the ledger, before any client can download it.
 """
 
+import contextlib
+import itertools
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +33,10 @@ from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.rounds.aggregation import WeightedMean
 from fedlm.fl_core.rounds.cohorts import WhoeverChecksIn
 from fedlm.fl_core.rounds.round_loop import CohortRunner
+from fedlm.fl_core.rounds.tracing import round_trace, span
 from fedlm.fl_core.runs.capabilities.interface import Opening
 from fedlm.fl_core.runs.capabilities.run_capabilities import Capabilities
-from fedlm.fl_core.runs.driver import Observer, Run
+from fedlm.fl_core.runs.driver import Observer, Run, Step
 from fedlm.fl_core.runs.federated_training import FederatedTraining
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.round_rows import find_divergence, find_worse_than_guess
@@ -148,9 +151,10 @@ class DeployedTraining:
             self._record_release()
             observe(row)
 
-        rounds = training.rounds(runner, self._sampler, self._task.score, self._task.deployment.evaluate_every)
+        steps = training.rounds(runner, self._sampler, self._task.score, self._task.deployment.evaluate_every)
         try:
-            self._run.take(rounds, released, stopping)
+            with contextlib.closing(self._traced(steps)) as rounds:
+                self._run.take(rounds, released, stopping)
         except DrainedError:
             # With privacy every round is saved already.
             if self.ledger is None and training.rounds_done:
@@ -159,6 +163,13 @@ class DeployedTraining:
         if over:
             self._finish()
         return over
+
+    def _traced(self, steps: Iterator[Step]) -> Generator[Step, None, None]:
+        """Make a span of each round, from its first attempt until it is recorded and saved."""
+        name = self._state.run()
+        for number in self._run.remaining:
+            with span("round", trace=round_trace(name, number), round=number):
+                yield from itertools.islice(steps, 1)
 
     def _finish(self) -> None:
         """Write the summary: how it ended, by the same rules as a simulation, and the newest held-out scores."""

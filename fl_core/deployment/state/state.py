@@ -70,6 +70,12 @@ class AttemptRecord(NamedTuple):
     bytes_up: int
     lost: int = 0  # reports that were accepted, but lost with the process that had added them up
 
+    @property
+    def counts(self) -> dict[str, int | str]:
+        """How it ended, and with how many clients, for a span."""
+        told = ("outcome", "selected", "reported", "refused", "declined", "lost")
+        return {name: getattr(self, name) for name in told}
+
 
 class Totals(NamedTuple):
     """Sums over all attempts that are over."""
