@@ -77,7 +77,6 @@ def test_commands_of_simulations_need_no_extra():
 
 @pytest.mark.long
 def test_what_needs_an_extra_names_it_in_one_line(tmp_path):
-    (tmp_path / "FILE.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
     (tmp_path / "SITE.7z").write_bytes(bytes(100))
     lines = {
         "keys create --out KEYS": "deploy",
@@ -88,7 +87,6 @@ def test_what_needs_an_extra_names_it_in_one_line(tmp_path):
         "pretrain --data STORE --model cifg_tiny --steps 1 --batch-size 4 --privacy none --out OUT": "pretrain",
         "memorization RUN": "evaluation",
         "evaluate RUN --tasks piqa": "evaluation",
-        "data import stackoverflow-tff FILE.h5 --out STORE": "data",
         "data import stackexchange SITE.7z --out STORE": "data",
     }
     for (line, extra), (status, said) in zip(lines.items(), said_without(*lines, folder=tmp_path), strict=True):
