@@ -43,13 +43,15 @@ class Cell:
 
     def run(self, report: Callable[[Row], None]) -> None:
         from fedlm.simulations.experiments.experiment import run_experiment
+        from fedlm.simulations.experiments.tuning import ComparedWith
 
+        brought = () if self.tuning is None else (ComparedWith(self.tuning),)
         run_experiment(
             self.experiment,
             self.directory,
             lambda row, rounds: report(row),
             save_client_scores=self.client_scores,
-            tuning=self.tuning,
+            brought=brought,
         )
 
     def until(self, rounds: int) -> "Cell":

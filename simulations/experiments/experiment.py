@@ -1,7 +1,7 @@
 """One experiment from beginning to end: resume, rounds, scores, checkpoints, summary."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from fedlm.fl_core.privacy.origins.ancestry import NOT_PRIVATE
 from fedlm.fl_core.processes import gather, is_first, lost_processes, together
+from fedlm.fl_core.runs.capabilities.interface import Capability
 from fedlm.fl_core.runs.driver import Step
 from fedlm.fl_core.runs.files.metrics_log import METRICS_FILE, read_rows
 from fedlm.fl_core.runs.outcome import fit_parameters
@@ -23,7 +24,6 @@ from fedlm.simulations.evaluation.client_scores import client_columns, write_tab
 from fedlm.simulations.experiments.configuration import Experiment
 from fedlm.simulations.experiments.preparation import PreparedExperiment, prepare
 from fedlm.simulations.experiments.simulated_run import SimulatedRun, copied
-from fedlm.simulations.experiments.tuning import ComparedWith
 
 Observer = Callable[[dict[str, Any], int], None]
 """Called with the metrics row of each round and the number of rounds in all."""
@@ -107,7 +107,7 @@ def run_experiment(
     observe: Observer = lambda row, rounds: None,
     *,
     save_client_scores: bool = False,
-    tuning: Mapping[str, Any] | None = None,
+    brought: Sequence[Capability] = (),
 ) -> dict[str, Any]:
     """Run an experiment, or the rest of it where `out` holds an unfinished one.
 
@@ -126,7 +126,7 @@ def run_experiment(
       out: folder of the run; made where absent.
       observe: see `Observer`; called in the first process.
       save_client_scores: write `test_clients.parquet` too, a row a test client.
-      tuning: what the run is compared with, for its ledger.
+      brought: what a program adds to what settings name.
 
     Raises:
       UserError: settings, data or an earlier run in `out` do not fit, or processes differ in them.
@@ -138,7 +138,6 @@ def run_experiment(
       57.1
     """
     folder = Path(out)
-    brought = () if tuning is None else (ComparedWith(tuning),)
     prepared = together(lambda: prepare(experiment, brought, folder))
 
     def see(finished: FinishedRound) -> None:

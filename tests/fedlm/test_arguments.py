@@ -66,7 +66,7 @@ CALLS = {
     ),
     "run_experiment": (
         fedlm.run_experiment,
-        {"experiment": EXPERIMENT, "out": "out", "observe": print, "save_client_scores": False, "tuning": None},
+        {"experiment": EXPERIMENT, "out": "out", "observe": print, "save_client_scores": False, "brought": ()},
     ),
     "simulate": (
         fedlm.simulate,

@@ -31,6 +31,7 @@ from fedlm.simulations.data.sources.in_memory import InMemoryText
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.experiment import run_experiment
+from fedlm.simulations.experiments.tuning import ComparedWith
 from fedlm.simulations.reporting.selection_page import write_selection_page
 from tests.simulations.reporting.html_page import Page
 from tests.support.plain_runs import MODEL, PRIVATE, run
@@ -53,7 +54,12 @@ def in_this_process(cells, workers, observe):
     for cell in cells:
         if not (cell.directory / "summary.json").exists():
             see = functools.partial(observe, cell)
-            run_experiment(cell.experiment, cell.directory, lambda row, rounds, see=see: see(row), tuning=cell.tuning)
+            run_experiment(
+                cell.experiment,
+                cell.directory,
+                lambda row, rounds, see=see: see(row),
+                brought=[ComparedWith(cell.tuning)],
+            )
     return {}
 
 

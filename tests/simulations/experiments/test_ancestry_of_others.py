@@ -12,6 +12,7 @@ from fedlm.simulations.comparisons.cells import list_cells
 from fedlm.simulations.comparisons.comparison import run_comparison
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.experiment import run_experiment
+from fedlm.simulations.experiments.tuning import ComparedWith
 from fedlm.simulations.reporting.run_privacy import run_privacies
 from tests.support.plain_runs import MODEL, NO_PRIVACY, PRIVATE, run
 
@@ -28,7 +29,7 @@ def test_each_run_of_a_comparison_has_the_ancestry_of_its_first_parameters(small
     settings |= {"seeds": (0,), "init_from": tmp_path / "parent"}
     comparison, out = compose(Comparison, **settings), tmp_path / "out"
     for cell in list_cells(comparison, out):
-        run_experiment(cell.experiment, cell.directory, tuning=cell.tuning)
+        run_experiment(cell.experiment, cell.directory, brought=[ComparedWith(cell.tuning)])
     results = run_comparison(comparison, out, LocalProcesses(1))
     assert len(results) == 2
     for result in results:
@@ -46,7 +47,7 @@ def test_each_run_of_a_comparison_has_the_ancestry_of_its_first_parameters(small
     for word in ("public", "disjoint"):
         (cell, *_) = list_cells(compose(Comparison, **settings, initial_data=word), tmp_path / word)
         with pytest.raises(ConfigurationError, match="the very training clients of this run"):
-            run_experiment(cell.experiment, cell.directory, tuning=cell.tuning)
+            run_experiment(cell.experiment, cell.directory, brought=[ComparedWith(cell.tuning)])
 
 
 def simulate(data, out, **changes):
