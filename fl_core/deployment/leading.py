@@ -73,6 +73,8 @@ class Lead:
             connection.execute(sql.delete(LEADERS))
             connection.execute(sql.insert(LEADERS).values(name=self._name, beats=0, held_on=self._held_on()))
         self._database.leader = self._name
+        # Nobody else brings the tables up to date while somebody leads.
+        self._database.open()
         return True
 
     def _held_on(self) -> str:

@@ -81,6 +81,19 @@ def test_whose_lock_is_free_is_gone_but_not_who_has_it_on_a_copy_of_the_folder(a
     assert another()[0].look(0.0)
 
 
+def test_tables_change_when_a_newer_process_leads_and_not_while_it_stands_by(another, monkeypatch):
+    upgraded = []
+    (one, _), (newer, database) = another(), another()
+    assert one.look(0.0)
+    monkeypatch.setattr(Database, "_is_current", lambda self, connection: self is not database)
+    monkeypatch.setattr(Database, "_upgrade", lambda self, connection: upgraded.append(self))
+    database.open()
+    assert upgraded == []
+    one._lock.close()
+    assert newer.look(0.0)
+    assert upgraded == [database]
+
+
 async def test_while_something_is_written_elsewhere_nobody_takes_the_lead(another):
     (one, database), (other, _) = another(), another()
     assert one.look(0.0)

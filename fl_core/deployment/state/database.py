@@ -20,9 +20,9 @@ import sqlalchemy as sql
 from sqlalchemy.engine import Connection
 
 from fedlm.fl_core.deployment.event_log import event, warn
-from fedlm.fl_core.deployment.state.database_errors import first_line, is_away, is_refusal
+from fedlm.fl_core.deployment.state.database_errors import first_line, is_away, is_refusal, not_leading
 from fedlm.fl_core.deployment.state.retrying import SECONDS_BETWEEN_TRIES, with_retries, with_retries_async
-from fedlm.fl_core.deployment.state.state import NotLeadingError, StateError, UnreachableError
+from fedlm.fl_core.deployment.state.state import StateError, UnreachableError
 from fedlm.fl_core.deployment.state.tables import LEADERS
 
 _BUSY_SECONDS = 30
@@ -66,7 +66,7 @@ class Database:
             self.open()
 
     def open(self) -> None:
-        """Bring the tables up to date.
+        """Bring the tables up to date; not where another process leads, or led when it was killed: who leads next does.
 
         Raises:
           UnreachableError: it cannot be reached now.
@@ -74,8 +74,8 @@ class Database:
         """
         with self._errors(self._cannot_be_opened):
             with self._engine.connect() as connection, connection.begin():
-                current = self._is_current(connection)
-            if not current:
+                done = self._is_current(connection) or self._is_led_by_another(connection)
+            if not done:
                 with self._engine.connect() as connection, self._lock(connection):
                     self._upgrade(connection)
 
@@ -126,13 +126,8 @@ class Database:
                 connection.execute(sql.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
             if self.leader is not None and connection.scalar(sql.select(LEADERS.c.name)) != self.leader:
                 self._lost = True
-                raise self._not_leading()
+                raise not_leading(self.name)
             yield
-
-    def _not_leading(self) -> NotLeadingError:
-        return NotLeadingError(
-            f"{self.name}: another process leads here now, so this one ends and has written nothing since"
-        )
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -170,7 +165,7 @@ class Database:
         """Begin a transaction that only reads; raises `StateError` where the database is gone, and `NotLeadingError`
         once another process is known to lead."""
         if self._lost:
-            raise self._not_leading()
+            raise not_leading(self.name)
         with self._errors(), self._engine.connect() as connection, connection.begin():
             yield connection
 
@@ -220,6 +215,10 @@ class Database:
                 f"this version knows those up to {head}); run that version, or a later one"
             )
         return found == head
+
+    def _is_led_by_another(self, connection: Connection) -> bool:
+        led = self.leader is None and sql.inspect(connection).has_table(LEADERS.name)
+        return led and connection.scalar(sql.select(LEADERS.c.name)) is not None
 
     def _upgrade(self, connection: Connection) -> None:
         from alembic import command

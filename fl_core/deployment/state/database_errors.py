@@ -2,6 +2,8 @@
 
 import sqlalchemy as sql
 
+from fedlm.fl_core.deployment.state.state import NotLeadingError
+
 # Classes of SQLSTATE: of connections, of a server that an operator stops or that starts, of too many connections.
 _AWAY = ("08", "57P", "53300")
 _COMING = ("starting up", "shutting down", "recovery", "too many", "connection slots")
@@ -27,3 +29,8 @@ def is_refusal(error: BaseException) -> bool:
 def first_line(error: BaseException) -> str:
     """Give the beginning of what an error says."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def not_leading(database: str) -> NotLeadingError:
+    """Make the error of a process that leads no more."""
+    return NotLeadingError(f"{database}: another process leads here now, so this one ends and wrote nothing since")
