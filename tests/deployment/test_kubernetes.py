@@ -1,6 +1,8 @@
 """The manifests for Kubernetes are what Kubernetes takes, and fit the server that they start."""
 
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -19,7 +21,10 @@ REVOKED = "fedlm-revoked"
 
 
 def manifests():
-    return [one for path in sorted(MANIFESTS.glob("*.yaml")) for one in yaml.safe_load_all(path.read_text())]
+    """Those that a kustomization names, as they are written."""
+    named = yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text())["resources"]
+    assert {*named, "kustomization.yaml"} == {path.name for path in MANIFESTS.glob("*.yaml")}
+    return [one for name in named for one in yaml.safe_load_all((MANIFESTS / name).read_text())]
 
 
 def pods():
@@ -34,19 +39,38 @@ def test_kubernetes_takes_the_manifests():
     for manifest in manifests():
         validator.validate(manifest, validator.latest_version(), strict=True)
         kinds.append(manifest["kind"])
-    assert sorted(kinds) == sorted(
-        [*WORKLOADS, "ConfigMap", *["PersistentVolumeClaim", "Service"] * 2, "PodDisruptionBudget"]
-    )
+    assert sorted(kinds) == sorted([*WORKLOADS, *["PersistentVolumeClaim", "Service"] * 2, "PodDisruptionBudget"])
+
+
+def test_kustomize_gives_every_pod_the_image_and_settings_that_start_it_anew_when_they_change(tmp_path):
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl here")
+    shutil.copytree(MANIFESTS, tmp_path / "kubernetes")
+    names = []
+    for rounds in (1000, 2000):
+        settings = tmp_path / "kubernetes" / "serve.toml"
+        settings.write_text(settings.read_text().replace("rounds = 1000", f"rounds = {rounds}"))
+        done = subprocess.run(["kubectl", "kustomize", settings.parent], capture_output=True, text=True, check=True)
+        made = list(yaml.safe_load_all(done.stdout))
+        [settings] = [one for one in made if one["kind"] == "ConfigMap"]
+        assert tomllib.loads(settings["data"]["serve.toml"])["rounds"] == rounds
+        for pod in (one["spec"]["template"]["spec"] for one in made if one["kind"] in WORKLOADS):
+            images = {one["image"] for one in pod["containers"] + pod["initContainers"]}
+            assert images == {"registry.example.org/fedlm:0.1.0"}
+            maps = {volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume}
+            assert maps == {settings["metadata"]["name"], REVOKED}
+        names.append(settings["metadata"]["name"])
+    assert names[0] != names[1]
 
 
 def test_what_a_manifest_names_is_there():
     """Secrets apart, and the list of the revoked, which are made from files by hand."""
     claims = {one["metadata"]["name"] for one in manifests() if one["kind"] == "PersistentVolumeClaim"}
-    maps = {one["metadata"]["name"] for one in manifests() if one["kind"] == "ConfigMap"}
+    [settings] = yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text())["configMapGenerator"]
     for pod in pods().values():
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
         for volume in volumes.values():
-            assert volume.get("configMap", {"name": "fedlm"})["name"] in {*maps, REVOKED}
+            assert volume.get("configMap", {"name": "fedlm"})["name"] in (settings["name"], REVOKED)
             assert volume.get("persistentVolumeClaim", {"claimName": "fedlm-run"})["claimName"] in claims
             assert volume.get("secret", {"secretName": "fedlm-keys"})["secretName"] in ("fedlm-keys", "fedlm-database")
         containers = pod["containers"] + pod["initContainers"]
@@ -84,8 +108,7 @@ def test_a_pod_starts_the_server_with_options_that_it_has_and_ends_after_it_has_
     assert (program, serve) == ("fedlm", "serve")
     options = dict(word.removeprefix("--").split("=", 1) for word in words)
     known = value_types(ServeCommand).keys()
-    [settings] = [one["data"]["serve.toml"] for one in manifests() if one["kind"] == "ConfigMap"]
-    read = tomllib.loads(settings)
+    read = tomllib.loads((MANIFESTS / "serve.toml").read_text())
     assert {name.replace("-", "_") for name in options} <= known | {"config"}
     assert read.keys() <= known
     chosen = {name: value for name, value in read.items() if name in value_types(Deployment)}
