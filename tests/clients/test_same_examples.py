@@ -8,7 +8,7 @@ import pytest
 from fedlm.clients.device.server_instructions import encode
 from fedlm.clients.fleet.population import Population
 from fedlm.commands.cli import main
-from fedlm.commands.deployment.fleet import FleetCommand, _people
+from fedlm.commands.deployment.fleet_texts import texts_of
 from fedlm.fedlm_client.plans.batches import sequences_of
 from fedlm.fedlm_client.plans.manifest import Batches
 from fedlm.fedlm_client.text.example_store import ExampleStore
@@ -55,8 +55,7 @@ def test_a_device_trains_on_what_the_simulation_has_of_its_text(tmp_path, given,
         np.testing.assert_array_equal(found, known[user])
         encoded = with_tokens(map(WordPiece(content).encode, ExampleStore(path).examples(cut)))
         np.testing.assert_array_equal(sequences_of(encoded, BATCHES), known[user])
-    fleet = FleetCommand(population=Population(), server="127.0.0.1:1", data=everybody, clients=3)
-    people, _ = _people(fleet)
-    for number, user in enumerate(TEXTS):
-        encode_batch = Tokenizer(json.loads(content)).encode_batch
-        np.testing.assert_array_equal(encode(people(number).examples(cut), encode_batch, LENGTH), known[user])
+    people, read_vocabulary = texts_of(store, Population())
+    for place, user in enumerate(split.client_ids):
+        found = encode(people(place).examples(cut), read_vocabulary(content), LENGTH)
+        np.testing.assert_array_equal(found, known[user])
