@@ -100,7 +100,8 @@ class SecureSums:
                 raise UnsafeSumError("the server has let this client wait for an hour")
             await asyncio.sleep(pause)
 
-        await take_part(member, integers, ask, wait)
+        # A cohort's signatures and masks take seconds, in which connections, of a fleet also those of others, go on.
+        await take_part(member, integers, ask, wait, aside=asyncio.to_thread)
         return reply
 
 

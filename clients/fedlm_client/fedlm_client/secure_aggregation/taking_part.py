@@ -1,7 +1,7 @@
 """A member's calls to a server, in turn, whatever carries them."""
 
 from collections.abc import Awaitable, Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,17 @@ Ask = Callable[[Step, bytes], Awaitable[Reply]]
 """Sends a step's bytes, again with each call, and gives the server's answer."""
 
 
+async def _here(work: Callable[..., Any], *given: Any) -> Any:
+    return work(*given)
+
+
 async def take_part(
-    member: Member, integers: NDArray[np.integer], ask: Ask, wait: Callable[[], Awaitable[None]]
+    member: Member,
+    integers: NDArray[np.integer],
+    ask: Ask,
+    wait: Callable[[], Awaitable[None]],
+    *,
+    aside: Callable[..., Awaitable[Any]] = _here,
 ) -> None:
     """Give a vector of integers to a secure sum.
 
@@ -35,6 +44,7 @@ async def take_part(
       integers: that are added.
       ask: calls the server.
       wait: until the server may be asked again; raises what ends the waiting.
+      aside: calls a function with arguments, where what takes long holds nobody up.
 
     Raises:
       UnsafeSumError: this client refuses, or the server goes on without it.
@@ -48,9 +58,9 @@ async def take_part(
         return reply.content
 
     roster = wire.read_roster(await answered("keys", wire.write_advertisement(member.advertise())))
-    dealt = wire.read_dealt(await answered("shares", wire.write_dealing(member.deal(roster))))
+    dealt = wire.read_dealt(await answered("shares", wire.write_dealing(await aside(member.deal, roster))))
     try:
-        vector = member.mask(dealt, integers)
+        vector = await aside(member.mask, dealt, integers)
     except ValueError as error:
         raise UnsafeSumError(f"the roster's rules do not fit this client's vector: {error}") from error
     await answered("vector", vector)
