@@ -185,7 +185,7 @@ def bounds_of_directions(directions: Sequence[Losses], delta: float, upper: floa
     lower = 0.0
     for finer in _FINER:
         if finer:
-            upper = min(upper, max(upper_epsilon(losses, delta, finer) for losses in directions))
+            upper = min(upper, max(upper_epsilon(losses, delta, finer, near=upper) for losses in directions))
         for losses in directions:
             lower = max(lower, lower_epsilon(losses, delta, finer, near=upper))
             if lower >= upper * (1 - _WITHIN):
@@ -221,7 +221,7 @@ def _bounds_of_little_noise(events: Sequence[Plain], delta: float) -> EpsilonBou
     stated = [event for event in events if isinstance(event, StatedEvent)]
     gaussian = [event.releases() for event in events if isinstance(event, GaussianEvent)]
     examples = [event for event in events if isinstance(event, ExamplesEvent)]
-    left = delta - math.fsum(event.count * event.delta for event in stated)
+    left = delta - math.fsum(event.given_away for event in stated)
     lower = joint_convexity.lower_epsilon([*gaussian, *(event.no_more() for event in examples)], delta)
     if left <= 0:
         return EpsilonBounds(math.inf, lower)
@@ -247,7 +247,7 @@ def _epsilon_by_divergences(events: tuple[Plain, ...], delta: float) -> float:
             more += 1 / (2 * gaussian**2)
         else:
             others.append(event)
-    share = math.fsum(event.delta * event.count for event in others if isinstance(event, StatedEvent))
+    share = math.fsum(event.given_away for event in others if isinstance(event, StatedEvent))
     beside = 0.0
     if share < delta and any(not isinstance(event, StatedEvent) or event.epsilon for event in others):
         share += (delta - share) / 2

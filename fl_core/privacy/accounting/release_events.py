@@ -138,6 +138,11 @@ class StatedEvent:
         """Describe the privacy loss of one of the releases."""
         return stated_loss(self.epsilon, self.delta)
 
+    @property
+    def given_away(self) -> float:
+        """Bound what all of them take of delta where their epsilons are added (statement 22)."""
+        return self.count * self.delta * (1 + 9 * _ROUNDING)
+
     def check(self) -> None:
         """Refuse numbers that make no sense.
 

@@ -20,7 +20,6 @@ MOST_EXAMPLES = 256
 MOST_SHIFT = 50.0
 """What all examples of a user change the sum by, in standard deviations of the noise, where losses are computed."""
 _ROUNDING = 2.0**-53
-_LEAST_TAIL = 1e-60
 _NEWTON_STEPS = 60
 
 
@@ -53,8 +52,8 @@ class BinomialMixturePair(LossPair):
         return slopes, choose + drawn + left - np.square(slopes) / 2, float(sizes.max())
 
     @property
-    def rounding_near_zero(self) -> float:
-        return self.rounding(*self.range(_LEAST_TAIL))
+    def total_variation(self) -> float:
+        return float(self._weights @ scipy.special.erf(self._terms[0] / math.sqrt(8)))
 
     @property
     def fineness(self) -> float:

@@ -213,12 +213,9 @@ def _pair_cells(
     keep = half > 0
     middle, half = middle[keep], half[keep]
     cell = np.floor((pair.loss(middle) - offset) / spacing).astype(np.int64)
-    # Where intervals are short, fewer nodes are as exact (statement 9).
-    short = np.max(half) * max(farthest, 5.0) < 0.02 * pair.fineness
-    nodes, weights = np.polynomial.legendre.leggauss(3) if short else (_NODES, _WEIGHTS)
     mass, low = np.zeros((2, len(middle)))
     upper = offset + spacing * (cell + 1)
-    for node, weight in zip(nodes, weights, strict=True):
+    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         u = middle + node * half
         to_upper = upper - pair.loss(u)
         wrong = max(wrong, float(-to_upper.min()), float(to_upper.max()) - spacing)

@@ -24,9 +24,9 @@ class LossPair(ABC):
     """Two distributions with densities, and the loss between them."""
 
     @property
-    def rounding_near_zero(self) -> float:
-        """Bound the error of losses about 0, but for a small part of them (statement 21)."""
-        return 0.0
+    @abstractmethod
+    def total_variation(self) -> float:
+        """Bound the total variation of the two from above (statement 21)."""
 
     @property
     @abstractmethod
@@ -77,6 +77,10 @@ class SampledGaussianPair(LossPair):
     direction: Direction
 
     @property
+    def total_variation(self) -> float:
+        return self.probability * math.erf(self.shift / math.sqrt(8))
+
+    @property
     def fineness(self) -> float:
         return min(1.0, 1 / self.shift)
 
@@ -123,6 +127,10 @@ class ReplacedGaussianPair(LossPair):
 
     shift: float
     probability: float
+
+    @property
+    def total_variation(self) -> float:
+        return self.probability * math.erf(self.shift / math.sqrt(2))
 
     @property
     def fineness(self) -> float:
@@ -208,6 +216,12 @@ class MixedLoss:
     def atoms_below_cap(self) -> tuple[tuple[float, float], ...]:
         """The atoms that are computed."""
         return tuple(atom for atom in self.atoms if atom[0] <= self.cap)
+
+    @property
+    def total_variation(self) -> float:
+        """Bound the total variation from above."""
+        of_atoms = (probability * -math.expm1(-max(loss, 0.0)) for loss, probability in self.atoms)
+        return math.fsum([self.infinite, *(weight * pair.total_variation for weight, pair in self.pairs), *of_atoms])
 
     def range(self, pair: LossPair, tail: float) -> tuple[float, float]:
         """Give the outcomes of a pair that are computed: all but the mass `tail` at each end, and what the cap cuts."""

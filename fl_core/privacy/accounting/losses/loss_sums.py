@@ -37,7 +37,6 @@ from fedlm.fl_core.privacy.accounting.losses.loss_profiles import (
 )
 from fedlm.fl_core.privacy.accounting.losses.loss_windows import (
     Window,
-    window_for_delta,
     window_for_epsilon,
     window_of_jumps,
 )
@@ -55,24 +54,25 @@ from fedlm.fl_core.privacy.accounting.losses.quick_bounds import (
 
 _SMALL_ERROR = 1e-4  # of delta
 _SMALL_ROUNDING = 2e-3  # of epsilon
-_MANY_POINTS = 1 << 17  # for more, a cap is tried first
 _MOST_FINER_POINTS = 1 << 20  # where more than two times as many were wanted
-_GUESSES = 4  # of where epsilon is, each from the one before
+_GUESSES = 3  # of where epsilon is, each from the one before
 
 
-def upper_epsilon(losses: Losses, delta: float, finer: int = 0) -> float:
-    """Bound epsilon at delta from above; grids with 2^finer times as many points bound it more closely."""
-    if total_variation(losses) <= delta:
-        return 0.0
-    quick = chernoff_epsilon(losses, delta)
-    return min(_epsilon(losses, delta, finer, below=False, near=quick), quick) * (1 + LITTLE)
-
-
-def lower_epsilon(losses: Losses, delta: float, finer: int = 0, near: float | None = None) -> float:
-    """Bound epsilon at delta from below; grids with 2^finer times as many points bound it more closely, and it may help
+def upper_epsilon(losses: Losses, delta: float, finer: int = 0, near: float | None = None) -> float:
+    """Bound epsilon at delta from above; grids with 2^finer times as many points bound it more closely, and it may help
     to know what it is near to."""
     if total_variation(losses) <= delta:
         return 0.0
+    quick = chernoff_epsilon(losses, delta)
+    near = quick if near is None else near
+    return min(_epsilon(losses, delta, finer, below=False, near=near), quick) * (1 + LITTLE)
+
+
+def lower_epsilon(losses: Losses, delta: float, finer: int = 0, near: float | None = None) -> float:
+    """Bound epsilon at delta from below; see `upper_epsilon`."""
+    if total_variation(losses) <= delta:
+        return 0.0
+    near = chernoff_epsilon(losses, delta) if near is None else near
     return _epsilon(losses, delta, finer, below=True, near=near) * (1 - LITTLE)
 
 
@@ -97,7 +97,8 @@ def upper_delta(losses: Losses, epsilon: float) -> float:
     return min(1.0, found)
 
 
-def _epsilon(losses: Losses, delta: float, finer: int, *, below: bool, near: float | None) -> float:
+def _epsilon(losses: Losses, delta: float, finer: int, *, below: bool, near: float) -> float:
+    """Bound epsilon, which is about `near`, on several grids, until one of them has small errors."""
     infinite = -math.expm1(sum(count * math.log1p(-loss.infinite) for count, loss in losses))
     if infinite and delta <= infinite * (1 - OF_TAILS if below else 1 + OF_TAILS):
         return math.inf
@@ -117,36 +118,27 @@ def _epsilon(losses: Losses, delta: float, finer: int, *, below: bool, near: flo
         return is_small and (here == 0 or rounding < _SMALL_ROUNDING * here)
 
     releases = sum(count for count, _ in losses)
-    left = delta - mass_above(losses, 0.0)[0]
-    if left <= 0:
-        return found
-    window = window_for_delta(losses, left)
-    tried = points_of(window, finer) <= _MANY_POINTS
-    if tried and is_close(window):
-        return found
-    # The tilt did not move the bulk to epsilon, so that the error is large there, or the window is.
-    fewer = with_cap_for_delta(losses, delta)
-    if fewer is not losses:
-        losses, left, tried = fewer, delta - mass_above(fewer, 0.0)[0], False
-        window = window_for_delta(losses, left)
-    if not tried and is_close(window):
-        return found
-    guess = found if 0 < found < math.inf else chernoff_epsilon(losses, delta)
-    if guess < math.inf and is_close(window_for_epsilon(losses, guess, left)):
-        return found
-    guess = near if below and near is not None else found
-    for _ in range(_GUESSES):
-        with_jump = window_of_jumps(losses, guess, left) if 0 < guess < math.inf else None
-        if with_jump is None or is_close(with_jump) or below or found > 0.95 * guess:
-            break
-        guess = found
+    guess, left = near, delta - mass_above(losses, 0.0)[0]
+    for number in range(_GUESSES):
+        if not 0 < guess < math.inf or left <= 0:
+            return found
+        if is_close(window_for_epsilon(losses, guess, left)):
+            return found
+        if not number:
+            # Where the errors, or the window, are large, some losses may be far above the others.
+            losses = with_cap_for_delta(losses, delta)
+            left = delta - mass_above(losses, 0.0)[0]
+        guess = found if 0 < found < math.inf else chernoff_epsilon(losses, delta)
+    with_jump = window_of_jumps(losses, near if below else guess, left)
+    if with_jump is not None:
+        is_close(with_jump)
     return found
 
 
 def _solve(profile: Profile, delta: float) -> float:
     """Find where the bound on delta(epsilon) passes delta."""
     found = _solved_on_grid(profile, delta)
-    return float(max(0.0, found - profile.shift) if profile.below else found + profile.shift)
+    return max(0.0, found - profile.shift if profile.below else found + profile.shift)
 
 
 def _solved_on_grid(profile: Profile, delta: float) -> float:
@@ -155,7 +147,7 @@ def _solved_on_grid(profile: Profile, delta: float) -> float:
     with np.errstate(divide="ignore", invalid="ignore"):
         too_much = np.flatnonzero((left <= 0) | (profile.log_computed() > np.log(left)))
     if not len(too_much):
-        return 0.0
+        return 0.0 if below else float(sums[0])
     place = int(too_much[-1]) + 1
     if place == len(sums):
         return max(0.0, float(sums[-1])) if below else math.inf

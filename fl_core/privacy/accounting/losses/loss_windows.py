@@ -5,7 +5,7 @@ errors. Statements are those of `docs/design/accounting.md`.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,20 +54,10 @@ class Window:
     rest_tilt: float = 1.0
 
 
-def window_for_delta(losses: Losses, delta: float) -> Window:
-    """Choose the window in which epsilon at delta is found."""
-    nodes = nodes_of(losses, delta)
-
-    def far(tilt: float) -> bool:
-        return _log_delta(nodes, tilt) <= math.log(delta)
-
-    return _window(nodes, _least_tilt(far, nodes), delta)
-
-
 def window_for_epsilon(losses: Losses, epsilon: float, delta: float) -> Window:
-    """Choose the window in which delta at epsilon, which is about this, is found."""
+    """Choose the window around an epsilon, at which delta is about this."""
     nodes = nodes_of(losses, delta)
-    return _window(nodes, _least_tilt(lambda tilt: cumulants(nodes, tilt)[1] >= epsilon, nodes), delta)
+    return _window(nodes, _least_tilt(nodes, epsilon), delta)
 
 
 def window_of_jumps(losses: Losses, epsilon: float, delta: float) -> Window | None:
@@ -120,25 +110,15 @@ def _log_sum(exponents: np.ndarray) -> float:
     return top + math.log(float(np.exp(exponents - top).sum()))
 
 
-def _log_delta(nodes: Sequence[Nodes], tilt: float) -> float:
-    """About the logarithm of delta at the epsilon whose best tilt this is (the saddle point's)."""
-    total, mean, variance = cumulants(nodes, tilt)
-    return total - tilt * mean - math.log(max(1.0, math.sqrt(2 * math.pi * variance) * tilt * (1 + tilt)))
-
-
-def _least_tilt(far: Callable[[float], bool], nodes: Sequence[Nodes]) -> float:
-    """The least tilt, between two bounds, that moves the bulk far enough, or leaves hardly more than one sum."""
+def _least_tilt(nodes: Sequence[Nodes], epsilon: float) -> float:
+    """The least tilt, between two bounds, that moves the bulk to epsilon, or leaves hardly more than one sum."""
     low, high = log_tilts(nodes)
     for _ in range(27):
         middle = (low + high) / 2
-        tilt = math.exp(middle)
-        low, high = (low, middle) if far(tilt) or _is_one_sum(nodes, tilt) else (middle, high)
+        _, mean, variance = cumulants(nodes, math.exp(middle))
+        is_far = mean >= epsilon or math.sqrt(max(variance, 0.0)) < _ONE_SUM * mean
+        low, high = (low, middle) if is_far else (middle, high)
     return math.exp(high)
-
-
-def _is_one_sum(nodes: Sequence[Nodes], tilt: float) -> bool:
-    _, mean, variance = cumulants(nodes, tilt)
-    return mean > 0 and math.sqrt(max(variance, 0.0)) < _ONE_SUM * mean
 
 
 def _window(

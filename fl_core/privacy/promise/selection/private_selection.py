@@ -119,7 +119,7 @@ def _by_divergences(plain: tuple[Event, ...], selections: tuple[SelectionEvent, 
     dp_accounting = accounting_library()
     known = [event for event in plain if isinstance(event, GaussianEvent) and event.most is None]
     others = [event for event in plain if event not in known]
-    share = sum(event.delta * event.count for event in others if isinstance(event, StatedEvent))
+    share = math.fsum(event.given_away for event in others if isinstance(event, StatedEvent))
     beside = 0.0
     if any(not isinstance(event, StatedEvent) or event.epsilon for event in others) and share < delta:
         share += (delta - share) / 2

@@ -1,10 +1,13 @@
 """Bounds where samples are cut and noise is little, against losses that are drawn at random."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
-from fedlm.fl_core.privacy.accounting.composition import epsilon_bounds
-from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent
+from fedlm.fl_core.privacy.accounting.composition import epsilon_above, epsilon_bounds
+from fedlm.fl_core.privacy.accounting.joint_convexity import upper_epsilon
+from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
 
 
 def drawn_losses(event, trials):
@@ -20,6 +23,14 @@ def drawn_losses(event, trials):
             losses = np.where(kind < weight, losses, cut)
         total += losses
     return total
+
+
+def test_rounding_leaves_no_more_of_delta_than_stated_releases_do():
+    """0.7 + 0.1 is 0.8 less 8.3e-17, and 0.8 less 1.1e-16 in floats."""
+    left = float(Fraction(0.8) - Fraction(0.7) - Fraction(0.1))
+    noise = GaussianEvent(0.01, 1, 0.5)
+    found = epsilon_above([StatedEvent(0.0, 0.7), StatedEvent(0.0, 0.1), noise], 0.8)
+    assert found >= upper_epsilon([noise.releases()], left)
 
 
 def epsilon_of(losses, delta):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import mpmath
 import numpy as np
 import pytest
+from flint import arb
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import logsumexp, ndtr
@@ -25,9 +26,10 @@ from fedlm.fl_core.privacy.accounting.losses.loss_profiles import computed
 from fedlm.fl_core.privacy.accounting.losses.loss_sums import _solve, lower_epsilon, upper_delta, upper_epsilon
 from fedlm.fl_core.privacy.accounting.losses.loss_windows import window_of_jumps
 from fedlm.fl_core.privacy.accounting.losses.quick_bounds import _masses_and_losses
-from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
+from fedlm.fl_core.privacy.accounting.release_events import ExamplesEvent, GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.accounting.sampled_examples import BinomialMixturePair
 from fedlm.fl_core.privacy.settings import PrivacySettings
+from tests.support.ball_pairs import release_of
 from tests.support.properties import costly
 
 
@@ -257,7 +259,15 @@ def test_directions_differ_and_the_worse_counts():
 def test_epsilon_is_0_only_where_delta_is_above_the_total_variation(noise, probability):
     variation = probability * float(2 * ndtr(0.5 / noise) - 1)
     assert epsilon_bounds([GaussianEvent(noise, 1, probability)], variation * 0.9995).upper > 0
-    assert epsilon_bounds([GaussianEvent(noise, 1, probability)], variation * 1.02) == (0, 0)
+    assert epsilon_bounds([GaussianEvent(noise, 1, probability)], variation * (1 + 1e-9)) == (0, 0)
+
+
+@pytest.mark.parametrize("examples", [2, 9])
+def test_epsilon_is_0_where_delta_is_above_a_total_variation_that_is_not_known_exactly(examples):
+    event = ExamplesEvent(2.0, 1, 0.1, examples)
+    variation = float(release_of(event, "remove").delta(arb(0)))
+    assert epsilon_bounds([event], variation * 1.002) == (0, 0)
+    assert epsilon_bounds([event], variation * 0.998).lower > 0
 
 
 def test_delta_and_epsilon_undo_each_other():

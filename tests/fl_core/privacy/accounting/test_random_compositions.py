@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting import composition, merged_events
 from fedlm.fl_core.privacy.accounting.composition import AccountingError, delta_above, epsilon_bounds
-from fedlm.fl_core.privacy.accounting.losses import loss_profiles, loss_sums
+from fedlm.fl_core.privacy.accounting.losses import loss_profiles
 from fedlm.fl_core.privacy.accounting.losses.loss_pairs import DIRECTIONS
 from fedlm.fl_core.privacy.accounting.losses.loss_sums import lower_epsilon, upper_epsilon
 from fedlm.fl_core.privacy.accounting.release_events import GaussianEvent, StatedEvent
@@ -92,7 +92,6 @@ def test_no_bound_contradicts_another_in_thousands(events, delta, data):
     """On coarse grids, whose bounds hold too and take a quarter of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loss_profiles, "_MOST_POINTS", 1 << 13)
-        patch.setattr(loss_sums, "_MANY_POINTS", 1 << 13)
         check_composition(events, delta, data.draw)
 
 
@@ -107,7 +106,6 @@ def test_bounds_hold_on_a_grid_that_is_far_too_coarse(monkeypatch):
 def test_masses_below_a_jump_may_all_be_none(monkeypatch):
     """Where the grid is coarse, all ordinary losses of a release may have masses that no float expresses."""
     monkeypatch.setattr(loss_profiles, "_MOST_POINTS", 1 << 13)
-    monkeypatch.setattr(loss_sums, "_MANY_POINTS", 1 << 13)
     sampled = GaussianEvent(0.026512502672068623, 1, 0.01169275320201444, population=93910, most=1647)
     for direction in DIRECTIONS:
         losses = losses_of([sampled, GaussianEvent(1.0, 1, 1e-14)], direction)

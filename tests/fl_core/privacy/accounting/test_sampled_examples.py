@@ -12,7 +12,6 @@ from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.accounting.composition import epsilon_bounds
 from fedlm.fl_core.privacy.accounting.losses.loss_pairs import DIRECTIONS, MixedLoss
 from fedlm.fl_core.privacy.accounting.losses.loss_sums import lower_epsilon, upper_delta, upper_epsilon
-from fedlm.fl_core.privacy.accounting.losses.quick_bounds import total_variation
 from fedlm.fl_core.privacy.accounting.release_events import ExamplesEvent, GaussianEvent, StatedEvent
 from fedlm.fl_core.privacy.accounting.sampled_examples import BinomialMixturePair
 from fedlm.fl_core.privacy.promise.central_plan import central_plan
@@ -94,13 +93,6 @@ def test_numbers_of_examples_that_are_never_drawn_make_no_bound_wide():
     """All 109 are drawn together once in 1e100 steps, and would have a loss of 500."""
     losses = [(1, ExamplesEvent(3.0, 1, 0.12, 109).loss("remove"))]
     assert lower_epsilon(losses, 0.5) >= upper_epsilon(losses, 0.5) * 0.999
-
-
-def test_the_rounding_of_losses_counts_where_epsilon_is_said_to_be_0():
-    pair = BinomialMixturePair(1e-3, 0.1, 4, "remove")
-    losses = [(10**5, MixedLoss(((1.0, pair),)))]
-    assert total_variation(losses) >= 10**5 * pair.rounding(*pair.range(1e-40))
-    assert bounds_of(1e3, 4, 0.1, steps=1, delta=0.1) == (0, 0)
 
 
 def test_examples_compose_with_other_releases_and_are_refused_in_a_selection():
