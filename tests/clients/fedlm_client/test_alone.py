@@ -4,7 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from fedlm.fedlm_client import client
+from fedlm.fedlm_client.cli import main
+from fedlm.fl_core.deployment.security.plan_keys import create_plan_key
 
 CODE = """
 import importlib, pkgutil, sys
@@ -41,3 +45,18 @@ def test_it_imports_itself_by_relative_names():
     for path in INSIDE.rglob("*.py"):
         lines = [line for line in path.read_text().splitlines() if line.lstrip().startswith(("import ", "from "))]
         assert not [line for line in lines if line.split()[1].split(".")[0] in ("fedlm", "fedlm_client")], path.name
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--secure-sums"], "--secure-sums needs a certificate"),
+        (["--least-cohort", "5"], "--least-cohort does nothing without --secure-sums"),
+        (["--secure-sums", "--least-noise", "nan"], "--least-noise is nan, but must be positive"),
+    ],
+)
+def test_what_is_wrong_with_options_of_secure_sums_is_said(words, told, tmp_path, capsys):
+    create_plan_key(tmp_path)
+    where = f"--server 127.0.0.1:1 --insecure --name ann --data {tmp_path / 'mine.jsonl'}".split()
+    assert main(["run", *where, "--plan-key", str(tmp_path / "plan.pub"), *words]) == 2
+    assert told in capsys.readouterr().err
