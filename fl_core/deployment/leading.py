@@ -20,7 +20,7 @@ import sqlalchemy as sql
 
 from fedlm.fl_core.deployment.event_log import event
 from fedlm.fl_core.deployment.state.database import Database
-from fedlm.fl_core.deployment.state.retrying import with_retries
+from fedlm.fl_core.deployment.state.retrying import with_retries_async
 from fedlm.fl_core.deployment.state.state import NotLeadingError, StateError
 from fedlm.fl_core.deployment.state.tables import LEADERS
 from fedlm.fl_core.errors import setting
@@ -130,7 +130,9 @@ async def leading(
     lead, deadline = Lead(database, lock), time.monotonic() + _PATIENCE_SECONDS
     if stands_by:
         event("standing_by")
-    while not await asyncio.to_thread(with_retries, lambda: lead.look(time.monotonic())):
+    # Who was frozen within a write keeps the database busy for as long.
+    patience = math.inf if stands_by else None
+    while not await with_retries_async(lambda: asyncio.to_thread(lead.look, time.monotonic()), patience):
         if not stands_by and time.monotonic() > deadline:
             raise folder_is_taken(lock.directory, instead)
         await asyncio.sleep(_LOOK_SECONDS)

@@ -14,12 +14,13 @@ import pytest
 
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.deployment.endpoints import Endpoints
-from fedlm.fl_core.deployment.leading import LEASE_SECONDS, Lead
+from fedlm.fl_core.deployment.leading import LEASE_SECONDS, Lead, leading
 from fedlm.fl_core.deployment.roles import coordinate, serve, serve_runs
 from fedlm.fl_core.deployment.runs.population_settings import PopulationSettings
 from fedlm.fl_core.deployment.runs.run_queue import FINISHED
+from fedlm.fl_core.deployment.state import retrying
 from fedlm.fl_core.deployment.state.database import Database
-from fedlm.fl_core.deployment.state.state import NotLeadingError
+from fedlm.fl_core.deployment.state.state import NotLeadingError, StateError
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.joint_statement import state_together
@@ -32,6 +33,7 @@ from tests.deployment.test_population import maker, opened
 
 TAKEOVERS = int(os.environ.get("FEDLM_TAKEOVERS", "3"))
 FREEZES = int(os.environ.get("FEDLM_FREEZES", "1"))
+LIMIT = pytest.mark.timeout(600 + 60 * max(TAKEOVERS, FREEZES))
 
 
 @pytest.fixture
@@ -81,6 +83,24 @@ def test_whose_lock_is_free_is_gone_but_not_who_has_it_on_a_copy_of_the_folder(a
     assert another()[0].look(0.0)
 
 
+async def test_who_stands_by_waits_for_a_busy_database_without_end(another, monkeypatch):
+    monkeypatch.setattr(retrying, "RETRY_SECONDS", -1.0)
+    monkeypatch.setattr(retrying, "SECONDS_BETWEEN_TRIES", 0.0)
+    (lead, database), tries, look = another(), [], Lead.look
+
+    def busy(self, now):
+        tries.append(now)
+        if len(tries) % 3:
+            raise StateError("busy")
+        return look(self, now)
+
+    monkeypatch.setattr(Lead, "look", busy)
+    with pytest.raises(StateError):
+        await leading(lead._lock, database).__aenter__()
+    async with leading(lead._lock, database, stands_by=True):
+        assert len(tries) == 3
+
+
 def test_tables_change_when_a_newer_process_leads_and_not_while_it_stands_by(another, monkeypatch):
     upgraded = []
     (one, _), (newer, database) = another(), another()
@@ -122,6 +142,7 @@ def coordinate_or_stand_by(settings, out, database, log):
 
 
 @pytest.mark.long
+@LIMIT
 async def test_the_other_goes_on_where_a_leader_is_killed_and_keeps_its_promises(tmp_path, free_port):
     settings = small.deployment(**kills.SETTINGS)
 
@@ -166,6 +187,7 @@ def serve_runs_or_stand_by(settings, second, port, log):
 
 
 @pytest.mark.long
+@LIMIT
 async def test_the_other_goes_on_with_all_runs_of_a_server_and_none_spends_more_than_it_reserved(tmp_path, free_port):
     settings = small.deployment(**kills.SETTINGS | {"rounds": 5, "max_participations": 2})
 
@@ -191,6 +213,7 @@ async def test_the_other_goes_on_with_all_runs_of_a_server_and_none_spends_more_
 
 
 @pytest.mark.long
+@LIMIT
 async def test_a_coordinator_that_was_frozen_is_taken_over_from_and_writes_nothing_more(tmp_path, free_port):
     settings = small.deployment(**kills.SETTINGS)
 
