@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.client_algorithms.interface import Broadcast
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
-from fedlm.fl_core.deployment.server.client_service import ClientService
+from fedlm.fl_core.deployment.server.client_service import ClientService, secure_settings
 from fedlm.fl_core.deployment.server.local_rounds import LocalRounds
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.state_sql import SqlState, sqlite_url
@@ -59,7 +60,8 @@ class Round:
         return self
 
     async def check_in(self, name, protocol=PROTOCOL):
-        request = messages.CheckInRequest(protocol=protocol, client_version="test")
+        masked = self.settings.aggregation == "secure"
+        request = messages.CheckInRequest(protocol=protocol, client_version="test", secure_sums=masked)
         return await self.handlers.check_in(name, request)
 
     async def select(self, name):
@@ -89,13 +91,14 @@ class Round:
 
 
 @contextlib.asynccontextmanager
-async def in_round(tmp_path, compiled=True, **changes):
-    """An open round of a new deployment; one without a report needs nothing compiled."""
+async def in_round(tmp_path, compiled=True, authorities=(), **changes):
+    """An open round of a new deployment; one without a report needs nothing compiled. Authorities sign for members."""
     settings, out = small.deployment(**DEFAULTS | changes), tmp_path / "run"
     with RunFolder(out) as folder, contextlib.closing(SqlState(sqlite_url(out / "state.db"))) as state:
-        what = small.task(settings)
+        what = dataclasses.replace(small.task(settings), authorities=authorities)
         training = DeployedTraining(what, folder, state)
-        round_ = Round(ClientService.make(what, state, out), settings, jax.device_get(training.params))
+        service = ClientService.make(what, state, out, secure_settings(what, state, training.noised))
+        round_ = Round(service, settings, jax.device_get(training.params))
         if compiled:
             round_.compile()
         async with asyncio.timeout(small.PATIENCE):

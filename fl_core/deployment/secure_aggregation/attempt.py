@@ -83,7 +83,10 @@ class SecureAttempt:
     def freeze(self, rules: Callable[[int], Parameters]) -> Roster:
         """Make the roster of all that have advertised, with the rules for so many; raises `AbandonedError`."""
         self._check_phase("advertising")
-        parameters = rules(len(self.advertisements))
+        try:
+            parameters = rules(len(self.advertisements))
+        except AbandonedError as error:
+            self._abandon(str(error))
         self._check_count(len(self.advertisements), parameters)
         self.roster, self.phase = Roster(self.name, parameters, tuple(self.advertisements.values())), "dealing"
         return self.roster
