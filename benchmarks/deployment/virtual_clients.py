@@ -7,8 +7,8 @@ CPU seconds and the largest resident set, compilers and libraries included.
     python -m benchmarks.deployment.virtual_clients --data runs/stdlib
     python -m benchmarks.deployment.virtual_clients --data runs/stdlib --clients 100 --dropout 0.05 --step-seconds 60
 
-`fedlm data import stdlib --out runs/stdlib` makes the data. Each of n clients verifies the signatures of all, so that one
-process verifies 2 n^2 of them: a thousand clients that share their cores with other work miss the server's patience
+`fedlm data import stdlib --out runs/stdlib` makes the data. Each of n clients verifies the signatures of all, so that
+one process verifies 2 n^2 of them: a thousand clients that share their cores with other work miss the server's patience
 with connections, and the round does not come about. Run it when nothing else runs.
 """
 
