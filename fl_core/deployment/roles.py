@@ -34,7 +34,7 @@ from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer, Server
 from fedlm.fl_core.deployment.runs.shown_runs import RunLogs, ShownRuns
 from fedlm.fl_core.deployment.security.audit_log import AuditLog
 from fedlm.fl_core.deployment.security.keys import Authority
-from fedlm.fl_core.deployment.server.client_service import ClientService, secure_settings
+from fedlm.fl_core.deployment.server.client_service import ClientService, make_offer, secure_settings
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.server.training import DeployedTraining, refuse_other_folder
 from fedlm.fl_core.deployment.state.retrying import with_retries
@@ -183,6 +183,7 @@ async def coordinate(task: Task, out: Path, endpoints: Endpoints, observe: Obser
                 messages=MemberMessages(connections),
                 settings=secure,
                 run=state.run(),
+                offer=make_offer(task),
             )
         status = SharedStatus(runner, state, draining.is_set)
         overview = Overview(task.deployment, status, training, state)

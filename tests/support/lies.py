@@ -56,7 +56,7 @@ class OtherModels(HostileServer):
     """Half of the members have trained from another model, and are told that all have."""
 
     def client(self, one, floors):
-        name = self.name._replace(model_digest=b"dead layers".ljust(32)) if one % 2 else self.name
+        name = self.name._replace(request_digest=b"dead layers".ljust(32)) if one % 2 else self.name
         return cohorts.member(one, name=name, floors=floors)
 
     def roster(self, one):

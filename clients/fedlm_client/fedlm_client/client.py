@@ -27,7 +27,7 @@ from .link.artifacts import ArtifactAssembly
 from .link.calls import DownloadRequest, in_pieces
 from .link.protocol import PROTOCOL
 from .own_participation import OwnParticipation
-from .secure_aggregation.device import SecureSums, why_unsafe
+from .secure_aggregation.device import PATIENCE_SECONDS, SecureSums, why_unsafe
 from .training import Channel, EndedError, Round, Trainer, Update
 from .waits import Waits, told_seconds
 
@@ -205,7 +205,9 @@ class Client:
 
         async def send(upload: bytes) -> messages.UploadReply:
             header.size = len(upload)
-            return await self._send(channel, header, functools.partial(in_pieces, upload, take), deadline)
+            # A masked vector is sent after training, when the server waits for it.
+            until = deadline if self._sums is None else time.monotonic() + PATIENCE_SECONDS
+            return await self._send(channel, header, functools.partial(in_pieces, upload, take), until)
 
         if update is not None and self._sums is not None:
             try:

@@ -7,7 +7,8 @@ whichever rounds it repeats, and however often it begins a population again. Onl
 All runs of a population number their rounds one after another, so that they share the plan.
 
 An abandoned attempt at a round may be made again: the same request gives the same update, bit for bit. But each attempt
-at a secure sum has other noise. So its round is over for the device before its vector leaves, whatever the server says.
+at a secure sum has other noise, and the difference of two exact sums may be one update. So its round is over for the
+device before its vector leaves, whatever the server says, also where no plan is shown.
 
 The result of training (a loss, or no number) goes to the server before an update, and the server need not take the
 update. A server could make up a model whose loss tells the text. So the device counts results too: beside the updates
@@ -118,7 +119,7 @@ class OwnParticipation:
                     + (", but one was shown before" if known else "")
                     + (_ADVICE if known else "; leave out --require-plan to take part all the same")
                 )
-            return ""
+            return self._why_no_exact_sum(configuration)
         if name not in known:
             raise ClientError(
                 f"the server asks for the population {name!r}, but this device is one of "
@@ -151,6 +152,16 @@ class OwnParticipation:
         taken = found["taken"] | {str(_number(configuration)): again}
         record[name] = found | {"taken": taken, "told": [one for one in found["told"] if one != digest]}
         self._write(record)
+        if configuration.HasField("secure_sum"):
+            latest = self.record.read("sums", _check_sums) | {configuration.run: configuration.round_number}
+            self.record.write("sums", latest)
+
+    def _why_no_exact_sum(self, configuration: messages.RoundConfiguration) -> str:
+        """Hold a run to rounds that go forward, where no plan counts them: it gets no second sum of a round."""
+        if not configuration.HasField("secure_sum"):
+            return ""
+        latest = self.record.read("sums", _check_sums).get(configuration.run, -1)
+        return "" if configuration.round_number > latest else "it was in a sum of that round, or of a later one"
 
     def _read(self) -> dict[str, Any]:
         return self.record.read("populations", _check_populations)
@@ -160,6 +171,11 @@ class OwnParticipation:
 
 
 _ADVICE = ". If its owner agrees, start the client with --accept-plan"
+
+
+def _check_sums(found: dict[str, Any]) -> None:
+    if any(type(number) is not int or number < 0 for number in found.values()):
+        raise ValueError("its latest secure sums are not numbers of rounds")
 
 
 def _check_populations(found: dict[str, Any]) -> None:
@@ -223,6 +239,15 @@ def request_of(configuration: messages.RoundConfiguration) -> bytes:
     for name in ("attempt", "seconds", "population", "participation"):
         asked.ClearField(name)
     return asked.SerializeToString(deterministic=True)
+
+
+def asked_of_all(configuration: messages.RoundConfiguration) -> bytes:
+    """Give the SHA-256 of all that every member of a secure sum is asked alike: whatever its update follows from, but
+    for who it is and the plan that it may train by."""
+    asked = messages.RoundConfiguration.FromString(request_of(configuration))
+    for name in ("client_index", "plan"):
+        asked.ClearField(name)
+    return hashlib.sha256(asked.SerializeToString(deterministic=True)).digest()
 
 
 def _digest(configuration: messages.RoundConfiguration, device: object) -> str:

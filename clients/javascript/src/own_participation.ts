@@ -18,6 +18,9 @@ const LONGEST_NAME = 128, LEAST_TOLD = 4;
 const PRINTABLE = /^[^\p{C}\p{Z}]*$/u;
 
 export class OwnParticipation {
+  /** Parts of the record that clients in other languages keep in it. */
+  private others: Record<string, unknown> = {};
+
   constructor(private readonly store: RecordStore, private accept = false, private readonly require = false, private readonly advice = "start the client with --accept-plan") {}
 
   /** Why the device may not take part, in a few words, or nothing where it may; raises ClientError where the server promises less than it promised first. */
@@ -62,7 +65,10 @@ export class OwnParticipation {
   private async read(): Promise<Map<string, Kept>> {
     try {
       const text = await this.store.read();
-      return new Map(text === null ? [] : Object.entries<Kept>(JSON.parse(text).populations).map(([name, kept]) => [name, checked(kept)]));
+      if (text === null) return new Map();
+      const { populations = {}, ...others } = JSON.parse(text);
+      this.others = others;
+      return new Map(Object.entries<Kept>(populations).map(([name, kept]) => [name, checked(kept)]));
     } catch (error) {
       throw new ClientError(`${this.store.name}: not a record of what this device took part in (${(error as Error).message}); put it back as it was`);
     }
@@ -70,7 +76,7 @@ export class OwnParticipation {
 
   private async write(record: Map<string, Kept>): Promise<void> {
     try {
-      await this.store.write(`${JSON.stringify({ populations: Object.fromEntries(record) })}\n`);
+      await this.store.write(`${JSON.stringify({ ...this.others, populations: Object.fromEntries(record) })}\n`);
     } catch (error) {
       throw new ClientError(`${this.store.name}: cannot be written (${(error as Error).message}), so that this device does not take part`);
     }

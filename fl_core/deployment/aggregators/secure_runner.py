@@ -13,6 +13,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedlm.fedlm_client.errors import UnsafeSumError
+from fedlm.fedlm_client.own_participation import asked_of_all
 from fedlm.fedlm_client.secure_aggregation.keys import AttemptName, public_of
 from fedlm.fedlm_client.secure_aggregation.taking_part import Reply, Step
 from fedlm.fl_core.deployment.aggregators.masked_part import MaskedLayout, read_part
@@ -23,6 +24,7 @@ from fedlm.fl_core.deployment.aggregators.shared_runner import ADVANCED_EVERY, P
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError, RefusedAnswerError
 from fedlm.fl_core.deployment.secure_aggregation.secure_round import SecureRound
+from fedlm.fl_core.deployment.server.client_handlers import Offer
 from fedlm.fl_core.deployment.server.reports.secure_sum import SecureSettings, SecureSum
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.state.retrying import with_retries
@@ -47,10 +49,12 @@ class SecureCohortRunner(SharedCohortRunner):
         messages: MemberMessages,
         settings: SecureSettings,
         run: str,
+        offer: Offer,
     ):
-        """See `SharedCohortRunner`; `settings` say how sums are secure, and `run` is the run's name."""
+        """See `SharedCohortRunner`; `settings` say how sums are secure, `run` is the run's name, and `offer` what its
+        clients are offered by aggregators."""
         super().__init__(shared, deployment, agreement, draining)
-        self._messages, self._settings, self._run = messages, settings, run
+        self._messages, self._settings, self._run, self._offer = messages, settings, run, offer
         self._layout = MaskedLayout(settings.integers.length, settings.integers.bits)
         self._waiting: dict[tuple[int, Step], MemberMessage] = {}
 
@@ -62,7 +66,8 @@ class SecureCohortRunner(SharedCohortRunner):
     def _masks(self, token: str, plan: RoundPlan, content: bytes) -> dict[str, Any]:
         self._sum, self._waiting = SecureSum(self._settings, plan), {}
         model = ServedArtifact([content], self._deployment.download_encoding, self._deployment.chunk_bytes)
-        self._sum.begin(AttemptName(self._run, plan.round_number, bytes.fromhex(token), model.description.digest))
+        asked = self._offer.request(plan, model.description, self._run, self._sum.told)
+        self._sum.begin(AttemptName(self._run, plan.round_number, bytes.fromhex(token), asked_of_all(asked)))
         assert self._sum.told is not None
         self._key = X25519PrivateKey.generate()
         masked = {"masked_length": self._layout.length, "masked_bits": self._layout.bits}

@@ -25,6 +25,7 @@ from fedlm.fl_core.deployment.server.reports.attempt import Attempt, RoundCollec
 from fedlm.fl_core.deployment.server.reports.receiving import Receiver, read_header, refusal
 from fedlm.fl_core.deployment.server.reports.transfer_turns import Turns
 from fedlm.fl_core.deployment.state.state import StateError, UnreachableError
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 
 _DOWNLOADS, _DOWNLOADS_AT_ONCE = 3, 2
 _LONGEST_VERSION = 64
@@ -89,6 +90,23 @@ class Offer(NamedTuple):
     participation: messages.ParticipationPlan | None  # None where nothing is promised
     plan: PlanOffer | None = None  # for clients that have no models; None where none is made
     masked: bool = False  # whether the server sees sums alone
+
+    def request(
+        self, plan: RoundPlan, parameters: messages.Artifact, run: str, secure_sum: messages.SecureSum | None
+    ) -> messages.RoundConfiguration:
+        """Write what all clients of a round are asked alike."""
+        return messages.RoundConfiguration(
+            secure_sum=secure_sum,
+            round_number=plan.round_number,
+            seed=plan.seed,
+            learning_rate=plan.learning_rate,
+            program=self.program,
+            parameters=parameters,
+            vocabulary=self.vocabulary.description,
+            population=self.population,
+            participation=self.participation,
+            run=run,
+        )
 
 
 class ClientHandlers:
@@ -172,21 +190,10 @@ class ClientHandlers:
         return messages.CheckInReply(come_back=come_back, protocols=[PROTOCOL])
 
     def _configuration(self, attempt: Attempt, number: int) -> messages.RoundConfiguration:
-        return messages.RoundConfiguration(
-            secure_sum=attempt.sum.told,
-            attempt=attempt.token,
-            round_number=attempt.plan.round_number,
-            client_index=number,
-            seed=attempt.plan.seed,
-            learning_rate=attempt.plan.learning_rate,
-            program=self._offer.program,
-            parameters=attempt.parameters.description,
-            vocabulary=self._offer.vocabulary.description,
-            seconds=attempt.deadline - asyncio.get_running_loop().time(),
-            population=self._offer.population,
-            participation=self._offer.participation,
-            run=attempt.run,
-        )
+        asked = self._offer.request(attempt.plan, attempt.parameters.description, attempt.run, attempt.sum.told)
+        asked.attempt, asked.client_index = attempt.token, number
+        asked.seconds = attempt.deadline - asyncio.get_running_loop().time()
+        return asked
 
     async def download(
         self, peer: str, request: DownloadRequest, bytes_at_once: int = 0

@@ -62,6 +62,19 @@ def participation_plan(
     )
 
 
+def make_offer(task: Task, folder: Path | None = None, plan: PlanOffer | None = None) -> Offer:
+    """Say what clients are offered beside the parameters; what they download lies in the folder, or in memory."""
+    deployment = task.deployment
+    return Offer(
+        program=write_training_program(deployment.model, task.model, deployment.training, deployment.examples),
+        vocabulary=ServedArtifact([task.vocabulary], "tokenizer", deployment.chunk_bytes, folder),
+        population=deployment.population,
+        participation=participation_plan(deployment, task.place),
+        plan=plan,
+        masked=deployment.aggregation == "secure",
+    )
+
+
 @dataclass(frozen=True)
 class ModelDownloads:
     """How models are offered for download."""
@@ -105,13 +118,10 @@ class ClientService:
         algorithm = deployment.training.algorithm.make()
         download, update = sent_by_server(algorithm, like), sent_by_client(algorithm, like)
         downloads = ModelDownloads(deployment.download_encoding, deployment.chunk_bytes, folder)
-        program = write_training_program(deployment.model, task.model, deployment.training, deployment.examples)
-        vocabulary = ServedArtifact([task.vocabulary], "tokenizer", deployment.chunk_bytes, folder)
         room = DiskRoom(folder, _KEPT_MODELS * download_bytes(download) + _KEPT_BYTES)
         buffers = UploadBuffers(download_bytes(like), room)
         round_bytes = download_bytes(download) + upload_bytes(compressor, update) + len(task.vocabulary)
-        masked = deployment.aggregation == "secure"
-        if masked:
+        if deployment.aggregation == "secure":
             # Steps of a secure sum are several calls; rosters and shares are small beside models of any use.
             round_bytes += _MASKED_BYTES * number_of_coordinates(update) + _ROSTER_BYTES * rules.most_reports
         plan = None
@@ -124,14 +134,7 @@ class ClientService:
             registry=ClientRegistry(
                 state, deployment.participation, deployment.saved_every, None if place is None else place.other_runs
             ),
-            offer=Offer(
-                program=program,
-                vocabulary=vocabulary,
-                population=deployment.population,
-                participation=participation_plan(deployment, place),
-                plan=plan,
-                masked=masked,
-            ),
+            offer=make_offer(task, folder, plan),
             receiver=Receiver(deployment.training.local_training(), deployment.training.length, buffers),
             pacing=PaceSteering(rules.to_select, deployment.check_in_seconds),
             limiter=RateLimiter(RateLimits.for_rounds(round_bytes, deployment.check_in_seconds)),

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.own_participation import asked_of_all
 from fedlm.fedlm_client.secure_aggregation.keys import AttemptName
 from fedlm.fedlm_client.secure_aggregation.taking_part import Reply, Step
 from fedlm.fl_core.client_algorithms.interface import Broadcast
@@ -40,7 +41,7 @@ class LocalRounds:
     def __init__(self, service: ClientService):
         """Prepare; nothing is selected before `collect`."""
         self.registry, self._state, self._rules = service.registry, service.state, service.rules
-        self._receiver, self._pacing = service.receiver, service.pacing
+        self._receiver, self._pacing, self._offer = service.receiver, service.pacing, service.offer
         self._run = service.state.run()
         self._collecting: LocalCollection | None = None
         self._latest: RoundProgress | None = None
@@ -155,7 +156,8 @@ class LocalRounds:
     def _collection(self, attempt: Attempt, rules: RoundRules) -> LocalCollection:
         number = attempt.plan.round_number
         if isinstance(attempt.sum, SecureSum):
-            name = AttemptName(self._run, number, attempt.token, attempt.parameters.description.digest)
+            asked = self._offer.request(attempt.plan, attempt.parameters.description, self._run, attempt.sum.told)
+            name = AttemptName(self._run, number, attempt.token, asked_of_all(asked))
             return SecureCollection(attempt, rules, attempt.sum.begin(name))
         return LocalCollection(attempt, rules, lambda client: self.registry.comes_last(client, number))
 

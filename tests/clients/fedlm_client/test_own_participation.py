@@ -14,7 +14,7 @@ from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import ClientError
 from fedlm.fedlm_client.files import held_alone, replace_whole
 from fedlm.fedlm_client.link.protocol import PROTOCOL
-from fedlm.fedlm_client.own_participation import OwnParticipation
+from fedlm.fedlm_client.own_participation import OwnParticipation, asked_of_all
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.server.client_service import participation_plan
@@ -188,6 +188,49 @@ def test_a_round_of_a_secure_sum_gets_one_vector_in_all_lives_of_the_device(tmp_
     for device in (record, OwnParticipation(tmp_path / "record.json")):
         assert "rounds away" in device.may(asked(4, attempt=b"says it was abandoned", **noised), "text")
         assert device.may(asked(7, **noised), "text") == ""
+
+
+def test_a_run_without_a_plan_gets_one_exact_sum_of_a_round(tmp_path):
+    """The difference of two sums is the update of who is in one alone."""
+    record = OwnParticipation(tmp_path / "record.json")
+
+    def exact(number, **others):
+        request = asked(number, secure_sum=messages.SecureSum(clip_norm=1.0), **{"run": "one"} | others)
+        request.ClearField("participation")
+        return request
+
+    assert record.may(exact(4), "text") == ""
+    record.take(exact(4), "text")
+    for device in (record, OwnParticipation(tmp_path / "record.json")):
+        for number in (3, 4):
+            assert "in a sum of that round" in device.may(exact(number, attempt=b"once more"), "text")
+        assert device.may(exact(5), "text") == device.may(exact(0, run="another"), "text") == ""
+
+
+def test_members_of_a_sum_name_all_that_their_updates_follow_from():
+    one = asked(4, run="one", secure_sum=messages.SecureSum(bounds=[2.0]))
+    others = [
+        {"learning_rate": 1e-30},
+        {"seed": 9},
+        {"run": "another"},
+        {"round_number": 5},
+        {"program": messages.TrainingProgram(batch_size=3)},
+        {"parameters": messages.Artifact(digest=b"of another model")},
+        {"vocabulary": messages.Artifact(digest=b"of another text")},
+        {"secure_sum": messages.SecureSum(bounds=[1e300])},
+    ]
+    names = {asked_of_all(one)}
+    for other in others:
+        changed = messages.RoundConfiguration()
+        changed.CopyFrom(one)
+        changed.MergeFrom(messages.RoundConfiguration(**other))
+        names.add(asked_of_all(changed))
+    assert len(names) == 1 + len(others)
+    alike = messages.RoundConfiguration(
+        attempt=b"2", client_index=7, seconds=3.0, population="other", plan=messages.Plan(signature=b"s")
+    )
+    one.MergeFrom(alike)
+    assert asked_of_all(one) in names
 
 
 def test_what_no_server_wanted_is_not_counted(tmp_path):

@@ -1,6 +1,7 @@
 """A device's part in secure sums: who it is, whom it believes, and what it asks for."""
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from cryptography import x509
 from .. import messages_pb2 as messages
 from ..errors import TransportError, UnsafeSumError
 from ..link.credentials import AUTHORITY_FILE, CLIENT, read_certificates, read_credentials, read_key
+from ..own_participation import asked_of_all
 from ..training import Channel, Update
 from .floors import Floors
 from .keys import AttemptName, Identity
@@ -22,8 +24,10 @@ from .roster import Parameters
 from .sum_vector import SumLayout, Told
 from .taking_part import Reply, Step, take_part
 
-_HEADER_BYTES, _CHECKSUM_BYTES = 8, 4
-_PATIENCE_SECONDS, _SOONEST_SECONDS, _FIRST_SECONDS, _LATEST_SECONDS = 3600.0, 0.02, 1.0, 60.0
+_HEADER_BYTES, _CHECKSUM_BYTES, _FLOAT32 = 8, 4, 1
+PATIENCE_SECONDS = 3600.0
+"""How long a step of a secure sum may take."""
+_SOONEST_SECONDS, _FIRST_SECONDS, _LATEST_SECONDS = 0.02, 1.0, 60.0
 _FAILURES = 5
 """Calls in a row that may fail before this client gives the sum up."""
 _States = messages.SecureReply
@@ -71,13 +75,15 @@ class SecureSums:
           UnsafeSumError: this client refuses, or the server goes on without it.
         """
         integers, told_rules = await asyncio.to_thread(_integers, asked, update)
-        name = AttemptName(asked.run, asked.round_number, asked.attempt, asked.parameters.digest)
+        name = AttemptName(asked.run, asked.round_number, asked.attempt, asked_of_all(asked))
         member = Member(name, self.identity, self.floors, self.authorities)
-        until, pause, failures = time.monotonic() + _PATIENCE_SECONDS, _FIRST_SECONDS, 0
-        reply = messages.UploadReply()
+        pause, failures, reply = _FIRST_SECONDS, 0, messages.UploadReply()
+        asks, until = "", math.inf
 
         async def ask(step: Step, content: bytes) -> Reply:
-            nonlocal pause, reply, failures
+            nonlocal pause, reply, failures, asks, until
+            if step != asks:
+                asks, until = step, time.monotonic() + PATIENCE_SECONDS
             if step == "vector":
                 told_rules.check(member.rules)
                 reply = await send(content)
@@ -97,7 +103,7 @@ class SecureSums:
 
         async def wait() -> None:
             if time.monotonic() > until:
-                raise UnsafeSumError("the server has let this client wait for an hour")
+                raise UnsafeSumError("the server has let this client wait for an hour in one step")
             await asyncio.sleep(pause)
 
         # A cohort's signatures and masks take seconds, in which connections, of a fleet also those of others, go on.
@@ -136,6 +142,8 @@ class _RoundRules(NamedTuple):
 
 def _integers(asked: messages.RoundConfiguration, update: Update) -> tuple[np.ndarray, _RoundRules]:
     told = asked.secure_sum
+    if asked.program.upload.scheme != _FLOAT32:
+        raise UnsafeSumError("a secure sum needs updates of float32")
     values = np.frombuffer(update.upload, "<f4", offset=_HEADER_BYTES, count=_count(update))
     if told.HasField("noise"):
         lattice = told_lattice(told, len(values))

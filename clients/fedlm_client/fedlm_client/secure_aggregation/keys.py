@@ -31,7 +31,7 @@ class AttemptName(NamedTuple):
     run: str
     round_number: int
     attempt: bytes  # drawn by the server for each attempt
-    model_digest: bytes  # SHA-256 of the parameters that the client has trained from
+    request_digest: bytes  # SHA-256 of what all members are asked; see `own_participation.asked_of_all`
 
 
 class Advertisement(NamedTuple):

@@ -19,7 +19,7 @@ OTHER_NAMES = {
     "run": "another",
     "round_number": 4,
     "attempt": b"the one before",
-    "model_digest": b"another model".ljust(32),
+    "request_digest": b"another model".ljust(32),
 }
 LOWERED = {
     "neighbours": ({"neighbours": 3}, "3 neighbours of 5"),

@@ -64,6 +64,11 @@ def test_numbers_that_are_not_finite_take_no_part(wrong):
 )
 def test_nonsense_of_a_server_is_refused(fields):
     sane = {"clip_norm": 1.0, "step": STEP, "bounds": BOUNDS}
-    asked = messages.RoundConfiguration(secure_sum=messages.SecureSum(**(sane | fields)))
+    floats = messages.TrainingProgram(upload=messages.UploadPlan(scheme=1))
+    asked = messages.RoundConfiguration(secure_sum=messages.SecureSum(**(sane | fields)), program=floats)
+    update = Update(bytes(12) + bytes(40), 3, 1.0, 2.0, 3.0)
     with pytest.raises(UnsafeSumError, match="nonsense of its sum"):
-        _integers(asked, Update(bytes(12) + bytes(40), 3, 1.0, 2.0, 3.0))
+        _integers(asked, update)
+    asked.program.upload.scheme = 2
+    with pytest.raises(UnsafeSumError, match="updates of float32"):
+        _integers(asked, update)
