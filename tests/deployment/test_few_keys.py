@@ -10,7 +10,6 @@ import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.secure_aggregation import wire
-from fedlm.fedlm_client.secure_aggregation.keys import AttemptName
 from fedlm.fl_core.deployment.aggregators.member_messages import MemberMessages
 from fedlm.fl_core.deployment.aggregators.secure_runner import SecureCohortRunner
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
@@ -33,27 +32,48 @@ SECURE = {
 }
 SECURE |= {"cohort_size": SELECTED, "minimum_reports": SELECTED, "reporting_seconds": small.PATIENCE}
 AUTHORITIES = (cohorts.authority("ours")[0],)
-DECLINED = messages.UploadHeader(upload_id=b"1", outcome="NOT_ALLOWED")
 
 
 def keys_of(index, name):
     return wire.write_advertisement(cohorts.member(index, name=name).advertise())
 
 
-@pytest.mark.parametrize("keys", [0, 1, 2])
-async def test_a_round_without_keys_enough_is_abandoned_when_the_others_decline(tmp_path, keys):
+@contextlib.asynccontextmanager
+async def with_selected(tmp_path):
     async with in_round(tmp_path, compiled=False, authorities=AUTHORITIES, **SECURE) as round_:
         for index in range(SELECTED):
-            asked, peer = await round_.select(f"client{index}"), f"client{index}"
-            name = AttemptName(asked.run, asked.round_number, asked.attempt, asked.parameters.digest)
-            if index < keys:
-                said = messages.SecureRequest(attempt=asked.attempt, step="keys", content=keys_of(index, name))
-                assert (await round_.handlers.secure_sum(peer, said)).state == messages.SecureReply.WAIT
-            else:
-                DECLINED.attempt = asked.attempt
-                await round_.send(peer, DECLINED)
+            await round_.select(f"client{index}")
+        yield round_, round_.rounds.collecting._secure.attempt
+
+
+async def send_keys(round_, attempt, index):
+    said = messages.SecureRequest(attempt=attempt.name.attempt, step="keys", content=keys_of(index, attempt.name))
+    assert (await round_.handlers.secure_sum(f"client{index}", said)).state == messages.SecureReply.WAIT
+
+
+async def decline(round_, attempt, index):
+    header = messages.UploadHeader(upload_id=b"1", outcome="NOT_ALLOWED", attempt=attempt.name.attempt)
+    await round_.send(f"client{index}", header)
+
+
+@pytest.mark.parametrize("keys", [0, 1, 2])
+async def test_a_round_without_keys_enough_is_abandoned_when_the_others_decline(tmp_path, keys):
+    async with with_selected(tmp_path) as (round_, attempt):
+        for index in range(SELECTED):
+            await (send_keys if index < keys else decline)(round_, attempt, index)
         assert await asyncio.wait_for(round_.collecting, 20) is None
-        assert round_.state.attempts(1)[0].reason == f"no secure sum of {keys} members"
+        assert attempt.reason == f"no secure sum of {keys} members"
+
+
+async def test_who_declines_after_its_keys_is_counted_once_and_is_no_member(tmp_path):
+    async with with_selected(tmp_path) as (round_, attempt):
+        for step, index in ((send_keys, 0), (decline, 0), (send_keys, 1)):
+            await step(round_, attempt, index)
+        await asyncio.sleep(0.7)
+        assert attempt.phase == "advertising"
+        await send_keys(round_, attempt, 2)
+        assert await asyncio.wait_for(round_.collecting, 20) is None
+        assert attempt.reason == "no secure sum of 2 members"
 
 
 class Coordinated:
@@ -89,6 +109,15 @@ class Coordinated:
     def decline(self, *numbers):
         self.shared.settle(self.token, dict.fromkeys(numbers, "declined"), "a")
 
+    async def reason(self):
+        """Say why the round was abandoned, after telling the coordinator to end."""
+        while not self.running.done() and not self.state.attempts(1):
+            await asyncio.sleep(0.05)
+        self.draining = True
+        with pytest.raises(DrainedError):
+            await self.running
+        return self.state.attempts(1)[0].reason
+
 
 @pytest.fixture
 def coordinated(tmp_path):
@@ -102,9 +131,15 @@ async def test_a_coordinator_abandons_a_round_without_keys_enough_and_ends_when_
     for number in range(keys):
         coordinated.send_keys(number)
     coordinated.decline(*range(keys, SELECTED))
-    while not coordinated.running.done() and not coordinated.state.attempts(1):
-        await asyncio.sleep(0.05)
-    coordinated.draining = True
-    with pytest.raises(DrainedError):
-        await coordinated.running
-    assert coordinated.state.attempts(1)[0].reason == f"no secure sum of {keys} members"
+    assert await coordinated.reason() == f"no secure sum of {keys} members"
+
+
+async def test_a_coordinator_too_counts_who_declines_after_its_keys_once(coordinated):
+    await coordinated.open()
+    coordinated.send_keys(0)
+    coordinated.decline(0)
+    coordinated.send_keys(1)
+    await asyncio.sleep(0.5)
+    assert coordinated.runner._secure.attempt.phase == "advertising"
+    coordinated.send_keys(2)
+    assert await coordinated.reason() == "no secure sum of 2 members"

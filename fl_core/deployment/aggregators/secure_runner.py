@@ -84,7 +84,8 @@ class SecureCohortRunner(SharedCohortRunner):
         tally = super()._look(token)
         if self._secure.attempt.phase != "advertising":
             return tally
-        keys, states = len(self._secure.attempt.advertisements), tally.states
+        # Who has declined after it sent keys is no more waited for than who has sent none.
+        keys, states = sum(map(self._sum.has_keys, with_retries(lambda: self._shared.silent(token)))), tally.states
         waiting = {"selected": states.get("selected", 0) - keys, "claimed": states.get("claimed", 0) + keys}
         return tally._replace(states=states | waiting if keys else states)
 
@@ -107,7 +108,9 @@ class SecureCohortRunner(SharedCohortRunner):
     def _sum_up(self, token: str, like: Any) -> CohortResult:
         moved = CohortResult(None, 0, 0, 0)  # type: ignore[arg-type]
         while (phase := self._secure.attempt.phase) not in ("finished", "abandoned"):
-            if phase != "advertising":
+            if phase == "advertising":
+                self._sum.forget_keys(with_retries(lambda: self._shared.silent(token)))
+            else:
                 self._until_answered(token, "reporting" if phase in ("dealing", "masking") else "closed")
             if phase == "masking":
                 with_retries(lambda: self._shared.advance(token, "closed", 0.0))

@@ -80,6 +80,11 @@ class SecureAttempt:
             raise RefusedAnswerError(f"keys of {named}, sent by {owner}, or one key for both uses")
         self.advertisements[owner] = one
 
+    def withdraw(self, owner: str) -> None:
+        """Forget a client's keys, if there are any, before the roster is made."""
+        self._check_phase("advertising")
+        self.advertisements.pop(owner, None)
+
     def freeze(self, rules: Callable[[int], Parameters]) -> Roster:
         """Make the roster of all that have advertised, with the rules for so many; raises `AbandonedError`."""
         self._check_phase("advertising")

@@ -26,6 +26,11 @@ class SecureCollection(LocalCollection):
         self._secure = secure
 
     @property
+    def _sum(self) -> SecureSum:
+        assert isinstance(self.attempt.sum, SecureSum)
+        return self.attempt.sum
+
+    @property
     def _patience_ends(self) -> float:
         return math.inf
 
@@ -41,11 +46,16 @@ class SecureCollection(LocalCollection):
             return True
         if secure.attempt.phase != "advertising" or now < self.selection_ends or self._candidates:
             return False
-        declined = sum(one.receipt is not None for one in attempt.participants.values())
-        return len(secure.attempt.advertisements) + declined >= len(attempt.participants)
+        return all(
+            one.receipt is not None or self._sum.has_keys(client) for client, one in attempt.participants.items()
+        )
 
     def end_step(self) -> None:
         """End the step that runs; in the thread that adds reports."""
+        if self._secure.attempt.phase == "advertising":
+            # The event loop may select clients meanwhile.
+            there = self.attempt.participants.copy()
+            self._sum.forget_keys({client for client, one in there.items() if one.receipt is None})
         try:
             self._secure.end_step()
         except AbandonedError:
@@ -69,9 +79,7 @@ class SecureCollection(LocalCollection):
     def counted(self) -> list[int]:
         if self._secure.attempt.phase == "finished":
             return super().counted
-        assert isinstance(self.attempt.sum, SecureSum)
-        return self.attempt.sum.senders
+        return self._sum.senders
 
     def record(self, seconds: float) -> AttemptRecord:
-        assert isinstance(self.attempt.sum, SecureSum)
-        return self.attempt.sum.ending(super().record(seconds), [])[0]
+        return self._sum.ending(super().record(seconds), [])[0]

@@ -1,7 +1,7 @@
 """The sum of a round's reports where the server sees no single one: masked vectors, added modulo 2^b."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -89,6 +89,18 @@ class SecureSum(StreamingSum):
         assert self.round is not None
         dealers = self.round.attempt.dealers
         return [client for client, owner in self._owners.items() if owner in dealers]
+
+    def has_keys(self, client: int) -> bool:
+        """Say whether a client has sent keys."""
+        assert self.round is not None
+        return self._owners.get(client) in self.round.attempt.advertisements
+
+    def forget_keys(self, others: Collection[int]) -> None:
+        """Let clients with keys but these into no roster: the others have answered that they send no vector."""
+        assert self.round is not None
+        for client, owner in self._owners.items():
+            if client not in others:
+                self.round.attempt.withdraw(owner)
 
     def ending(self, record: AttemptRecord, reported: list[int]) -> tuple[AttemptRecord, list[int]]:
         """Say how the attempt ended, and for which clients its round counts, of whom some have reported."""
