@@ -23,13 +23,15 @@ NAME = AttemptName("run", 3, b"attempt", b"m" * 32)
 FLOORS = Floors(least_cohort=3, corrupt_share=0.0, dropped_share=0.0)
 
 
-def certificate(name, key, issuer, issuer_key, use=ExtendedKeyUsageOID.CLIENT_AUTH):
+def certificate(name, key, issuer, issuer_key, use=ExtendedKeyUsageOID.CLIENT_AUTH, *, hours=24.0):
     now = datetime.datetime.now(datetime.UTC)
     named = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = x509.CertificateBuilder(named if issuer is None else issuer.subject, named, key.public_key())
     builder = builder.serial_number(x509.random_serial_number())
     builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
-    builder = builder.not_valid_before(now - datetime.timedelta(1)).not_valid_after(now + datetime.timedelta(1))
+    builder = builder.not_valid_before(now - datetime.timedelta(1)).not_valid_after(
+        now + datetime.timedelta(hours=hours)
+    )
     return builder.sign(issuer_key, hashes.SHA256())
 
 

@@ -22,6 +22,8 @@ from fedlm.fl_core.deployment.secure_aggregation.recovery import Unmasking, remo
 
 Phase = Literal["advertising", "dealing", "masking", "agreeing", "revealing", "finished", "abandoned"]
 
+_SHORTEST_VALIDITY = datetime.timedelta(hours=1)
+"""A certificate that ends sooner may have ended when members look, who would all refuse the roster."""
 _LONGEST_SIGNATURE = 256
 """Bytes, of a member's certificate's key."""
 
@@ -72,10 +74,13 @@ class SecureAttempt:
         keys = {key for other in others for key in (other.sealing_key, other.masking_key)}
         if {one.sealing_key, one.masking_key} & keys:
             raise RefusedAnswerError("these keys of another client are taken already")
+        now = datetime.datetime.now(datetime.UTC)
         try:
-            named = check_advertisement(self.name, one, authorities, datetime.datetime.now(datetime.UTC))
+            named = check_advertisement(self.name, one, authorities, now)
         except UnsafeSumError as error:
             raise RefusedAnswerError(str(error)) from error
+        if x509.load_der_x509_certificate(one.certificate).not_valid_after_utc < now + _SHORTEST_VALIDITY:
+            raise RefusedAnswerError(f"the certificate of {named} ends within an hour; renew it first")
         if named != owner or one.sealing_key == one.masking_key:
             raise RefusedAnswerError(f"keys of {named}, sent by {owner}, or one key for both uses")
         self.advertisements[owner] = one

@@ -13,6 +13,7 @@ from fedlm.fedlm_client.secure_aggregation.keys import AttemptName
 from fedlm.fedlm_client.secure_aggregation.masks import Words
 from fedlm.fedlm_client.secure_aggregation.roster import Parameters
 from fedlm.fedlm_client.secure_aggregation.taking_part import Reply, Step
+from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.secure_aggregation.attempt import SecureAttempt
 from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError, RefusedAnswerError
 
@@ -139,4 +140,6 @@ class SecureRound:
             self.attempt.close_agreeing()
         elif phase == "revealing":
             assert self.total is not None
-            self.attempt.finish(self.total)
+            owners = [*self.attempt.advertisements]
+            for index in sorted(self.attempt.finish(self.total).culprits):
+                warn("wrong_shares", client=owners[index], round=self.attempt.name.round_number)

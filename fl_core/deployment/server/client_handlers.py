@@ -252,9 +252,11 @@ class ClientHandlers:
 
     async def secure_sum(self, peer: str, request: messages.SecureRequest) -> messages.SecureReply:
         self._limiter.call(peer)
+        self._limiter.carry(peer, len(request.content))
         number, reply = await self.rounds.number_of(peer), NO_SUM
         if number is not None and request.step in _SECURE_STEPS:
             reply = await self.rounds.answer_member(number, peer, request)
+        self._limiter.carry(peer, len(reply.content))
         return messages.SecureReply(
             state=messages.SecureReply.State.Value(reply.state.upper()),
             content=reply.content,

@@ -5,10 +5,13 @@ import contextlib
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlm.fedlm_client.errors import UnsafeSumError
+from fedlm.fedlm_client.secure_aggregation.keys import Identity
+from fedlm.fedlm_client.secure_aggregation.member import Member
 from fedlm.fedlm_client.secure_aggregation.taking_part import Reply, take_part
 from fedlm.fl_core.deployment.secure_aggregation.attempts_sql import SecureAttempts
 from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError
@@ -128,6 +131,30 @@ def test_what_is_no_message_late_or_of_a_stranger_is_over_for_that_client_alone(
     late = cohorts.member(7).advertise()
     reply = server.answer("client7", "keys", cohorts.wire.write_advertisement(late))
     assert (reply.state, reply.reason) == ("over", "the attempt is finished, not advertising")
+
+
+@pytest.mark.parametrize(("hours", "state"), [(0.9, "over"), (1.1, "wait")])
+def test_keys_of_a_certificate_that_ends_within_an_hour_are_not_taken_since_members_would_refuse_all(hours, state):
+    key, (authority, issuer_key) = ec.generate_private_key(ec.SECP256R1()), cohorts.authority("ours")
+    identity = Identity(cohorts.certificate("client0", key, authority, issuer_key, hours=hours), key)
+    sent = Member(cohorts.NAME, identity, cohorts.FLOORS, [authority]).advertise()
+    server = SecureRound(cohorts.NAME, rules_for, [authority], lambda state: None)
+    reply = server.answer("client0", "keys", cohorts.wire.write_advertisement(sent))
+    assert (reply.state, "ends within an hour" in reply.reason) == (state, state == "over")
+
+
+def test_who_reveals_a_wrong_share_is_named_in_the_log(kept, monkeypatch, caplog):
+    reveal = Member.reveal
+
+    def wrong(member, signatures):
+        one = reveal(member, signatures)
+        return one._replace(own_masks={to: bytes(33) for to in one.own_masks}) if member._index == 2 else one
+
+    monkeypatch.setattr(Member, "reveal", wrong)
+    server, _ = asyncio.run(run(kept))
+    assert np.array_equal(server.total, plain(range(COUNT)))
+    (said,) = [record for record in caplog.records if record.msg == "wrong_shares"]
+    assert said.fields == {"client": [*server.attempt.advertisements][2], "round": 3}
 
 
 def test_a_client_that_the_server_goes_on_without_says_no_more():

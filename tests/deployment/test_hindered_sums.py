@@ -1,4 +1,4 @@
-"""Secure rounds of which few clients have sent keys: they end, in one process and with aggregators."""
+"""What clients of secure rounds cannot do: keep one going, take places or bytes, in one process and with others."""
 
 import asyncio
 import contextlib
@@ -10,10 +10,12 @@ import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.secure_aggregation import wire
+from fedlm.fedlm_client.secure_aggregation.taking_part import Reply
 from fedlm.fl_core.deployment.aggregators.member_messages import MemberMessages
 from fedlm.fl_core.deployment.aggregators.secure_runner import SecureCohortRunner
 from fedlm.fl_core.deployment.aggregators.shared_rounds import SharedRounds
-from fedlm.fl_core.deployment.server.client_service import secure_settings
+from fedlm.fl_core.deployment.protocol.errors import TooManyCallsError
+from fedlm.fl_core.deployment.server.client_service import make_offer, secure_settings
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import SqlState, sqlite_url
@@ -29,6 +31,7 @@ SECURE = {
     "upload_bits": 32,
     "over_selection": 1.0,
     "window_seconds": 0.0,
+    "check_in_seconds": 10.0,
 }
 SECURE |= {"cohort_size": SELECTED, "minimum_reports": SELECTED, "reporting_seconds": small.PATIENCE}
 AUTHORITIES = (cohorts.authority("ours")[0],)
@@ -76,6 +79,21 @@ async def test_who_declines_after_its_keys_is_counted_once_and_is_no_member(tmp_
         assert attempt.reason == "no secure sum of 2 members"
 
 
+@pytest.mark.parametrize("way", ["up", "down"])
+async def test_bytes_of_a_secure_sum_are_counted_in_both_directions(tmp_path, monkeypatch, way):
+    async with with_selected(tmp_path) as (round_, attempt):
+        most = bytes(int(0.75 * round_.handlers._limiter._limits.bytes))
+        asked = messages.SecureRequest(attempt=attempt.name.attempt, step="keys", content=most if way == "up" else b"")
+
+        async def answer(*_):
+            return Reply("ready", most if way == "down" else b"")
+
+        monkeypatch.setattr(round_.rounds, "answer_member", answer)
+        assert (await round_.handlers.secure_sum("client0", asked)).state == messages.SecureReply.READY
+        with pytest.raises(TooManyCallsError, match="too many bytes"):
+            await round_.handlers.secure_sum("client0", asked)
+
+
 class Coordinated:
     """A coordinator, an aggregator's calls, and the token of the round."""
 
@@ -85,7 +103,7 @@ class Coordinated:
         self.draining, self.saved, settings = False, 0, small.deployment(**SECURE)
         self.what = dataclasses.replace(small.task(settings), authorities=AUTHORITIES)
         secure = dataclasses.replace(secure_settings(self.what, self.state, None), save=self.save)
-        others = {"messages": self.said, "settings": secure, "run": "run"}
+        others = {"messages": self.said, "settings": secure, "run": "run", "offer": make_offer(self.what)}
         self.runner = SecureCohortRunner(self.shared, settings, "", lambda: self.draining, **others)
 
     def save(self, attempt):
