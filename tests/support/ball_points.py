@@ -31,6 +31,7 @@ OF_EXAMPLES = 300  # more, with the numbers after these
 EXAMPLES = "examples"
 KINDS = ("single", "repeated", "repeated", "different", "different", "jump", "variation")  # of the first, in turn
 WITHIN = 0.005
+NOTHING = 1e-14  # epsilon that is nearly 0: at 0 itself only total variations are known
 FINEST = 5  # grids that are tried: 2^FINEST times as fine as the first
 PROVEN, NEARLY, UNDECIDED, WRONG = "proven", "within 0.5 %", "undecided", "contradicted"
 SAID = (PROVEN, NEARLY, UNDECIDED, WRONG)
@@ -133,7 +134,7 @@ class _Delta:
 
 def verdict(events: Sequence[Event], delta: float, upper: float, lower: float, *, finer: int = 0) -> Verdict:
     """Say what ball arithmetic proves of bounds on epsilon, on grids 2^finer times as fine."""
-    more, less = upper * (1 + WITHIN), lower * (1 - WITHIN)
+    more, less = max(upper * (1 + WITHIN), NOTHING), lower * (1 - WITHIN)
     of = _Delta(events, delta, [epsilon for epsilon in (upper, more, lower, less) if epsilon < math.inf], finer)
     of_upper = of_lower = UNDECIDED
     if upper == math.inf or of.too_high(upper):
