@@ -66,7 +66,7 @@ export class OwnParticipation {
     try {
       const text = await this.store.read();
       if (text === null) return new Map();
-      const { populations = {}, ...others } = JSON.parse(text);
+      const { populations, ...others } = JSON.parse(text);
       this.others = others;
       return new Map(Object.entries<Kept>(populations).map(([name, kept]) => [name, checked(kept)]));
     } catch (error) {

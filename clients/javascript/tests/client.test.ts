@@ -198,6 +198,13 @@ test("a plan of participation that allows more than the first, another populatio
   await assert.rejects(run(new MemoryServer(offer(honest)), Object.assign(new MemoryRecord(), { kept: "{}" })), /not a record/);
 });
 
+test("parts of a record that clients in Python keep stay", async () => {
+  const record = Object.assign(new MemoryRecord(), { kept: JSON.stringify({ populations: {}, log: { size: 7 } }) });
+  await run(new MemoryServer(offer(honest)), record);
+  assert.deepEqual(JSON.parse(record.kept!).log, { size: 7 });
+  assert.ok(JSON.parse(record.kept!).populations.people);
+});
+
 test("text that is missing or cannot be read is said", async () => {
   await assert.rejects(new TextFile("/nowhere").version(), /nowhere: cannot be read/);
   await assert.rejects(new TextFile("/").texts(), (error) => error instanceof ClientError && /cannot be read/.test(error.message));
