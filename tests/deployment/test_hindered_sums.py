@@ -32,6 +32,7 @@ SECURE = {
     "over_selection": 1.0,
     "window_seconds": 0.0,
     "check_in_seconds": 10.0,
+    "drain_seconds": 0.5,
 }
 SECURE |= {"cohort_size": SELECTED, "minimum_reports": SELECTED, "reporting_seconds": small.PATIENCE}
 AUTHORITIES = (cohorts.authority("ours")[0],)
@@ -161,3 +162,13 @@ async def test_a_coordinator_too_counts_who_declines_after_its_keys_once(coordin
     assert coordinated.runner._secure.attempt.phase == "advertising"
     coordinated.send_keys(2)
     assert await coordinated.reason() == "no secure sum of 2 members"
+
+
+async def test_a_coordinator_that_is_told_to_end_does_not_wait_for_silent_members(coordinated):
+    await coordinated.open()
+    for number in range(SELECTED):
+        coordinated.send_keys(number)
+    while coordinated.runner._secure.attempt.phase != "dealing":
+        await asyncio.sleep(0.05)
+    coordinated.draining = True
+    assert await asyncio.wait_for(coordinated.reason(), 30) == "0 members are left, but 3 must be"

@@ -199,14 +199,15 @@ class SharedCohortRunner:
             waiting = tally.states.get("selected", 0)
             over = left <= 0 or rules.over(reported, selected - waiting, selected, selecting)
             patient = now < selection_ends + self._patience_seconds
+            # Before anything else: once the time to drain is over, a new attempt is over as soon as it is opened.
+            if self._draining() and not selected:
+                with_retries(self._shared.begin)
+                raise DrainedError
             if over:
                 if left <= 0 and not patient:
                     overdue = set(with_retries(lambda: self._shared.silent(token)))
                 trace_phases(opened, selection_ends, now)
                 return first, overdue
-            if self._draining() and not selected:
-                with_retries(self._shared.begin)
-                raise DrainedError
             if not patient and not replaced:
                 replaced = True
                 overdue = set(with_retries(lambda: self._shared.silent(token)))
