@@ -8,6 +8,7 @@ import pytest
 from fedlm.commands.cli import main
 from fedlm.fl_core.deployment.backups import back_up
 from fedlm.fl_core.deployment.roles import serve
+from fedlm.fl_core.deployment.runs.run_queue import STOPPED
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
 from fedlm.fl_core.errors import CheckpointError
 from fedlm.fl_core.privacy.promise.guarantee import account
@@ -33,6 +34,20 @@ async def test_the_budget_of_a_copied_server_is_spent_since_nobody_knows_what_it
         with pytest.raises(BudgetError, match="nothing more is reserved"):
             restored.submit("two", settings_of())
     assert back_up(copy, tmp_path / "again") == back_up(copy, tmp_path / "once more")
+
+
+async def test_a_copied_server_fails_the_run_that_waited_and_goes_on(tmp_path):
+    here, copy = tmp_path / "server", tmp_path / "copy"
+    here.mkdir()
+    with opened(here) as server:
+        server.submit("one", settings_of())
+        server.submit("two", settings_of())
+        back_up(here, copy)
+    with opened(copy) as restored:
+        restored.become("two", STOPPED)
+        await restored._train(restored.queue.find("one"))
+    with opened(copy) as restored:
+        assert "nothing more is reserved" in restored.queue.find("one").reason
 
 
 @pytest.mark.long

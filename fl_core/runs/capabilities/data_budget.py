@@ -174,10 +174,11 @@ class DataBudget:
                 chain.append({"kind": "begun", "secret": commitment})
 
     def void(self, commitment: str) -> None:
-        """Give back what was reserved for a run that never had a ledger; one that had keeps it."""
+        """Give back what was reserved for a run that never had a ledger; one that had keeps it, a copy all."""
         with self._locked() as chain:
             standing, begun = standing_reservations(chain.records)
-            if commitment in standing and commitment not in begun:
+            closed = chain.records[-1]["kind"] == "closed"
+            if commitment in standing and commitment not in begun and not closed:
                 chain.append({"kind": "void", "secret": commitment})
 
     def close(self) -> None:
