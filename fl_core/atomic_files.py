@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import shutil
@@ -17,11 +18,17 @@ Fence = Callable[[], AbstractContextManager[None]]
 """Makes a context within which a process writes that others may take over from: nobody does until it is over."""
 
 
+class AppendedError(OSError):
+    """A file does not end where who would add to it last saw its end."""
+
+
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
     """Turn any OSError of writing `path` into a DiskError that says what to do; a full disk is not the only reason."""
     try:
         yield
+    except AppendedError as error:
+        raise DiskError(f"{path}: {error}") from error
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise DiskError(
@@ -82,29 +89,43 @@ def create_privately(path: Path, content: str | bytes) -> None:
     sync_to_disk(path.parent)
 
 
-def append_whole(descriptor: int, content: bytes, end: int) -> int:
-    """Write at the end of a file all of something, or nothing; it is not synced.
+def append_whole(descriptor: int, content: bytes, end: int, synced: bool = True) -> int:
+    """Write at the end of a file all of something, or nothing.
+
+    The file is locked meanwhile, by `flock`: whoever adds to it sees what others added before, even those that have
+    lost their lead.
 
     Args:
-      descriptor: of the file, open for writing.
+      descriptor: of the file, open for reading and writing.
       content: what to write.
-      end: where the file's content ends; what lies beyond is dropped.
+      end: where the file's content ends; the beginning of a line beyond it is dropped.
+      synced: whether it is on disk when this returns.
 
     Returns:
       Where it ends now.
 
     Raises:
+      AppendedError: there are whole lines beyond the end, or the file is shorter; it is as it was.
       OSError: the disk refuses.
     """
-    os.ftruncate(descriptor, end)
     written = 0
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
-        # A disk that fills up may take a part of what it is given, without an error.
-        while written < len(content):
-            written += os.pwrite(descriptor, content[written:], end + written)
-    except OSError:
+        beyond = os.fstat(descriptor).st_size - end
+        if beyond < 0 or b"\n" in os.pread(descriptor, beyond, end):
+            raise AppendedError("another process has added records since this one read it")
         os.ftruncate(descriptor, end)
-        raise
+        try:
+            # A disk that fills up may take a part of what it is given, without an error.
+            while written < len(content):
+                written += os.pwrite(descriptor, content[written:], end + written)
+            if synced:
+                os.fsync(descriptor)
+        except OSError:
+            os.ftruncate(descriptor, end)
+            raise
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
     return end + written
 
 

@@ -52,23 +52,31 @@ class Lead:
     def look(self, now: float) -> bool:
         """Take the lead where nobody has it, or who has it is gone, or silent for too long by a clock that does not
         step; returns whether this process has it. See `Database.writing` for errors."""
-        locked = self._lock.try_to_take()
+        began, locked = time.monotonic(), self._lock.try_to_take()
         with self._database.reading() as connection:
             found = _leader(connection)
         # Where nobody looked for a while, as when this process was frozen itself, nobody could be heard.
         if found != self._seen or now - self._looked > LEASE_SECONDS / 2:
             self._seen, self._since = found, now
-        self._looked = now
         gone = found is None or (locked and found.held_on == self._held_on())
-        if (gone or now - self._since > LEASE_SECONDS) and self._take(found):
-            return True
+        try:
+            if gone or now - self._since > LEASE_SECONDS:
+                reading = time.monotonic() - began
+                if self._take(found, math.inf if gone else reading + _LOOK_SECONDS / 2):
+                    return True
+                self._since = now + time.monotonic() - began
+        finally:
+            # A slow database takes long to look at, and nobody is unheard meanwhile.
+            self._looked = now + time.monotonic() - began
         if locked:
             self._lock.let_go()
         return False
 
-    def _take(self, found: Leader | None) -> bool:
+    def _take(self, found: Leader | None, most_seconds: float) -> bool:
+        asked = time.monotonic()
         with self._database.writing() as connection:
-            if _leader(connection) != found:
+            # Who had to wait waited for another that wrote: perhaps the leader, whose beats waited too.
+            if time.monotonic() - asked > most_seconds or _leader(connection) != found:
                 return False
             connection.execute(sql.delete(LEADERS))
             connection.execute(sql.insert(LEADERS).values(name=self._name, beats=0, held_on=self._held_on()))

@@ -142,6 +142,7 @@ async def serve_runs(
         server.rules = rules
         population = Population.open(directory, promised, server.queue.all())
         if population is not None:
+            population.budget.fence = database.fenced
             await asyncio.to_thread(server.promise, population)
         elif rules.wants_approval:
             raise ConfigurationError(

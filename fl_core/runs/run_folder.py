@@ -114,7 +114,9 @@ class RunFolder:
             self._keep_private()
             if self._locks:
                 self._opened.enter_context(run_lock(self.directory))
-            self._checkpoints = self._opened.enter_context(Checkpoints(self.directory / "checkpoints"))
+            self._checkpoints = self._opened.enter_context(
+                Checkpoints(self.directory / "checkpoints", fence=self.fence)
+            )
 
     def _keep_private(self) -> None:
         if self._private:

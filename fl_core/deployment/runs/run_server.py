@@ -184,7 +184,7 @@ class RunServer:
             lock = opened.enter_context(contextlib.closing(lock_of_run(out, private)))
             state = SqlState(await asyncio.to_thread(Database, sqlite_url(out / DATABASE_FILE)))
             opened.callback(state.close)
-            await opened.enter_async_context(leading(lock, state.database))
+            await opened.enter_async_context(leading(lock, state.database, stands_by=True))
             folder = opened.enter_context(RunFolder(out, private=private, fence=state.database.fenced))
             try:
                 held = await HeldRun.open(task, folder, state, self.log)

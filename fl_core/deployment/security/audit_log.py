@@ -118,7 +118,6 @@ class AuditLog:
             digest = _digest(self.head.digest, line)
             with self._fence(), disk_errors(self._path):
                 end = append_whole(self._file, line + f', "hash": "{digest}"}}\n'.encode(), self._end)
-                os.fsync(self._file)
             self._end, self.head = end, Head(self.head.line + 1, digest)
             # The server's log often leaves the machine: there the head is kept elsewhere.
             event("audited", head=str(self.head))

@@ -83,10 +83,9 @@ class ParticipationRecord:
         lines = [{"round": number, "clients": self._unwritten[number]} for number in sorted(self._unwritten)]
         content = "".join(json.dumps(line) + "\n" for line in lines).encode()
         with disk_errors(self._path):
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 self._length = append_whole(descriptor, content, self._length)
-                os.fsync(descriptor)
             finally:
                 os.close(descriptor)
         self._unwritten = {}

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from fedlm.fedlm_client.files import sync_to_disk
-from fedlm.fl_core.atomic_files import Fence, append_whole, disk_errors
+from fedlm.fl_core.atomic_files import AppendedError, Fence, append_whole, disk_errors
 
 Record = dict[str, Any]
-_FIRST, _LONGEST_LINE = "0" * 64, 1 << 24
+_FIRST = "0" * 64
 
 
 class RecordChain:
@@ -24,9 +24,11 @@ class RecordChain:
 
     Attributes:
       fence: within which records are added.
+      locked: descriptor of the file, where the caller holds its lock by `flock`; it is let go once a record is added.
     """
 
     fence: Fence = contextlib.nullcontext
+    locked: int | None = None
 
     def __init__(self, path: Path, check: Callable[[list[Record], Record], None], damaged: Callable[[str], Exception]):
         """Read a file.
@@ -62,13 +64,13 @@ class RecordChain:
         line = (json.dumps(record) + "\n").encode()
         new = not self._path.exists()
         with self.fence(), disk_errors(self._path):
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            locked = self.locked
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644) if locked is None else os.dup(locked)
             try:
-                if b"\n" in os.pread(descriptor, _LONGEST_LINE, self._length):
-                    raise self._damaged(f"{self._path}: another process has added records since this one read it")
                 # What follows the last whole record is the beginning of one that was never synced.
                 end = append_whole(descriptor, line, self._length)
-                os.fsync(descriptor)
+            except AppendedError as error:
+                raise self._damaged(f"{self._path}: {error}") from error
             finally:
                 os.close(descriptor)
             if new:

@@ -113,13 +113,8 @@ class Releases:
                     f"{self._directory}: there is no ledger, but there are checkpoints of {checkpoints.latest_round()} "
                     f"rounds; put the ledger back, or give another {setting('out')} to begin a new run"
                 )
-            if self._budget is not None and self._secret_path(0).exists():
-                # It was made, and perhaps reserved for, but no ledger says that it was used.
-                self._budget.void(commitment(self._secret_path(0).read_bytes()))
-            secret = commitment(self._make_secret(0))
-            if self._budget is not None:
-                self._budget.reserve(secret)
-            self.ledger.begin(plan, delta, secret, about)
+            with self._fence():
+                self._begin(plan, delta, about)
         if self._budget is not None:
             self._budget.begun(self.ledger.records[0]["secret"])
         begun = self.ledger.plan
@@ -143,6 +138,15 @@ class Releases:
             )
         self._settle(checkpoints)
         return self._standing(plan)
+
+    def _begin(self, plan: PrivacyPlan, delta: float, about: dict[str, Any]) -> None:
+        if self._budget is not None and self._secret_path(0).exists():
+            # It was made, and perhaps reserved for, but no ledger says that it was used.
+            self._budget.void(commitment(self._secret_path(0).read_bytes()))
+        secret = commitment(self._make_secret(0))
+        if self._budget is not None:
+            self._budget.reserve(secret)
+        self.ledger.begin(plan, delta, secret, about)
 
     def _settle(self, checkpoints: StoredCheckpoints) -> None:
         """Make the ledger and the checkpoints agree on what was released."""
@@ -232,10 +236,9 @@ class Releases:
         secret, path = self._new_secret(generation), self._secret_path(generation)
         with disk_errors(path):
             path.unlink(missing_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             try:
                 append_whole(descriptor, secret, 0)
-                os.fsync(descriptor)
             finally:
                 os.close(descriptor)
             sync_to_disk(self._directory)

@@ -1,5 +1,4 @@
-"""A privacy budget of a data set, or of a population: private runs reserve all that they plan to spend before they
-begin.
+"""A privacy budget of a data set or a population: private runs reserve all that they plan before they begin.
 
 What is reserved is composed by the accountant that states what runs have spent, with what vocabularies have spent, and
 never exceeds the budget, whatever crashes. Kinds of records in the file, chained by hashes:
@@ -20,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedlm.fl_core.atomic_files import Fence
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.delta import check_delta
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
@@ -41,6 +41,8 @@ from fedlm.fl_core.runs.capabilities.budget_records import (
 
 class DataBudget:
     """A budget in a folder, as that of a data set; any number of processes may reserve from it."""
+
+    fence: Fence = contextlib.nullcontext  # within which records are added
 
     def __init__(self, data: Path):
         """Name the folder, which has a budget. Raises BudgetError where its file is damaged."""
@@ -217,8 +219,7 @@ class DataBudget:
     def enter(self, commitment: str, known: Sequence[str], name: str) -> bool:
         """Enter a process that goes on with a run; see `fedlm.fl_core.runs.lineage.CommonPlace.enter`."""
         with self._locked() as chain:
-            before = entered_process(chain.records, commitment)
-            if before not in (None, *known):
+            if entered_process(chain.records, commitment) not in (None, *known):
                 return False
             chain.append({"kind": "enter", "secret": commitment, "process": name})
             return True
@@ -227,17 +228,18 @@ class DataBudget:
         """Say whether that process is the last that went on with the run."""
         return entered_process(self._chain().records, commitment) == name
 
-    def _chain(self) -> RecordChain:
+    def _chain(self, locked: int | None = None) -> RecordChain:
         chain = RecordChain(self._path, check_record, damaged_budget)
+        chain.locked, chain.fence = locked, self.fence
         if not chain.records:
             raise damaged_budget(f"{self._path}: there is no whole record")
         return chain
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[RecordChain]:
-        with self._path.open("rb") as file:
+        with self._path.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            yield self._chain()
+            yield self._chain(file.fileno())
 
 
 class Reservation:
@@ -245,8 +247,7 @@ class Reservation:
 
     def __init__(self, budget: DataBudget, training: Phase, ancestry: tuple[Phase, ...], run: str | None = None):
         """Describe all that the run plans, and what its first parameters went through; see `DataBudget.reserve`."""
-        self._budget, self._training, self._ancestry, self._run = budget, training, ancestry, run
-        self._commitment = ""
+        self._budget, self._training, self._ancestry, self._run, self._commitment = budget, training, ancestry, run, ""
 
     def reserve(self, commitment: str) -> None:
         """See `DataBudget.reserve`."""

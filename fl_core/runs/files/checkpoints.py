@@ -16,8 +16,8 @@ import jax
 import numpy as np
 
 from fedlm.fedlm_client.files import sync_to_disk
-from fedlm.fl_core.atomic_files import disk_errors
-from fedlm.fl_core.errors import CheckpointError, DiskError, setting
+from fedlm.fl_core.atomic_files import Fence, disk_errors
+from fedlm.fl_core.errors import CheckpointError, DiskError, UserError, setting
 from fedlm.models.base import Params, parameter_name
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ class Checkpoints:
       directory: where they lie.
     """
 
-    def __init__(self, directory: Path, keep: int = 2):
-        """Open or create the folder of checkpoints."""
-        self.directory, self._keep = directory, keep
+    def __init__(self, directory: Path, keep: int = 2, fence: Fence = contextlib.nullcontext):
+        """Open or create the folder of checkpoints; what others left unfinished is removed within the fence."""
+        self.directory, self._keep, self._fence = directory, keep, fence
         directory.mkdir(parents=True, exist_ok=True)
 
     @functools.cached_property
@@ -105,13 +105,16 @@ class Checkpoints:
         except Exception:
             # Threads of orbax that have not noticed yet that another has failed go on writing for a moment.
             for _ in range(_TRIES):
-                self._clear_unfinished()
+                # What is there is another's where that one leads now.
+                with contextlib.suppress(UserError):
+                    self._clear_unfinished()
                 time.sleep(_TRIED_AGAIN_AFTER)
             raise
 
     def _clear_unfinished(self) -> None:
-        for path in self.directory.glob(_UNFINISHED):
-            shutil.rmtree(path, ignore_errors=True)
+        with self._fence():
+            for path in self.directory.glob(_UNFINISHED):
+                shutil.rmtree(path, ignore_errors=True)
 
     def check_room(self, state: Any) -> None:
         """Make sure that the disk has room for a checkpoint, before anything depends on its being written. Raises

@@ -53,7 +53,7 @@ class MetricsLog:
         written."""
         row = finite_row(row)
         with disk_errors(self._path):
-            self._end = append_whole(self._file.fileno(), _line(row).encode(), self._end)
+            self._end = append_whole(self._file.fileno(), _line(row).encode(), self._end, synced=False)
         self.rows.append(row)
         shown = {name: value for name, value in row.items() if name != self._counter and value is not None}
         numbers = {name: float(value) for name, value in shown.items() if not isinstance(value, str)}

@@ -84,3 +84,12 @@ def test_a_line_with_a_text_of_any_length_can_be_read_again(path):
     log.record(actor=None, call="GET /", outcome="refused", why="\N{GRINNING FACE}" * 2500)
     log.close()
     assert read_chain(path).head == log.head
+
+
+def test_who_lost_the_lead_unawares_writes_over_no_line_of_who_leads_now(path):
+    frozen = AuditLog(path)
+    leader = AuditLog(path)
+    leader.record(call="of who leads now")
+    with pytest.raises(DiskError, match="another process has added"):
+        frozen.record(call="of who was frozen")
+    assert read_chain(path).head == leader.head
