@@ -9,10 +9,12 @@ import contextlib
 import dataclasses
 import os
 import signal
+import time
 
 import pytest
 
 from fedlm.fl_core.composed_settings import settings_as_json
+from fedlm.fl_core.deployment import leading as leading_module
 from fedlm.fl_core.deployment.endpoints import Endpoints
 from fedlm.fl_core.deployment.leading import LEASE_SECONDS, Lead, leading
 from fedlm.fl_core.deployment.roles import coordinate, serve, serve_runs
@@ -70,6 +72,58 @@ def test_who_is_silent_by_the_others_clock_is_taken_over_from_and_writes_nothing
     one.end()
     other.beat()
     assert len(RecordChain(tmp_path / "chain", lambda before, record: None, ValueError).records) == 1
+
+
+def test_of_two_that_saw_a_silent_leader_one_takes_the_lead_and_who_had_to_wait_does_not(another, monkeypatch):
+    (one, _), (other, database), (third, _) = another(), another(), another()
+    assert one.look(0.0)
+    for waiting in (other, third):
+        for second in (0.0, 2.0, 4.0):
+            assert not waiting.look(second)
+    writing = database.writing
+
+    @contextlib.contextmanager
+    def after_a_long_write():
+        with writing() as connection:
+            time.sleep(0.3)
+            yield connection
+
+    monkeypatch.setattr(database, "writing", after_a_long_write)
+    assert not other.look(6.0)
+    monkeypatch.undo()
+    assert not other.look(8.0), "the leader, whose beats waited too, has another lease"
+    found = third._seen
+    assert third.look(6.0)
+    assert not other._take(found, 1.0)
+    third.beat()
+
+
+def test_a_slow_database_does_not_keep_everybody_from_the_lead(another, monkeypatch):
+    (one, _), (other, database) = another(), another()
+    assert one.look(0.0)
+    reading, clock, looks = database.reading, Clock(), []
+
+    @contextlib.contextmanager
+    def slow():
+        clock.now += LEASE_SECONDS
+        with reading() as connection:
+            yield connection
+
+    monkeypatch.setattr(database, "reading", slow)
+    monkeypatch.setattr(leading_module, "time", clock)
+    while not other.look(clock.now):
+        looks.append(clock.now)
+        assert len(looks) < 5
+
+
+class Clock:
+    """A clock that goes as it is told."""
+
+    now = 0.0
+
+    def monotonic(self):
+        """Tell the time."""
+        return self.now
 
 
 def test_whose_lock_is_free_is_gone_but_not_who_has_it_on_a_copy_of_the_folder(another, tmp_path):

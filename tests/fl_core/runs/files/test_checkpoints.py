@@ -1,3 +1,4 @@
+import contextlib
 import subprocess
 import sys
 
@@ -6,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedlm.fl_core.deployment.state.state import NotLeadingError
 from fedlm.fl_core.errors import CheckpointError, DiskError
 from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig, init_server, server_step
 from fedlm.fl_core.runs.files.checkpoints import Checkpoints, parameters_digest
@@ -30,6 +32,27 @@ def test_an_optimizers_state_comes_back_bit_for_bit(name, tmp_path):
     for a, b in zip(*map(jax.tree_util.tree_leaves, (restored, state)), strict=True):
         np.testing.assert_array_equal(a, b)
         assert a.dtype == b.dtype
+
+
+def test_who_is_taken_over_from_removes_nothing_of_what_another_writes(tmp_path, monkeypatch):
+    another = tmp_path / "2.orbax-checkpoint-tmp"
+
+    @contextlib.contextmanager
+    def fence():
+        if another.exists():
+            raise NotLeadingError("another leads")
+        yield
+
+    def fails(*words, **named):
+        another.mkdir()
+        raise OSError(28, "no room")
+
+    monkeypatch.setattr("fedlm.fl_core.runs.files.checkpoints._TRIED_AGAIN_AFTER", 0.0)
+    with Checkpoints(tmp_path, fence=fence) as checkpoints:
+        monkeypatch.setattr(checkpoints._manager, "save", fails)
+        with pytest.raises(DiskError):
+            checkpoints.save(1, PARAMS, {})
+    assert another.exists()
 
 
 def test_only_the_newest_are_kept_and_a_half_written_one_is_not_taken_for_a_whole_one(tmp_path):
