@@ -16,12 +16,14 @@ from fedlm.commands.deployment.operator_calls import OperatorCaller
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.composed_settings import compose, settings_as_json
+from fedlm.fl_core.deployment import leading
 from fedlm.fl_core.deployment.event_log import event
 from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
 from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
 from fedlm.fl_core.deployment.roles import serve_runs
 from fedlm.fl_core.deployment.runs import current_run, run_server
 from fedlm.fl_core.deployment.runs.current_run import CurrentRun
+from fedlm.fl_core.deployment.runs.held_run import HeldRun
 from fedlm.fl_core.deployment.runs.run_queue import FAILED, FINISHED, PAUSED, QUEUED, STOPPED, RunQueue
 from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer
 from fedlm.fl_core.deployment.runs.scheduling import Scheduling
@@ -29,8 +31,9 @@ from fedlm.fl_core.deployment.runs.shown_runs import RunLogs, ShownRuns
 from fedlm.fl_core.deployment.security.audit_log import AuditLog
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.state.database import Database
-from fedlm.fl_core.deployment.state.state_sql import sqlite_url
+from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, sqlite_url
 from fedlm.fl_core.errors import ConfigurationError, DiskError
+from fedlm.fl_core.runs.files.run_lock import FolderLock
 from tests.deployment import small_deployment as small
 from tests.support.browser import MISSING, Browser, find_browser
 
@@ -163,6 +166,35 @@ async def test_a_run_that_cannot_be_trained_holds_no_other_back_though_it_is_sto
     await training
     database.close()
     assert [(run.state, run.reason) for run in queue.all()] == [(STOPPED, ""), (FAILED, "the tokenizer is gone")]
+
+
+async def test_a_run_that_another_leads_is_waited_for_and_not_failed(tmp_path, queue, monkeypatch):
+    def refuse(*words):
+        raise ConfigurationError("held at last")
+
+    queue.submit("one", {})
+    (out := tmp_path / "runs/one").mkdir(parents=True)
+    monkeypatch.setattr(leading, "_PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr(HeldRun, "open", refuse)
+    database, lock = Database(sqlite_url(out / DATABASE_FILE)), FolderLock(out)
+    lead, look = leading.Lead(database, lock), leading.Lead.look
+    assert lead.look(0.0)
+
+    def look_and_end(self, now):
+        found = look(self, now)
+        lead.end()
+        return found
+
+    monkeypatch.setattr(leading.Lead, "look", look_and_end)
+    with opened_server(tmp_path, lambda settings: small.task(small.deployment())) as server:
+        training = asyncio.create_task(server.train())
+        while queue.find("one").state == QUEUED and not training.done():
+            await asyncio.sleep(0.01)
+        server.drain()
+        await training
+    database.close()
+    lock.close()
+    assert queue.find("one").reason == "held at last"
 
 
 @contextlib.contextmanager
