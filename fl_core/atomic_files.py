@@ -153,8 +153,9 @@ def refuse_filled(out: Path) -> None:
 
 
 @contextlib.contextmanager
-def whole_folder(out: Path) -> Iterator[Path]:
-    """Give a folder beside `out` to write into, and move it there, synced, once it is whole; an old `out` goes.
+def whole_folder(out: Path, mode: int = 0o755) -> Iterator[Path]:
+    """Give a folder beside `out` to write into, and move it there, synced, once it is whole; an old `out` goes. It has
+    this mode there.
 
     Raises:
       DiskError: it cannot be written, and `out` is as it was.
@@ -168,7 +169,7 @@ def whole_folder(out: Path) -> Iterator[Path]:
             for path in made.rglob("*"):
                 if path.is_file():
                     sync_to_disk(path)
-            made.chmod(0o755)
+            made.chmod(mode)
             move_into_place(made, out, aside)
             shutil.rmtree(aside, ignore_errors=True)
         finally:
