@@ -197,12 +197,9 @@ def test_the_page_on_weights_works_as_it_is_written(workplace, type_page, type_l
     type_page("docs/models.md")
     assert run_python(blocks("docs/models.md", "python"), workplace) == "cifg (120, 64)\n"
     type_line("fedlm model export runs/again --format safetensors --out exported_again")
-    before, *others = (
-        load_file(workplace / folder / "model.safetensors") for folder in ("exported", "program", "exported_again")
-    )
-    for after in others:
-        assert before.keys() == after.keys()
-        assert all(np.array_equal(before[name], after[name]) for name in before), "an import has the export's bits"
+    before, after = (load_file(workplace / folder / "model.safetensors") for folder in ("exported", "exported_again"))
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before), "an import has the export's bits"
 
 
 @pytest.mark.long

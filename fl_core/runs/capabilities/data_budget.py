@@ -5,8 +5,7 @@ never exceeds the budget, whatever crashes. Kinds of records in the file, chaine
 
 - `budget`: the first; epsilon and delta of all runs together, and what else is promised to a population.
 - `reserve`: a run with this commitment to the secret of its noise is about to begin, and may spend its whole plan. A
-  `run` that waits for its turn reserves under its name, and once more as it begins: the later record replaces the
-  earlier, unless that has begun.
+  `run` that waits reserves under its name, and once more as it begins: the later replaces the earlier, unless begun.
 - `begun`: the ledger of that run is on disk.
 - `void`: that run was interrupted before it had a ledger; its secret is gone, and has made no noise.
 - `closed`: the last; this is a copy, and what was reserved since is not known, so that all counts as reserved.
