@@ -232,11 +232,11 @@ def _read_plan(configuration: messages.RoundConfiguration) -> ShownPlan | None:
     return ShownPlan(shown.rounds, most, shown.min_separation)
 
 
-def request_of(configuration: messages.RoundConfiguration) -> bytes:
-    """Give the bytes of all of a request that an update follows from."""
+def request_of(configuration: messages.RoundConfiguration, *but: str) -> bytes:
+    """Give the bytes of all of a request that an update follows from, but some fields."""
     asked = messages.RoundConfiguration()
     asked.CopyFrom(configuration)
-    for name in ("attempt", "seconds", "population", "participation"):
+    for name in ("attempt", "seconds", "population", "participation", *but):
         asked.ClearField(name)
     return asked.SerializeToString(deterministic=True)
 
@@ -244,10 +244,7 @@ def request_of(configuration: messages.RoundConfiguration) -> bytes:
 def asked_of_all(configuration: messages.RoundConfiguration) -> bytes:
     """Give the SHA-256 of all that every member of a secure sum is asked alike: whatever its update follows from, but
     for who it is and the plan that it may train by."""
-    asked = messages.RoundConfiguration.FromString(request_of(configuration))
-    for name in ("client_index", "plan"):
-        asked.ClearField(name)
-    return hashlib.sha256(asked.SerializeToString(deterministic=True)).digest()
+    return hashlib.sha256(request_of(configuration, "client_index", "plan")).digest()
 
 
 def _digest(configuration: messages.RoundConfiguration, device: object) -> str:

@@ -13,7 +13,6 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedlm.fedlm_client.errors import UnsafeSumError
-from fedlm.fedlm_client.own_participation import asked_of_all
 from fedlm.fedlm_client.secure_aggregation.keys import AttemptName, public_of
 from fedlm.fedlm_client.secure_aggregation.taking_part import Reply, Step
 from fedlm.fl_core.deployment.aggregators.masked_part import MaskedLayout, read_part
@@ -66,8 +65,10 @@ class SecureCohortRunner(SharedCohortRunner):
     def _masks(self, token: str, plan: RoundPlan, content: bytes) -> dict[str, Any]:
         self._sum, self._waiting = SecureSum(self._settings, plan), {}
         model = ServedArtifact([content], self._deployment.download_encoding, self._deployment.chunk_bytes)
-        asked = self._offer.request(plan, model.description, self._run, self._sum.told)
-        self._sum.begin(AttemptName(self._run, plan.round_number, bytes.fromhex(token), asked_of_all(asked)))
+        asked = self._offer.request(
+            plan, model.description, attempt=bytes.fromhex(token), run=self._run, secure_sum=self._sum.told
+        )
+        self._sum.begin(AttemptName.of(asked))
         assert self._sum.told is not None
         self._key = X25519PrivateKey.generate()
         masked = {"masked_length": self._layout.length, "masked_bits": self._layout.bits}

@@ -91,12 +91,24 @@ class Offer(NamedTuple):
     plan: PlanOffer | None = None  # for clients that have no models; None where none is made
     masked: bool = False  # whether the server sees sums alone
 
+    def request_of(self, attempt: Attempt) -> messages.RoundConfiguration:
+        """Write what all clients of an attempt are asked alike."""
+        description, told = attempt.parameters.description, attempt.sum.told
+        return self.request(attempt.plan, description, attempt=attempt.token, run=attempt.run, secure_sum=told)
+
     def request(
-        self, plan: RoundPlan, parameters: messages.Artifact, run: str, secure_sum: messages.SecureSum | None
+        self,
+        plan: RoundPlan,
+        parameters: messages.Artifact,
+        *,
+        attempt: bytes,
+        run: str,
+        secure_sum: messages.SecureSum | None,
     ) -> messages.RoundConfiguration:
-        """Write what all clients of a round are asked alike."""
+        """Write the same of an attempt by its name, where another process serves its clients."""
         return messages.RoundConfiguration(
             secure_sum=secure_sum,
+            attempt=attempt,
             round_number=plan.round_number,
             seed=plan.seed,
             learning_rate=plan.learning_rate,
@@ -190,8 +202,8 @@ class ClientHandlers:
         return messages.CheckInReply(come_back=come_back, protocols=[PROTOCOL])
 
     def _configuration(self, attempt: Attempt, number: int) -> messages.RoundConfiguration:
-        asked = self._offer.request(attempt.plan, attempt.parameters.description, attempt.run, attempt.sum.told)
-        asked.attempt, asked.client_index = attempt.token, number
+        asked = self._offer.request_of(attempt)
+        asked.client_index = number
         asked.seconds = attempt.deadline - asyncio.get_running_loop().time()
         return asked
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.own_participation import asked_of_all
 from fedlm.fedlm_client.secure_aggregation.keys import AttemptName
 from fedlm.fedlm_client.secure_aggregation.taking_part import Reply, Step
 from fedlm.fl_core.client_algorithms.interface import Broadcast
@@ -156,9 +155,7 @@ class LocalRounds:
     def _collection(self, attempt: Attempt, rules: RoundRules) -> LocalCollection:
         number = attempt.plan.round_number
         if isinstance(attempt.sum, SecureSum):
-            asked = self._offer.request(attempt.plan, attempt.parameters.description, self._run, attempt.sum.told)
-            name = AttemptName(self._run, number, attempt.token, asked_of_all(asked))
-            return SecureCollection(attempt, rules, attempt.sum.begin(name))
+            return SecureCollection(attempt, rules, attempt.sum.begin(AttemptName.of(self._offer.request_of(attempt))))
         return LocalCollection(attempt, rules, lambda client: self.registry.comes_last(client, number))
 
     async def _until_finished(self, collection: LocalCollection) -> None:

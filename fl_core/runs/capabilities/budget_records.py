@@ -62,9 +62,14 @@ def _releases(phase: Phase) -> int:
     return sum(end - first for first, end in phase.generations)
 
 
+def is_closed(records: list[Record]) -> bool:
+    """Say whether records are of a copy, from which nothing more is reserved."""
+    return bool(records) and records[-1]["kind"] == "closed"
+
+
 def check_record(records: list[Record], record: Record) -> None:
     """Refuse a record that may not follow those before it."""
-    if records and records[-1]["kind"] == "closed":
+    if is_closed(records):
         raise BudgetError(
             "this budget is a copy that was made while its server could go on; what was reserved since is not known, "
             "so nothing more is reserved"

@@ -32,6 +32,7 @@ from fedlm.fl_core.runs.capabilities.budget_records import (
     damaged_budget,
     each_once,
     entered_process,
+    is_closed,
     standing_reservations,
     trainings_of,
     without_waiting,
@@ -178,8 +179,7 @@ class DataBudget:
         """Give back what was reserved for a run that never had a ledger; one that had keeps it, a copy all."""
         with self._locked() as chain:
             standing, begun = standing_reservations(chain.records)
-            closed = chain.records[-1]["kind"] == "closed"
-            if commitment in standing and commitment not in begun and not closed:
+            if commitment in standing and commitment not in begun and not is_closed(chain.records):
                 chain.append({"kind": "void", "secret": commitment})
 
     def close(self) -> None:
@@ -190,7 +190,7 @@ class DataBudget:
     @property
     def closed(self) -> bool:
         """Whether it is a copy."""
-        return bool(self._chain().records[-1]["kind"] == "closed")
+        return is_closed(self._chain().records)
 
     def give_back(self, run: str) -> None:
         """Give back what a run of this name reserved that has not begun."""

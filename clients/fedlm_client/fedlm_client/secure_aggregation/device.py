@@ -14,7 +14,6 @@ from cryptography import x509
 from .. import messages_pb2 as messages
 from ..errors import TransportError, UnsafeSumError
 from ..link.credentials import AUTHORITY_FILE, CLIENT, read_certificates, read_credentials, read_key
-from ..own_participation import asked_of_all
 from ..training import Channel, Update
 from .floors import Floors
 from .keys import AttemptName, Identity
@@ -75,8 +74,7 @@ class SecureSums:
           UnsafeSumError: this client refuses, or the server goes on without it.
         """
         integers, told_rules = await asyncio.to_thread(_integers, asked, update)
-        name = AttemptName(asked.run, asked.round_number, asked.attempt, asked_of_all(asked))
-        member = Member(name, self.identity, self.floors, self.authorities)
+        member = Member(AttemptName.of(asked), self.identity, self.floors, self.authorities)
         pause, failures, reply = _FIRST_SECONDS, 0, messages.UploadReply()
         asks, until = "", math.inf
 

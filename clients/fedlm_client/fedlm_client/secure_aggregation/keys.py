@@ -13,8 +13,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from .. import messages_pb2 as messages
 from ..errors import KeysError, UnsafeSumError
 from ..link.credentials import common_name, signed_by
+from ..own_participation import asked_of_all
 from .canonical import labelled
 
 _DER = serialization.Encoding.DER
@@ -32,6 +34,11 @@ class AttemptName(NamedTuple):
     round_number: int
     attempt: bytes  # drawn by the server for each attempt
     request_digest: bytes  # SHA-256 of what all members are asked; see `own_participation.asked_of_all`
+
+    @classmethod
+    def of(cls, asked: messages.RoundConfiguration) -> "AttemptName":
+        """Name the attempt that a request is for."""
+        return cls(asked.run, asked.round_number, asked.attempt, asked_of_all(asked))
 
 
 class Advertisement(NamedTuple):
