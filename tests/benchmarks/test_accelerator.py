@@ -2,25 +2,16 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import jax
-import numpy as np
-import psutil
 import pytest
-from jax.sharding import Mesh
 
 from benchmarks.accelerator import __main__ as runner
 from benchmarks.accelerator import cells, records
 from benchmarks.accelerator.cells import Cell
-from benchmarks.accelerator.private_steps import build
-from benchmarks.clipping.steps import LANES, Setting, draw_batch, step_over
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
-from fedlm.models.precision import precision_scope, with_precision
 from fedlm.models.registry import MODELS
 
 ROOT = Path(__file__).parents[2]
@@ -77,33 +68,6 @@ def test_whatever_a_cell_does_is_recorded_and_the_others_go_on_then_and_later(tm
     assert records.read(tmp_path).measured("peaks")["works"]["number"] == 1
 
 
-KILLED = f"""
-import sys
-from pathlib import Path
-from benchmarks.accelerator import __main__ as runner
-from benchmarks.accelerator.cells import Cell
-cells = [Cell("peaks", name, "{MODULE}:" + name, {{}}, 600, 0) for name in ("works", "takes_long")]
-sys.exit(runner.run(cells, Path(sys.argv[1]), rehearsed_devices=1))
-"""
-
-
-@pytest.mark.long
-def test_a_run_that_is_killed_keeps_its_results_and_ends_its_worker(tmp_path):
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], cwd=ROOT, stdout=subprocess.DEVNULL)
-    try:
-        while (results := records.read(tmp_path)) is None or not results.cells:
-            assert process.poll() is None
-            time.sleep(0.05)
-        worker = psutil.Process(results.measured("peaks")["works"]["process"])
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 128 + signal.SIGTERM
-        psutil.wait_procs([worker], timeout=60)
-        assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
-    finally:
-        process.kill()
-    assert statuses(tmp_path) == {"works": "measured"}
-
-
 def test_cells_name_what_there_is_once_and_a_rehearsal_calls_all_functions_with_all_arguments():
     def calls(wanted):
         return {(cell.measure, cell.arguments.get("kind"), *sorted(cell.arguments)) for cell in wanted}
@@ -115,23 +79,6 @@ def test_cells_name_what_there_is_once_and_a_rehearsal_calls_all_functions_with_
         assert len({(cell.group, cell.name) for cell in wanted}) == len(wanted)
         assert {cell.group for cell in wanted} == set(cells.GROUPS)
     assert calls(cells.tiny()) == calls(cells.full())
-
-
-@pytest.mark.long
-def test_a_private_step_of_full_size_is_lowered_for_a_gpu_in_its_precision(monkeypatch):
-    # Which form of a gradient is cheaper is asked of the platform, which is not there.
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    asked = {one.name: one for one in cells.full()}["cifg_19m, bfloat16, 1024 x 20, bookkeeping"].arguments
-    model = with_precision(build(asked["model"], asked["vocabulary"]), asked["precision"])
-    params = jax.eval_shape(model.init, jax.random.key(0))
-    batch = jax.eval_shape(lambda: draw_batch(model, asked["examples"], asked["length"]))
-    mesh = Mesh(np.array(jax.local_devices()[:1]), LANES)
-    with precision_scope(asked["precision"]):
-        step = step_over(mesh, model, Setting(asked["kind"], asked["examples"], 1))
-        text = jax.jit(step).trace(params, batch).lower(lowering_platforms=("cuda",)).as_text()
-    # How XLA is told: products in bfloat16 are of DEFAULT precision.
-    assert "precision = [DEFAULT, DEFAULT]" in text
-    assert "bf16" in text
 
 
 @pytest.mark.thorough

@@ -1,6 +1,5 @@
 """Pages and reports say what was measured: they follow from the committed tables."""
 
-import argparse
 import importlib
 import json
 import re
@@ -10,11 +9,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.privacy import memorization
 from benchmarks.security import poisoning
-from fedlm.command_line.options import read_options
-from fedlm.commands.compare import CompareCommand
-from fedlm.simulations.experiments.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -59,16 +54,6 @@ def test_every_gap_and_perplexity_of_the_page_on_architectures_is_in_a_table(num
     assert [one for one in sorted(stated) if one not in tables] == []
 
 
-@pytest.mark.parametrize("name", ["preset", "production", "dp_ftrl"])
-def test_settings_of_the_study_of_architectures_are_those_of_a_comparison(name):
-    words = ["--config", str(BENCHMARKS / "architectures" / "settings" / f"{name}.toml"), "--data", "a", "--out", "b"]
-    comparison = read_options(
-        CompareCommand, words, "fedlm compare", presets=PRESETS, default_preset="small", essentials=()
-    ).comparison
-    assert comparison.models == ("cifg_tiny", "si_cifg_tiny")
-    assert (comparison.training.length, comparison.training.client_batch_size) == (20, 10)
-
-
 def test_the_page_on_attacks_has_the_table_of_liars_that_was_measured():
     assert poisoning.table(results_of("security/results/poisoning")["rows"]) in page("reference/attacks")
 
@@ -79,12 +64,3 @@ def test_the_committed_histories_are_those_of_the_page_and_found_every_known_fau
     assert (histories["count"], histories["wrong"]) == (10_000, [])
     assert f"none of {histories['did']['epsilons compared']:,} epsilons was too small" in page("design/privacy")
     assert all(fault["found_after"] for fault in record["faults"].values())
-
-
-def test_the_twins_whose_memorization_is_compared_differ_in_privacy_alone(tmp_path):
-    arguments = argparse.Namespace(
-        model="cifg_tiny", steps=5, batch_size=4, epsilon=8.0, delta=1e-5, canaries=3, options=["learning-rate=0.1"]
-    )
-    one, other = (set(memorization.pretraining(arguments, name, tmp_path, tmp_path)) for name in memorization.COLOURS)
-    assert one - other == {"--privacy=none"}
-    assert other - one == {"--epsilon=8.0", "--delta=1e-05", "--clipping=bookkeeping"}
