@@ -73,6 +73,8 @@ REFUSED = {
     "no digest": (request("GET /artifacts/../../keys"), 400),
     "an unknown digest": (request("GET /artifacts/abcd"), 404),
     "no chunk": (request("GET /artifacts/abcd?first_chunk=-1"), 400),
+    "a target that is none": (request("GET http://["), 400),
+    "a header beyond ASCII": (request("PUT /upload", f"{UPLOAD_HEADER}: caf\xe9"), 400),
     "no base64": (request("PUT /upload", f"{UPLOAD_HEADER}: ???"), 400),
     "no upload header": (request("PUT /upload", f"{UPLOAD_HEADER}: /////w=="), 400),
 }

@@ -162,10 +162,6 @@ def browse(url, folder):
         return dom, folder / "page.png"
 
 
-def test_where_no_server_is_the_terminal_says_so():
-    assert fedlm(["status", "--server", "127.0.0.1:1"]) == 2
-
-
 class MadeUp:
     """An overview of nothing."""
 

@@ -269,12 +269,6 @@ def test_what_is_no_name_of_a_run_is_sent_to_no_server(name, capsys):
         assert "digits" in capsys.readouterr().err
 
 
-def test_the_list_of_runs_at_a_server_of_one_run_says_so(monkeypatch, capsys):
-    monkeypatch.setattr(OperatorCaller, "get", lambda self, path: {"run": {}})
-    assert main(["run", "list"]) == 2
-    assert "trains one run" in capsys.readouterr().err
-
-
 def test_a_run_is_shown_with_the_settings_that_were_chosen(tmp_path, monkeypatch, capsys):
     settings = settings_as_json(small.deployment(rounds=7))
     shown = {"name": "one", "model": settings["model"], "state": QUEUED, "doing": None, "rounds": 7, "released": 0}

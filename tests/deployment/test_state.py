@@ -99,18 +99,6 @@ def test_several_processes_may_open_a_new_database_at_once(database_url):
         database.close()
 
 
-def test_a_file_that_another_is_opening_is_waited_for(tmp_path):
-    file = tmp_path / "state.db"
-    other = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
-    other.execute("CREATE TABLE anything (number)")
-    other.execute("BEGIN IMMEDIATE")
-    release = threading.Timer(0.2, other.execute, ["ROLLBACK"])
-    release.start()
-    Database(f"sqlite:///{file}").close()
-    release.join()
-    other.close()
-
-
 def test_the_steps_lead_to_the_tables_and_a_database_of_a_newer_version_is_refused(database_url):
     database = Database(database_url)
     with database.writing() as connection:

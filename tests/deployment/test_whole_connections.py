@@ -227,20 +227,3 @@ def test_connections_of_any_kind_are_no_defect(listening):
 @pytest.mark.long
 def test_many_more_connections_of_any_kind_are_no_defect(listening):
     fuzz(listening, examples=60, steps=30)
-
-
-def answered(listening, tls, content):
-    """The status of the answer to some bytes over HTTP."""
-    with listening.connect(tls) as connected:
-        connected.sendall(content)
-        return int(connected.makefile("rb").readline().split()[1])
-
-
-@pytest.mark.parametrize("tls", [False, True])
-def test_a_target_or_a_header_that_is_none_is_refused(listening, tls):
-    for line, field in (("GET http://[", "x: y"), ("PUT /upload", f"{UPLOAD_HEADER}: caf\xe9")):
-        sent = "\r\n".join([f"{line} HTTP/1.1", "Host: 127.0.0.1", "fedlm-client: ann", field, "", ""]).encode(
-            "latin-1"
-        )
-        assert answered(listening, tls, sent) == 400
-    listening.check(tls)
