@@ -78,15 +78,6 @@ def test_sums_are_over_the_tokens_that_count_and_of_equal_logits_the_first_is_th
     assert_sums(sums_of(logits, targets), expected_sums(logits, targets))
 
 
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
-def test_the_prediction_is_argmax_and_sums_are_float32_also_in_half_precision(dtype):
-    logits = jnp.asarray(some_logits(), dtype)
-    best = np.argmax(np.asarray(logits, np.float32), axis=-1)
-    sums = sums_of(logits, np.where(best > OOV_ID, best, PAD_ID))
-    np.testing.assert_array_equal(sums.in_vocabulary_correct, np.sum(best > OOV_ID, axis=-1))
-    assert {leaf.dtype for leaf in sums} == {jnp.dtype("float32")}
-
-
 def test_at_padding_there_is_no_gradient_and_what_is_no_number_spoils_nothing():
     logits = np.where((TARGETS == PAD_ID)[..., None], np.nan, some_logits()).astype(np.float32)
     assert_sums(sums_of(logits, TARGETS), expected_sums(some_logits(), TARGETS))

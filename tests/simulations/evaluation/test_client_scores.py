@@ -1,10 +1,9 @@
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from fedlm.fl_core.rounds.scores import ClientSums
 from fedlm.models.losses import ExampleSums
-from fedlm.simulations.evaluation.client_scores import client_columns, describe_clients, spread, write_table
+from fedlm.simulations.evaluation.client_scores import describe_clients, spread
 
 
 def test_a_spread_counts_every_client_with_a_score_once():
@@ -31,15 +30,3 @@ def test_clients_are_described_by_score():
     assert described["accuracy"]["mean"] == described["in_vocabulary_accuracy"]["p10"] == 0.5
     expected = {"mean": 13.0, "p10": 3.4, "median": 13.0, "p90": 22.6, "count": 2}
     assert described["tokens"] == pytest.approx(expected)
-
-
-def test_a_table_has_a_row_a_client(tmp_path):
-    path = tmp_path / "clients.parquet"
-    write_table(path, client_columns(sums(), list("abcde")))
-    table = pq.read_table(path)
-    names = ["client_id", "examples", "tokens", "loss", "perplexity", "accuracy", "in_vocabulary_accuracy"]
-    assert table.column_names == names
-    assert table["client_id"].to_pylist() == ["b", "e"]
-    assert table["tokens"].to_pylist() == [25, 1]
-    assert table["loss"].to_pylist() == [1.6, 2.0]
-    assert [entry.name for entry in tmp_path.iterdir()] == ["clients.parquet"]

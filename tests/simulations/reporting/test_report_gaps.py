@@ -9,7 +9,7 @@ from fedlm.simulations.evaluation.client_scores import write_table
 from fedlm.simulations.reporting.formatting import DASH
 from fedlm.simulations.reporting.gaps import Gap, Interval, finding, gaps
 from fedlm.simulations.reporting.selection import model_results
-from tests.simulations.reporting.hand_made_results import make_private_result, make_result
+from tests.simulations.reporting.hand_made_results import make_result
 
 LOSSES = {"cifg_tiny": (5.0, 5.2, 5.1), "si_cifg_tiny": (4.8, 5.1, 4.9), "transformer_1x32": (5.3, 5.2, 5.6)}
 
@@ -62,13 +62,6 @@ def test_one_sentence_says_what_was_found_and_how_sure_it_is():
     one_seed = twin._replace(seeds=1, test=Interval(-0.07, math.inf))
     assert finding([one_seed]).endswith("7.0 % lower than cifg, which one seed cannot tell from chance.")
     assert finding([]) == ""
-
-
-def test_models_are_compared_at_the_same_privacy():
-    models = ("cifg_tiny", "si_cifg_tiny")
-    results = [make_private_result(epsilon=one, model=model) for one in (5.0, math.inf) for model in models]
-    found = gaps(model_results(results))
-    assert len(found) == len({gap.label for gap in found}) == 2
 
 
 def test_every_client_counts_the_same(tmp_path):

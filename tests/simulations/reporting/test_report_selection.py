@@ -1,6 +1,5 @@
 import pytest
 
-from fedlm.simulations.reporting.costs import costs, parameters
 from fedlm.simulations.reporting.selection import (
     Spread,
     group_results,
@@ -8,7 +7,6 @@ from fedlm.simulations.reporting.selection import (
     mean_heldout_loss,
     model_results,
     select_group,
-    spread,
 )
 from tests.simulations.reporting.hand_made_results import make_result
 
@@ -59,16 +57,6 @@ def test_only_seeds_that_finished_have_test_scores():
     assert entry.test("perplexity") is None
 
 
-def test_spread_is_the_mean_and_sample_standard_deviation():
-    assert spread([1.0, 2.0, 4.0, None, float("nan"), float("inf")]) == (
-        pytest.approx(7 / 3),
-        pytest.approx((7 / 3) ** 0.5),
-        3,
-    )
-    assert spread([3.0]) == Spread(3.0, None, 1)
-    assert spread([None]) is None
-
-
 def test_curve_averages_over_seeds_at_rounds_that_all_have():
     curve = mean_curve([make_result(curve=[8.0, None, 4.0]), make_result(curve=[10.0, 7.0, 6.0])], "perplexity")
     assert curve.rounds.tolist() == [1, 3]
@@ -90,13 +78,3 @@ def test_rounds_until_a_model_is_at_or_below_its_twins_final_perplexity(curve, r
     assert (standard.twin, standard.twin_perplexity, standard.rounds_to_twin) == (None, None, None)
     _, invariant = model_results([make_result("cifg_tiny", status="diverged"), make_result("si_cifg_tiny")])
     assert (invariant.twin, invariant.twin_perplexity, invariant.rounds_to_twin) == ("cifg_tiny", None, None)
-
-
-def test_costs_are_those_of_a_round():
-    (group,) = group_results([make_result(seed=0), make_result(seed=1)])
-    assert costs(group) == (250_000, 1_000_000, 0.5, 20.0)
-    (empty,) = group_results([make_result(curve=[])])
-    assert costs(empty) == (None, None, None, None)
-    # Parameters come from any run that has them.
-    lost = make_result(seed=1, status="failed")
-    assert [parameters(*model_results(some)) for some in ([lost, make_result()], [lost])] == [12_345, None]

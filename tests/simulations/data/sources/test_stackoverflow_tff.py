@@ -128,13 +128,6 @@ def test_a_damaged_compressed_file_is_refused(tmp_path, feature):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["plain.sqlite", "x.sqlite.lzma"]
 
 
-def test_snippets_are_kept_as_they_are(tmp_path):
-    clients = [("train", "KING_LEAR", ["Blow,  winds,\nand crack your cheeks!"])]
-    source = StackOverflowTff((write_database(tmp_path / "x.sqlite", clients, feature="snippets"),))
-    assert not source.words_are_separated
-    assert sorted_texts(source) == [ClientText("KING_LEAR", clients[0][2], "train")]
-
-
 def test_the_feature_can_be_named(tmp_path):
     path = write_database(tmp_path / "x.sqlite")
     source = StackOverflowTff((path,), feature="title")

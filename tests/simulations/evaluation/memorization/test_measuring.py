@@ -5,13 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from fedlm.fl_core.errors import CheckpointError, ConfigurationError, DataError
+from fedlm.fl_core.errors import ConfigurationError, DataError
 from fedlm.simulations.data.store.token_store import TokenStore
 from fedlm.simulations.data.store.writer import StoreWriter
 from fedlm.simulations.evaluation.memorization.measuring import MemorizationSettings, measure_memorization
 from fedlm.simulations.evaluation.memorization.sequences import Candidates, choose_lengths
-from fedlm.simulations.evaluation.trained_models import open_model
-from fedlm.simulations.experiments.trained_run import federated_run
 from fedlm.simulations.pretraining.batches.opening_units import open_units
 from tests.simulations.evaluation.memorization.overfit_run import write_run
 from tests.simulations.pretraining.small_stores import TOKENIZER
@@ -101,11 +99,6 @@ def test_runs_without_canaries_or_held_out_text_say_so(store, tmp_path):
 def test_mistakes_are_named(fresh_folder, tmp_path, settings, error, message):
     with pytest.raises(error, match=message):
         measure(fresh_folder, tmp_path, **settings)
-
-
-def test_runs_without_clients_are_not_evaluated_on_clients(fresh_folder):
-    with pytest.raises(CheckpointError, match="run of `fedlm pretrain`, which has no clients"):
-        federated_run(fresh_folder, open_model(fresh_folder))
 
 
 def test_lengths_that_are_not_given_suit_the_sequences():
