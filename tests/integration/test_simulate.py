@@ -129,12 +129,3 @@ def start_and_kill(words, interrupted, most):
 def read_rounds(out):
     path = out / "metrics.jsonl"
     return path.read_bytes() if path.exists() else b""
-
-
-@pytest.mark.long
-def test_more_rounds_go_on_from_the_end(small_store, tmp_path, fedlm_here):
-    for name, rounds in (("whole", 5), ("short", 3), ("short", 5)):
-        assert fedlm_here(*options(small_store, tmp_path / name, rounds=rounds)).returncode == 0
-    assert summary_of(tmp_path / "short")["parameters_sha256"] == summary_of(tmp_path / "whole")["parameters_sha256"]
-    fewer = fedlm_here(*options(small_store, tmp_path / "short", rounds=4))
-    assert "already had more than the 4 rounds asked for" in fewer.stdout

@@ -7,9 +7,7 @@ from typing import Annotated, Literal
 import pytest
 import tyro
 
-from fedlm.command_line.described_options import Option
 from fedlm.command_line.options import read_options
-from fedlm.command_line.suggestions import closest
 from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.idle_settings import OnlyWith
 
@@ -175,17 +173,6 @@ def test_help_shows_what_file_and_preset_set(file, capsys):
     assert "(required)" not in shown
 
 
-def test_the_summary_of_an_option_leaves_out_long_sentences():
-    long = (
-        "It is told at length what else there is to know of it, and when, and why, and by whom, and where it was found."
-    )
-    assert Option("x", "INT", f"Short, so to say .. here (Yin et al. 2018). {long} {long}").summary == (
-        "Short, so to say .. here (Yin et al. 2018)."
-    )
-    assert Option("x", "INT", "How to draw. uniform: all alike.").summary == "How to draw."
-    assert Option("x", "INT", "No full stop").summary == "No full stop"
-
-
 def test_essentials_are_explained_and_the_others_named(capsys):
     def explained(*words):
         with pytest.raises(SystemExit):
@@ -300,13 +287,6 @@ def test_an_unknown_preset_is_named(preset, file):
         read(*words)
 
 
-def test_a_command_without_presets_knows_none(file, capsys):
-    with pytest.raises(ConfigurationError, match="sets preset, which is no option"):
-        read_options(Train, ["--config", file("preset = 'small'")], "train")
-    with pytest.raises(ConfigurationError, match="there is no option --preset"):
-        read_options(Train, ["--preset", "small", "--model", "m", "--rate", "1"], "train")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -327,22 +307,6 @@ def test_what_only_looks_like_an_option_is_read():
     found = read("--model", "m", "--rate", "-1e3", "--limit", "-inf", "--no_rotate", "--bands", "-3", "--out", "-")
     assert (found.local.rate, found.limit, found.local.noise.bands) == (-1000, float("-inf"), -3)
     assert found.out == Path("-")
-
-
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("rounds", ["rounds"]),
-        ("round", ["rounds", "round_minutes"]),
-        ("lr", ["client_learning_rate", "server_learning_rate"]),
-        ("learning-rate", ["client_learning_rate", "server_learning_rate"]),
-        ("epsilon", ["target_epsilon"]),
-        ("xyz", []),
-    ],
-)
-def test_names_that_may_be_meant(name, found):
-    names = ("rounds", "round_minutes", "client_learning_rate", "server_learning_rate", "target_epsilon", "seed")
-    assert closest(name, names) == found
 
 
 def test_a_flag_without_its_value_is_refused():

@@ -15,11 +15,10 @@ import pytest
 
 from fedlm.command_line import command_tree
 from fedlm.command_line.command_tree import COMMANDS, find_commands
-from fedlm.command_line.progress import StepProgress, bytes_text, describe_round, scores_in_words, time_text
+from fedlm.command_line.progress import StepProgress
 from fedlm.commands import models
 from fedlm.commands.account import COMMAND as ACCOUNT
 from fedlm.commands.cli import main
-from fedlm.simulations.experiments.presets import PRESETS, SIMULATION_PRESETS
 
 
 def test_models_as_json_are_exact_counts(capsys):
@@ -57,12 +56,6 @@ def test_models_are_listed_with_their_objectives_and_sizes_of_another_vocabulary
     rows = {line.split()[1]: line.split() for line in capsys.readouterr().out.splitlines() if "_tiny" in line}
     assert (rows["cifg_tiny"][3], rows["bert_tiny"][3]) == ("causal", "masked")
     assert f"{381_696 - 4086 * 65:,}" in rows["cifg_tiny"]
-
-
-def test_help_names_every_command(capsys):
-    assert main(["--help"]) == 0
-    text = capsys.readouterr().out
-    assert all(command in text for command in COMMANDS)
 
 
 GROUPS = ("data", "keys", "account", "runs", "run", "model", "plan", "laws", "audit")
@@ -148,15 +141,6 @@ def test_the_version_is_told_in_a_line(word, capsys):
     assert re.fullmatch(r"fedlm \S+, Python 3\.\d+\.\d+, jax \S+, \S+\n", capsys.readouterr().out)
 
 
-def test_a_place_that_is_no_folder_is_one_line(tmp_path, capsys):
-    (tmp_path / "file").write_text("")
-    assert main(["keys", "ca", "--keys", str(tmp_path / "file")]) == 2
-    said = capsys.readouterr().err
-    assert (
-        said == f"fedlm keys: {tmp_path / 'file'}: is a file, but must be a folder, or a place for one; give another\n"
-    )
-
-
 @pytest.fixture
 def failing(monkeypatch, tmp_path):
     """Let `fedlm models` raise an error."""
@@ -238,32 +222,6 @@ def test_a_reader_that_goes_away_is_no_error():
     assert process.wait() == 0
 
 
-@pytest.mark.parametrize("command", ["pretrain", "account"])
-def test_a_bad_file_is_one_line_and_status_2(command, tmp_path, capsys):
-    file = tmp_path / "run.toml"
-    file.write_text("rounds = [3]\nsteps = [3]\n" if command == "pretrain" else "rounds = [3]\n")
-    words = ["simulate"] * (command == "account") + ["--config", str(file)]
-    assert main([command, *words]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"fedlm {command}: {file}: ")
-    assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize(("command", "presets"), [("simulate", SIMULATION_PRESETS), ("compare", PRESETS)])
-def test_a_preset_shows_in_the_help(command, presets, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "200")
-    name, preset = list(presets.items())[-1]
-    assert f"(default: {preset['cohort_size']})" in help_of([command, "--preset", name, "--help"], capsys)
-
-
-def test_numbers_are_written_for_people():
-    assert [bytes_text(count) for count in (12, 1500, 2.5e9)] == ["12 B", "1.5 kB", "2.5 GB"]
-    assert [time_text(seconds) for seconds in (5, 185, 3723)] == ["0:05", "3:05", "1:02:03"]
-    row = {"train_loss": 1.5, "clients": 10, "clients_dropped": 2, "seconds": 0.5, "bytes_up": 1e6, "bytes_down": 1e6}
-    assert describe_round(row, "") == "loss 1.500 20 clients/s 2 MB/round [dropped 2]"
-    assert describe_round(row | {"train_loss": None}, "").startswith("no loss")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -295,18 +253,6 @@ def test_the_time_left_is_not_by_what_was_compiled_for_the_first_step(capsys, mo
             progress.stepped(done, 9, 100.0)
     left = [line.split(", ")[-1] for line in capsys.readouterr().err.splitlines()]
     assert left == ["? left", "0:20 left", "0:00 left"]
-
-
-@pytest.mark.parametrize(
-    ("perplexity", "accuracy", "said"),
-    [
-        (12.345, 0.25, "test perplexity 12.35, test accuracy 0.2500"),
-        (None, 0.25, "test perplexity no finite number, test accuracy 0.2500"),
-        (None, None, "test perplexity no finite number, test accuracy no finite number"),
-    ],
-)
-def test_scores_that_are_no_finite_numbers_are_said(perplexity, accuracy, said):
-    assert scores_in_words({"test_perplexity": perplexity, "test_accuracy": accuracy}) == said
 
 
 @pytest.mark.long
