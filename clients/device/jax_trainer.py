@@ -27,7 +27,7 @@ from fedlm.fl_core.client_algorithms.interface import kept_by_client, sent_by_cl
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
 from fedlm.fl_core.deployment.protocol.training_program import read_cut
 from fedlm.fl_core.errors import UserError
-from fedlm.fl_core.updates.update_bytes import WireError, unpack_parameters, upload_bytes
+from fedlm.fl_core.updates.update_bytes import WireError, unpack_parameters, upload_bytes, upload_header
 from fedlm.models.precision import precision_scope, resolve_precision
 from fedlm.models.registry import UnknownModelError
 
@@ -131,7 +131,8 @@ class JaxTrainer:
         """Make what a client adds its noise to that has nothing else to add, so that nobody learns which one has."""
         runs = self._prepare(of_round).runs
         like = sent_by_client(runs.training.algorithm, jax.eval_shape(runs.model.init, jax.random.key(0)))
-        return Update(bytes(upload_bytes(runs.compressor, like)), 0, 0.0, 0.0, 0.0)
+        header = upload_header(runs.compressor, like)
+        return Update(header + bytes(upload_bytes(runs.compressor, like) - len(header)), 0, 0.0, 0.0, 0.0)
 
     def _prepare(self, of_round: Round) -> _Warm:
         program, vocabulary = of_round.asked.program, of_round.asked.vocabulary.digest

@@ -18,15 +18,15 @@ from tests.clients.in_process import InProcessRunner
 from tests.deployment import small_deployment as small
 
 
-def simulate(settings, sampler, out, model=None, examples_of=small.examples_of, begin_sum=None, runner=None):
-    """The run as a simulation: the same round loop, noise and ledger with clients here, or another runner."""
+def simulate(settings, sampler, out, model=None, examples_of=small.examples_of, begin_sum=None):
+    """The run as a simulation: the same round loop, noise and ledger with clients here."""
     model = model or small.task(settings).model
     program = ClientProgram(model, settings.training.local_training(), settings.training.compressor())
     rules = settings.aggregation_rules()
     if settings.privacy.is_distributed:
         # Clients that add noise round by themselves.
         rules = dataclasses.replace(rules, exact=False)
-    runner = runner or InProcessRunner(program, rules, examples_of)
+    runner = InProcessRunner(program, rules, examples_of)
     fresh = settings.optimization().first_state(model.init(device_key(settings.seed, "init")))
     aggregation = terms = None
     with RunFolder(out) as folder:

@@ -80,19 +80,34 @@ async def test_who_declines_after_its_keys_is_counted_once_and_is_no_member(tmp_
         assert attempt.reason == "no secure sum of 2 members"
 
 
+async def test_no_step_waits_for_members_that_decline_after_the_roster_was_made(tmp_path):
+    async with with_selected(tmp_path) as (round_, attempt):
+        for index in range(SELECTED):
+            await send_keys(round_, attempt, index)
+        while attempt.phase == "advertising":
+            await asyncio.sleep(0.05)
+        for index in range(SELECTED):
+            await decline(round_, attempt, index)
+        assert await asyncio.wait_for(round_.collecting, 20) is None
+        assert attempt.reason == "0 members are left, but 3 must be"
+
+
 @pytest.mark.parametrize("way", ["up", "down"])
 async def test_bytes_of_a_secure_sum_are_counted_in_both_directions(tmp_path, monkeypatch, way):
     async with with_selected(tmp_path) as (round_, attempt):
-        most = bytes(int(0.75 * round_.handlers._limiter._limits.bytes))
+        most = bytes(int({"up": 0.75, "down": 1.1}[way] * round_.handlers._limiter._limits.bytes))
+        answered = []
         asked = messages.SecureRequest(attempt=attempt.name.attempt, step="keys", content=most if way == "up" else b"")
 
-        async def answer(*_):
+        async def answer(*asked):
+            answered.append(asked)
             return Reply("ready", most if way == "down" else b"")
 
         monkeypatch.setattr(round_.rounds, "answer_member", answer)
         assert (await round_.handlers.secure_sum("client0", asked)).state == messages.SecureReply.READY
         with pytest.raises(TooManyCallsError, match="too many bytes"):
             await round_.handlers.secure_sum("client0", asked)
+        assert len(answered) == 1, "no answer is made that is not sent"
 
 
 class Coordinated:

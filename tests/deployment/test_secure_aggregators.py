@@ -9,7 +9,6 @@ import pytest
 
 from fedlm.fedlm_client.distributed_noise.lattice import Lattice
 from fedlm.fedlm_client.link.http_channel import HttpChannel
-from fedlm.fedlm_client.secure_aggregation.device import SecureSums
 from fedlm.fl_core.deployment.endpoints import Endpoints
 from fedlm.fl_core.deployment.roles import aggregate, coordinate
 from fedlm.fl_core.deployment.state.state_sql import sqlite_url
@@ -18,7 +17,7 @@ from tests.deployment import small_deployment as small
 from tests.deployment.kills import rows_of
 from tests.deployment.plain_loop import final_parameters, simulate
 from tests.deployment.test_aggregators import kill_one, register_clients
-from tests.deployment.test_secure_sums import COUNT, FLOORS, NOISED, PROMPT, Everybody, flat, make_credentials
+from tests.deployment.test_secure_sums import COUNT, FLOORS, NOISED, PROMPT, Everybody, flat, make_credentials, sums_of
 
 SETTINGS = NOISED | PROMPT | {"minimum_reports": 5, "rounds": 2, "max_participations": 6, "reporting_seconds": 60.0}
 
@@ -30,7 +29,7 @@ def credentials(tmp_path_factory):
 
 def members(port, folder, clients):
     return [
-        small.make_client(port, folder, one, credentials=mine, sums=SecureSums.read(mine, FLOORS))
+        small.make_client(port, folder, one, credentials=mine, sums=sums_of(mine, FLOORS, one))
         for one, mine in enumerate(clients)
     ]
 

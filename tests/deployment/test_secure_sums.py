@@ -47,6 +47,11 @@ def make_credentials(folder, count=COUNT):
     return folder, [made.make_client(f"client{one}") for one in range(count)]
 
 
+def sums_of(credentials, floors, index):
+    """What a device has that draws as the simulated client of that number does."""
+    return dataclasses.replace(SecureSums.read(credentials, floors), index=index)
+
+
 async def deploy(settings, credentials, out, floors=FLOORS, count=COUNT):
     keys, clients = credentials
     task = dataclasses.replace(small.task(settings), authorities=tuple(read_certificates(keys / "ca.pem")))
@@ -59,7 +64,7 @@ async def deploy(settings, credentials, out, floors=FLOORS, count=COUNT):
                 out,
                 one,
                 credentials=clients[one],
-                sums=SecureSums.read(clients[one], floors) if floors else None,
+                sums=sums_of(clients[one], floors, one) if floors else None,
                 notice=notices.append,
             )
             for one in range(count)
@@ -84,7 +89,7 @@ async def test_a_secure_deployment_comes_to_the_mean_of_clipped_updates(credenti
     rows, notices = await deploy(settings, credentials, tmp_path)
     assert [row["clients"] for row in rows] == [COUNT] * 2, notices
     plain = small.deployment(**SECURE | PROMPT | {"aggregation": "mean", "weighting": "uniform"})
-    (tmp_path / "plain").mkdir()
+    register_clients(tmp_path / "plain/run")
     expected, _ = await deploy(plain, credentials, tmp_path / "plain", floors=None)
     # A step of the grid is 2^-18 of the clip norm, and clients are the same.
     np.testing.assert_allclose(parameters(tmp_path / "run"), parameters(tmp_path / "plain/run"), atol=2e-5)

@@ -14,7 +14,7 @@ from fedlm.commands.cli import main
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import RefusedError
 from fedlm.fedlm_client.link.credentials import client_tls, read_certificate
-from fedlm.fedlm_client.link.protocol import CHECK_IN, CLIENT_CERTIFICATE, CLIENT_NAME
+from fedlm.fedlm_client.link.protocol import CHECK_IN, CLIENT_CERTIFICATE, CLIENT_NAME, PROTOCOL
 from fedlm.fl_core.deployment.security.certificates import certificate_pem
 from fedlm.fl_core.deployment.security.forwarded_certificates import ForwardedCertificates
 from fedlm.fl_core.deployment.security.keys import Authority
@@ -23,7 +23,7 @@ from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.errors import ConfigurationError
 from tests.support.serving import Handlers, serving
 
-BODY = messages.CheckInRequest(protocol=2).SerializeToString()
+BODY = messages.CheckInRequest(protocol=PROTOCOL).SerializeToString()
 
 
 @pytest.fixture(scope="module")

@@ -30,9 +30,9 @@ class OtherVersion:
         return messages.CheckInReply(come_back=messages.ComeBack(seconds=0.01, reason=reason), protocols=self.protocols)
 
 
-@pytest.mark.parametrize(("protocols", "told"), [((), "1"), ((PROTOCOL + 1, PROTOCOL + 2), "3, 4")])
+@pytest.mark.parametrize(("protocols", "told"), [((), "1"), ((PROTOCOL + 1, PROTOCOL + 2), "4, 5")])
 async def test_a_client_tells_its_user_which_versions_a_server_speaks(tmp_path, protocols, told):
-    handlers, why = OtherVersion(*protocols), f"speaks version {told} of the protocol, but this client speaks 2"
+    handlers, why = OtherVersion(*protocols), f"speaks version {told} of the protocol, but this client speaks 3"
     async with asyncio.timeout(small.PATIENCE), serving(handlers) as listener:
         with pytest.raises(ClientError, match=why):
             await small.make_client(listener.port, tmp_path, 0).run_async()

@@ -104,6 +104,8 @@ class HostileServer:
             if self.gone.get(one) == step:
                 raise UnsafeSumError("this member has dropped out")
             self.heard[one, step] = content
+            if step == "refuse":
+                return Reply("over")
             self.replies[one] = (step, loop.create_future())
             return Reply("ready", await self.replies[one][1])
 

@@ -31,7 +31,7 @@ class SwappedKeys(HostileServer):
     def roster(self, one):
         name, rules, members = super().roster(one)
         mine = self.traitors[0].advertisement[1:3]
-        return [name, rules, [m if at == one else [m[0], *mine, m[3]] for at, m in enumerate(members)]]
+        return [name, rules, [m if at == one else [m[0], *mine, *m[3:]] for at, m in enumerate(members)]]
 
 
 class ServersAsMembers(HostileServer):
@@ -209,7 +209,8 @@ class LowOrder(HostileServer):
         traitor.advertisement = [
             traitor.advertisement[0],
             *keys,
-            page.sign(traitor.identity, "keys", *self.name, *keys),
+            b"",
+            page.sign(traitor.identity, "keys", *self.name, *keys, b""),
         ]
 
 
@@ -229,8 +230,8 @@ class OtherSignatures(HostileServer):
 
     def roster(self, one):
         name, rules, members = super().roster(one)
-        r, s = decode_dss_signature(members[-1][3])
-        twin = [*members[-1][:3], encode_dss_signature(r, ORDER - s)]
+        r, s = decode_dss_signature(members[-1][-1])
+        twin = [*members[-1][:-1], encode_dss_signature(r, ORDER - s)]
         return [name, rules, [*members[:-1], twin] if one % 2 and one != self.count - 1 else members]
 
 

@@ -102,7 +102,7 @@ class Traitor:
         self.sealing, self.masking = (X25519PrivateKey.from_private_bytes(drawn.bytes(32)) for _ in range(2))
         keys = [one.public_key().public_bytes_raw() for one in (self.sealing, self.masking)]
         certificate = identity.certificate.public_bytes(Encoding.DER)
-        self.advertisement = [certificate, *keys, sign(identity, "keys", *name, *keys)]
+        self.advertisement = [certificate, *keys, b"", sign(identity, "keys", *name, *keys, b"")]
 
     def seal(self, digest, pair, public):
         """Seal shares, which are of nothing, for a member."""

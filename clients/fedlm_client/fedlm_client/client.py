@@ -27,7 +27,7 @@ from .link.artifacts import ArtifactAssembly
 from .link.calls import DownloadRequest, in_pieces
 from .link.protocol import PROTOCOL
 from .own_participation import OwnParticipation
-from .secure_aggregation.device import PATIENCE_SECONDS, SecureSums, why_unsafe
+from .secure_aggregation.device import PATIENCE_SECONDS, SecureSums, take_on, why_unsafe
 from .training import Channel, EndedError, Round, Trainer, Update
 from .waits import Waits, told_seconds
 
@@ -188,6 +188,8 @@ class Client:
 
     async def _take_part_in(self, channel: Channel, asked: messages.RoundConfiguration) -> float:
         deadline = time.monotonic() + told_seconds(asked.seconds)
+        if self._sums is not None:
+            take_on(asked, self._sums, by_plan=self._trainer.introduce().needs_plan)
         examples = self._trainer.text.version()
         device = self._trainer.depends_on(asked, examples)
         header = _Outcome(attempt=asked.attempt, upload_id=secrets.token_bytes(16))
@@ -206,7 +208,8 @@ class Client:
         async def send(upload: bytes) -> messages.UploadReply:
             header.size = len(upload)
             # A masked vector is sent after training, when the server waits for it.
-            until = deadline if self._sums is None else time.monotonic() + PATIENCE_SECONDS
+            masked = update is not None and self._sums is not None
+            until = time.monotonic() + PATIENCE_SECONDS if masked else deadline
             return await self._send(channel, header, functools.partial(in_pieces, upload, take), until)
 
         if update is not None and self._sums is not None:

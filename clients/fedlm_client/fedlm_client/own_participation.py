@@ -8,7 +8,8 @@ All runs of a population number their rounds one after another, so that they sha
 
 An abandoned attempt at a round may be made again: the same request gives the same update, bit for bit. But each attempt
 at a secure sum has other noise, and the difference of two exact sums may be one update. So its round is over for the
-device before its vector leaves, whatever the server says, also where no plan is shown.
+device before its vector leaves, whatever the server says, also where no plan is shown. Rounds without a plan go forward
+in one run alone: a server makes up names of runs, and models that differ in a bit, as it likes.
 
 The result of training (a loss, or no number) goes to the server before an update, and the server need not take the
 update. A server could make up a model whose loss tells the text. So the device counts results too: beside the updates
@@ -101,6 +102,7 @@ class OwnParticipation:
         known = {one: ShownPlan(*found["plan"]) for one, found in record.items() if found["plan"] is not None}
         if self._accept:
             self._accept = False
+            self.record.write("sums", {})
             if plan is None:
                 record = {one: found | {"plan": None} for one, found in record.items()}
                 known = {}
@@ -146,22 +148,29 @@ class OwnParticipation:
     def take(self, configuration: messages.RoundConfiguration, device: object) -> None:
         """Count a round that an update goes to; when this returns, it is on disk. Raises ClientError where it cannot
         be written."""
+        if configuration.HasField("secure_sum") and not configuration.HasField("participation"):
+            self.record.write("sums", {configuration.run: configuration.round_number})
+            return
         record, name, digest = self._read(), configuration.population, _digest(configuration, device)
         found = _of(record, name)
         again = _NOTHING if configuration.HasField("secure_sum") else digest
         taken = found["taken"] | {str(_number(configuration)): again}
         record[name] = found | {"taken": taken, "told": [one for one in found["told"] if one != digest]}
         self._write(record)
-        if configuration.HasField("secure_sum"):
-            latest = self.record.read("sums", _check_sums) | {configuration.run: configuration.round_number}
-            self.record.write("sums", latest)
 
     def _why_no_exact_sum(self, configuration: messages.RoundConfiguration) -> str:
-        """Hold a run to rounds that go forward, where no plan counts them: it gets no second sum of a round."""
+        """Hold a server to rounds of one run that go forward, where no plan counts them: it gets no second sum of a
+        round."""
         if not configuration.HasField("secure_sum"):
             return ""
-        latest = self.record.read("sums", _check_sums).get(configuration.run, -1)
-        return "" if configuration.round_number > latest else "it was in a sum of that round, or of a later one"
+        latest = self.record.read("sums", _check_sums)
+        if latest and configuration.run not in latest:
+            raise ClientError(
+                "the server asks for an exact sum of another run than the one that this device was in sums of, which "
+                f"would tell more of it{_ADVICE}"
+            )
+        ahead = configuration.round_number > latest.get(configuration.run, -1)
+        return "" if ahead else "it was in a sum of that round, or of a later one"
 
     def _read(self) -> dict[str, Any]:
         return self.record.read("populations", _check_populations)
@@ -175,7 +184,7 @@ _ADVICE = ". If its owner agrees, start the client with --accept-plan"
 
 def _check_sums(found: dict[str, Any]) -> None:
     if any(type(number) is not int or number < 0 for number in found.values()):
-        raise ValueError("its latest secure sums are not numbers of rounds")
+        raise ValueError("its latest exact sum is not the number of a round")
 
 
 def _check_populations(found: dict[str, Any]) -> None:
@@ -249,4 +258,6 @@ def asked_of_all(configuration: messages.RoundConfiguration) -> bytes:
 
 def _digest(configuration: messages.RoundConfiguration, device: object) -> str:
     """Name all that an update follows from."""
-    return hashlib.sha256(request_of(configuration) + repr(device).encode()).hexdigest()
+    # In a secure sum a device has an index of its own, another one each time that it is started.
+    own = ("client_index",) if configuration.HasField("secure_sum") else ()
+    return hashlib.sha256(request_of(configuration, *own) + repr(device).encode()).hexdigest()

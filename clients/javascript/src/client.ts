@@ -23,7 +23,7 @@ import { WordPiece } from "./tokenizer.js";
 import { type StartThread, Trainer } from "./trainer.js";
 
 export const VERSION = "0.1.0";
-const PROTOCOL = 2, SOONEST = 0.02, LATEST = 24 * 3600, SOON = 3, SOON_FOR = 120, MOST_FAILURES = 30;
+const PROTOCOL = 3, SOONEST = 0.02, LATEST = 24 * 3600, SOON = 3, SOON_FOR = 120, MOST_FAILURES = 30;
 const WHY_NOT: Partial<Record<Outcome, string>> = {
   [Outcome.NO_EXAMPLES]: "it has no text to train on", [Outcome.NOT_FINITE]: "training gave numbers that are not finite",
   [Outcome.NOT_ALLOWED]: "it may not take part now", [Outcome.TOO_SLOW]: "training would not end in time",

@@ -394,7 +394,7 @@ export type RoundConfiguration = Message<"fedlm.RoundConfiguration"> & {
   roundNumber: number;
 
   /**
-   * with the seed and the round: the client's random streams
+   * with the seed and the round: the client's random streams, but in a secure sum
    *
    * @generated from field: uint32 client_index = 3;
    */
@@ -1114,7 +1114,7 @@ export type SecureRequest = Message<"fedlm.SecureRequest"> & {
   attempt: Uint8Array;
 
   /**
-   * keys, shares, survivors, agree or reveal; vectors are uploads
+   * keys, shares, survivors, agree, reveal or refuse; vectors are uploads
    *
    * @generated from field: string step = 2;
    */

@@ -35,7 +35,7 @@ export class MemoryServer implements Channel {
   }
 
   async checkIn(): Promise<CheckInReply> {
-    const protocols = [2];
+    const protocols = [3];
     if (this.checkedIn >= this.rounds) return create(CheckInReplySchema, { protocols, answer: { case: "comeBack", value: { finished: true } } });
     const { manifest, model, signature, tokenizer, parameters } = this.offer;
     const plan = create(PlanSchema, { manifest: await this.artifact(manifest, "plan"), model: await this.artifact(model, "litert"), signature });

@@ -141,7 +141,7 @@ class SecureCohortRunner(SharedCohortRunner):
         if self._secure.attempt.phase != "masking":
             return self._secure.answered
         silent = with_retries(lambda: self._shared.silent(token))
-        return not set(silent).intersection(self._sum.senders)
+        return not set(silent).intersection(self._sum.awaited)
 
     def _add(self, partial: PartialSum, content: bytes) -> None:
         clients = with_retries(lambda: self._shared.claimed(partial.token, partial.aggregator))

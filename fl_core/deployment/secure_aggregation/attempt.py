@@ -4,6 +4,7 @@ U1 have advertised keys, U2 have dealt shares, the vectors of U3 are in the sum,
 revealed shares. An attempt does no input or output: who calls it writes what changed before it tells anybody.
 """
 
+import collections
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ Phase = Literal["advertising", "dealing", "masking", "agreeing", "revealing", "f
 
 _SHORTEST_VALIDITY = datetime.timedelta(hours=1)
 """A certificate that ends sooner may have ended when members look, who would all refuse the roster."""
+_ENDS_SOON = "its certificate ends within an hour; renew it first"
+_OTHER_PLAN = "most members of this exact sum train by another plan, or by none"
 _LONGEST_SIGNATURE = 256
 """Bytes, of a member's certificate's key."""
 
@@ -31,6 +34,11 @@ _LONGEST_SIGNATURE = 256
 def lost_sum(reason: str) -> str:
     """Say, as a record of a round does, why a round counts that made no sum."""
     return f"its sum may have been seen, and is lost: {reason}"[:256]
+
+
+def _ends_soon(one: Advertisement) -> bool:
+    ends = x509.load_der_x509_certificate(one.certificate).not_valid_after_utc
+    return ends < datetime.datetime.now(datetime.UTC) + _SHORTEST_VALIDITY
 
 
 @dataclass
@@ -49,6 +57,8 @@ class SecureAttempt:
       signatures: by index, of U4.
       revealed: by index, of U5.
       culprits: members that have given wrong shares.
+      gone: indices of members that have said that they go on no more.
+      left_out: why, by the names in certificates of clients that are in no roster though they had advertised.
       reason: why it was abandoned.
     """
 
@@ -62,6 +72,8 @@ class SecureAttempt:
     signatures: dict[int, bytes] = field(default_factory=dict)
     revealed: dict[int, Revealed] = field(default_factory=dict)
     culprits: frozenset[int] = frozenset()
+    gone: set[int] = field(default_factory=set)
+    left_out: dict[str, str] = field(default_factory=dict)
     reason: str = ""
 
     def advertise(self, owner: str, one: Advertisement, authorities: Sequence[x509.Certificate]) -> None:
@@ -69,6 +81,8 @@ class SecureAttempt:
         anew; raises `RefusedAnswerError`."""
         if self.advertisements.get(owner) == one:
             return
+        if owner in self.left_out:
+            raise RefusedAnswerError(self.left_out[owner])
         self._check_phase("advertising")
         others = [other for name, other in self.advertisements.items() if name != owner]
         keys = {key for other in others for key in (other.sealing_key, other.masking_key)}
@@ -79,8 +93,8 @@ class SecureAttempt:
             named = check_advertisement(self.name, one, authorities, now)
         except UnsafeSumError as error:
             raise RefusedAnswerError(str(error)) from error
-        if x509.load_der_x509_certificate(one.certificate).not_valid_after_utc < now + _SHORTEST_VALIDITY:
-            raise RefusedAnswerError(f"the certificate of {named} ends within an hour; renew it first")
+        if _ends_soon(one):
+            raise RefusedAnswerError(_ENDS_SOON)
         if named != owner or one.sealing_key == one.masking_key:
             raise RefusedAnswerError(f"keys of {named}, sent by {owner}, or one key for both uses")
         self.advertisements[owner] = one
@@ -91,10 +105,17 @@ class SecureAttempt:
         self.advertisements.pop(owner, None)
 
     def freeze(self, rules: Callable[[int], Parameters]) -> Roster:
-        """Make the roster of all that have advertised, with the rules for so many; raises `AbandonedError`."""
+        """Make the roster of all that have advertised and may be members now, with the rules for so many; raises
+        `AbandonedError`."""
         self._check_phase("advertising")
+        self._leave_out(_ends_soon, _ENDS_SOON)
         try:
             parameters = rules(len(self.advertisements))
+            if not parameters.noise:
+                # Members refuse to be among those that train by another.
+                plans = collections.Counter(one.plan for one in self.advertisements.values())
+                self._leave_out(lambda one: one.plan != max(plans, key=plans.__getitem__), _OTHER_PLAN)
+                parameters = rules(len(self.advertisements))
         except AbandonedError as error:
             self._abandon(str(error))
         self._check_count(len(self.advertisements), parameters)
@@ -124,6 +145,19 @@ class SecureAttempt:
         self._check_phase("dealing")
         self._check_count(len(self.dealings), self._frozen_roster().parameters)
         self.phase, self.charged = "masking", True
+
+    def leave(self, owner: str) -> None:
+        """Note that a client goes on no more; where it is no member, nothing follows."""
+        if self.roster is not None and owner in self.advertisements:
+            self.gone.add(self.index(owner))
+
+    def refuse(self, index: int, senders: frozenset[int]) -> None:
+        """Note that a member goes on no more, since it cannot open shares that its neighbours sealed for it; raises
+        `RefusedAnswerError`."""
+        self._check_phase("masking")
+        if index in self.gone or not senders <= self.dealt_for(index).sealed.keys():
+            raise RefusedAnswerError("this member goes on no more, or was not sent these shares")
+        self.gone.add(index)
 
     def dealt_for(self, index: int) -> Dealt:
         """Give a member what it needs to mask its vector; raises `RefusedAnswerError`."""
@@ -234,6 +268,11 @@ class SecureAttempt:
             for one, share in revealed.masking_keys.items():
                 keys[one][giver] = share
         return own, keys
+
+    def _leave_out(self, whom: Callable[[Advertisement], bool], reason: str) -> None:
+        for owner in [owner for owner, one in self.advertisements.items() if whom(one)]:
+            self.left_out[owner] = reason
+            del self.advertisements[owner]
 
     def _frozen_roster(self) -> Roster:
         if self.roster is None:

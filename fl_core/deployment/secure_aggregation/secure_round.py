@@ -3,7 +3,7 @@
 What a step came to is in the database before any client is told of it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from cryptography import x509
 
@@ -61,6 +61,9 @@ class SecureRound:
         if step == "keys":
             attempt.advertise(owner, wire.read_advertisement(content), self._authorities)
             return _WAIT if attempt.roster is None else Reply("ready", wire.write_roster(attempt.roster))
+        if step == "refuse":
+            self._note_refusal(owner, wire.read_members(content))
+            return Reply("over", reason="it has refused")
         index = attempt.index(owner)
         if step == "shares":
             attempt.deal(index, wire.read_dealing(content))
@@ -78,6 +81,12 @@ class SecureRound:
             return Reply("ready", wire.write_signatures(attempt.signatures_for(index)))
         attempt.reveal(index, wire.read_revealed(content))
         return Reply("ready")
+
+    def _note_refusal(self, owner: str, senders: frozenset[int]) -> None:
+        self.attempt.refuse(self.attempt.index(owner), senders)
+        owners = [*self.attempt.advertisements]
+        for index in sorted(senders):
+            warn("shares_not_opened", client=owners[index], by=owner, round=self.attempt.name.round_number)
 
     def _add(self, index: int, content: bytes) -> None:
         if index in self.attempt.survivors:
@@ -101,13 +110,15 @@ class SecureRound:
     def answered(self) -> bool:
         """Whether all members that can have answered the step that runs; who advertises is not known."""
         attempt = self.attempt
+        found: Container[int]
+        wanted: Iterable[int]
         found, wanted = {
-            "dealing": (attempt.dealings, attempt.roster.members if attempt.roster else ()),
+            "dealing": (attempt.dealings, range(len(attempt.roster.members) if attempt.roster else 0)),
             "masking": (attempt.survivors, attempt.dealings),
             "agreeing": (attempt.signatures, attempt.survivors),
             "revealing": (attempt.revealed, attempt.signatures),
-        }.get(attempt.phase, ((), (None,)))
-        return len(found) == len(wanted)
+        }.get(attempt.phase, ((), (-1,)))
+        return all(one in found or one in attempt.gone for one in wanted)
 
     def end_step(self) -> None:
         """End the step that runs, with those that have answered, and begin the next; the last one gives the sum.

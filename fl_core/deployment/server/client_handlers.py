@@ -29,7 +29,7 @@ from fedlm.fl_core.rounds.round_loop import RoundPlan
 
 _DOWNLOADS, _DOWNLOADS_AT_ONCE = 3, 2
 _LONGEST_VERSION = 64
-_SECURE_STEPS = ("keys", "shares", "survivors", "agree", "reveal")
+_SECURE_STEPS = ("keys", "shares", "survivors", "agree", "reveal", "refuse")
 _PLAN_SECONDS = 2.0
 NO_SUM = Reply("over", reason="this sum is over, or of others")
 
@@ -268,7 +268,7 @@ class ClientHandlers:
         number, reply = await self.rounds.number_of(peer), NO_SUM
         if number is not None and request.step in _SECURE_STEPS:
             reply = await self.rounds.answer_member(number, peer, request)
-        self._limiter.carry(peer, len(reply.content))
+        self._limiter.owe(peer, len(reply.content))
         return messages.SecureReply(
             state=messages.SecureReply.State.Value(reply.state.upper()),
             content=reply.content,

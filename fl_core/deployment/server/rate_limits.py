@@ -71,6 +71,10 @@ class RateLimiter:
             self._refuse(identity, account, "bytes")
         account.bytes -= size
 
+    def owe(self, identity: str, size: int) -> None:
+        """Count bytes of an answer that is made already: `carry` refuses the client's next ones until they are paid."""
+        self._account(identity).bytes -= size
+
     def __len__(self) -> int:
         return len(self._accounts)
 

@@ -2,6 +2,7 @@
 
 import math
 
+from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError
 from fedlm.fl_core.deployment.secure_aggregation.secure_round import SecureRound
 from fedlm.fl_core.deployment.server.local_collection import LocalCollection
@@ -29,6 +30,12 @@ class SecureCollection(LocalCollection):
     def _sum(self) -> SecureSum:
         assert isinstance(self.attempt.sum, SecureSum)
         return self.attempt.sum
+
+    def answered(self, client: int, receipt: messages.UploadReply) -> None:
+        # Of who declines after the roster was made, no step waits for an answer.
+        if client not in self.attempt.accepted:
+            self._sum.leave(client)
+        super().answered(client, receipt)
 
     @property
     def _patience_ends(self) -> float:

@@ -26,7 +26,7 @@ from fedlm.fedlm_client.training import EndedError
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.updates.update_bytes import pack_parameters, upload_bytes
+from fedlm.fl_core.updates.update_bytes import pack_parameters, upload_bytes, upload_header
 from tests.deployment import small_deployment as small
 from tests.support.logged import LoggedChannel
 
@@ -100,13 +100,16 @@ class FakeServer:
 
 
 class FakeSums:
-    """Notes which updates would be masked."""
+    """Notes which updates would be masked, and by which index of a client they were made."""
+
+    index = 7
 
     def __init__(self):
-        self.updates = []
+        self.updates, self.indices = [], []
 
     async def give(self, channel, asked, update, send):
         self.updates.append(update)
+        self.indices.append(asked.client_index)
         return await send(b"masked")
 
 
@@ -245,8 +248,24 @@ def test_a_client_that_adds_noise_does_not_tell_that_it_has_no_update_but_adds_z
     store = ExampleStore(tmp_path / "empty.jsonl") if lacks == "text" else small.store_of(tmp_path, 3)
     assert outcome_of(server, tmp_path, store=store, sums=sums) == "TRAINED"
     (update,) = sums.updates
-    assert not any(update.upload)
+    assert update.upload.startswith(header := upload_header(SETTINGS.training.compressor(), PARAMS))
+    assert not any(update.upload[len(header) :])
     assert len(update.upload) == upload_bytes(SETTINGS.training.compressor(), PARAMS)
+    assert sums.indices == [7], "the server says 2"
+
+
+def test_a_member_that_declines_tries_no_longer_than_the_round_is_open(tmp_path):
+    server = SecureServer(**PLAN | {"secure_sum": {"clip_norm": 1.0}})
+    server.seconds, server.faults["upload"] = 0.2, [TransportError("gone")] * 400
+    client = client_of(server, small.store_of(tmp_path, 3), sums=FakeSums())
+
+    async def go():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await client.run_async()
+
+    asyncio.run(go())
+    assert server.check_ins > 1
 
 
 @pytest.mark.parametrize("shown", [PLAN | {"secure_sum": {"clip_norm": 1.0}}, NOISE])

@@ -12,6 +12,7 @@ from fedlm.fedlm_client.client import Client
 from fedlm.fedlm_client.errors import ClientError, PlanError, TransportError, UnknownArtifactError
 from fedlm.fedlm_client.limits import Limits
 from fedlm.fedlm_client.link.http_channel import HttpChannel
+from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fedlm_client.own_participation import OwnParticipation
 from fedlm.fedlm_client.plans import plan_trainer
 from fedlm.fedlm_client.plans.batches import RoundSeed, batch_rows
@@ -144,10 +145,10 @@ class Asking:
         assert request.needs_plan
         self.attempts += 1
         if self.attempts > 8:
-            return messages.CheckInReply(protocols=[2], come_back=messages.ComeBack(done=True))
+            return messages.CheckInReply(protocols=[PROTOCOL], come_back=messages.ComeBack(done=True))
         asked = messages.RoundConfiguration(seed=self.attempts, seconds=60, learning_rate=1, population="people")
         asked.participation.CopyFrom(messages.ParticipationPlan(rounds=9, max_participations=1, min_separation=1))
-        return messages.CheckInReply(protocols=[2], selected=asked)
+        return messages.CheckInReply(protocols=[PROTOCOL], selected=asked)
 
     async def upload(self, header, pieces):
         self.outcomes.append(messages.UploadHeader.Outcome.Name(header.outcome))

@@ -190,21 +190,33 @@ def test_a_round_of_a_secure_sum_gets_one_vector_in_all_lives_of_the_device(tmp_
         assert device.may(asked(7, **noised), "text") == ""
 
 
+def exact(number, **others):
+    return asked(number, False, secure_sum=messages.SecureSum(clip_norm=1.0), **{"run": "one"} | others)
+
+
 def test_a_run_without_a_plan_gets_one_exact_sum_of_a_round(tmp_path):
     """The difference of two sums is the update of who is in one alone."""
     record = OwnParticipation(tmp_path / "record.json")
-
-    def exact(number, **others):
-        request = asked(number, secure_sum=messages.SecureSum(clip_norm=1.0), **{"run": "one"} | others)
-        request.ClearField("participation")
-        return request
-
     assert record.may(exact(4), "text") == ""
     record.take(exact(4), "text")
     for device in (record, OwnParticipation(tmp_path / "record.json")):
         for number in (3, 4):
             assert "in a sum of that round" in device.may(exact(number, attempt=b"once more"), "text")
-        assert device.may(exact(5), "text") == device.may(exact(0, run="another"), "text") == ""
+        assert device.may(exact(5), "text") == ""
+        # A label of a run costs a server nothing.
+        with pytest.raises(ClientError, match="of another run"):
+            device.may(exact(0, run="another"), "text")
+
+
+def test_the_owner_lets_another_run_have_exact_sums_and_a_record_keeps_one(tmp_path):
+    path = tmp_path / "record.json"
+    for number, run in enumerate(("one", "another", "one")):
+        device = OwnParticipation(path, accept_plan=number > 0)
+        for round_number in (0, 1):
+            assert device.may(exact(round_number, run=run), "text") == ""
+            device.take(exact(round_number, run=run), "text")
+        assert json.loads(path.read_text()).get("populations", {}) == {}
+        assert json.loads(path.read_text())["sums"] == {run: 1}
 
 
 def test_members_of_a_sum_name_all_that_their_updates_follow_from():

@@ -1,6 +1,6 @@
 """What clients and servers agree on, beside the messages of `messages.proto`."""
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of the messages; a client of another is turned away when it checks in, and told which ones are spoken."""
 
 LARGEST_CHUNK = 4 << 20

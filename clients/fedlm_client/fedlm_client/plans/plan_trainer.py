@@ -83,7 +83,8 @@ class PlanTrainer:
             return self._update(of_round, fetched)
         except EndedError as ended:
             if adds_noise_alone(ended, of_round.asked):
-                return Update(bytes(fetched.plan.manifest.upload_bytes), 0, 0.0, 0.0, 0.0)
+                header = (manifest := fetched.plan.manifest).header
+                return Update(header + bytes(manifest.upload_bytes - len(header)), 0, 0.0, 0.0, 0.0)
             raise
 
     def _update(self, of_round: Round, fetched: Fetched) -> Update:

@@ -1,10 +1,13 @@
 """A device's part in secure sums: who it is, whom it believes, and what it asks for."""
 
 import asyncio
+import hashlib
 import math
+import secrets
+import struct
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,11 +43,14 @@ class SecureSums:
       identity: its certificate and key.
       authorities: whose certificates of other members it believes.
       floors: what it asks for.
+      index: with a round's seed, what its streams of random numbers follow from, in place of the number that a server
+        gives it. Nobody else knows it: of an exact sum, who knew what each member dropped could tell some apart.
     """
 
     identity: Identity
     authorities: tuple[x509.Certificate, ...]
     floors: Floors
+    index: int = field(default_factory=lambda: secrets.randbits(32), repr=False)
 
     @classmethod
     def read(cls, folder: Path, floors: Floors) -> "SecureSums":
@@ -74,7 +80,8 @@ class SecureSums:
           UnsafeSumError: this client refuses, or the server goes on without it.
         """
         integers, told_rules = await asyncio.to_thread(_integers, asked, update)
-        member = Member(AttemptName.of(asked), self.identity, self.floors, self.authorities)
+        plan = asked.plan.manifest.digest
+        member = Member(AttemptName.of(asked), self.identity, self.floors, self.authorities, plan=plan)
         pause, failures, reply = _FIRST_SECONDS, 0, messages.UploadReply()
         asks, until = "", math.inf
 
@@ -84,6 +91,8 @@ class SecureSums:
                 asks, until = step, time.monotonic() + PATIENCE_SECONDS
             if step == "vector":
                 told_rules.check(member.rules)
+                if not told_rules.noise:
+                    self.floors.check_dropout(member.roster, asked.program.dropout)
                 reply = await send(content)
                 accepted = reply.status == messages.UploadReply.ACCEPTED
                 return Reply("ready" if accepted else "over", reason=reply.reason)
@@ -120,6 +129,13 @@ def why_unsafe(sums: SecureSums | None, asked: messages.RoundConfiguration) -> s
     return "the server asks for a sum with noise, but shows no plan of how often"
 
 
+def take_on(asked: messages.RoundConfiguration, sums: SecureSums, by_plan: bool) -> None:
+    """Put into a request, in place, what is this device's own affair: its index, and no plan if it trains by none."""
+    asked.client_index = sums.index
+    if not by_plan:
+        asked.ClearField("plan")
+
+
 class _RoundRules(NamedTuple):
     """What the rules of a roster must say of a client's integers, since it made these before it saw them."""
 
@@ -140,9 +156,7 @@ class _RoundRules(NamedTuple):
 
 def _integers(asked: messages.RoundConfiguration, update: Update) -> tuple[np.ndarray, _RoundRules]:
     told = asked.secure_sum
-    if asked.program.upload.scheme != _FLOAT32:
-        raise UnsafeSumError("a secure sum needs updates of float32")
-    values = np.frombuffer(update.upload, "<f4", offset=_HEADER_BYTES, count=_count(update))
+    values = np.frombuffer(update.upload, "<f4", offset=_HEADER_BYTES, count=_count(asked.program.upload, update))
     if told.HasField("noise"):
         lattice = told_lattice(told, len(values))
         told_rules = _RoundRules(
@@ -161,8 +175,19 @@ def _integers(asked: messages.RoundConfiguration, update: Update) -> tuple[np.nd
     return integers, told_rules
 
 
-def _count(update: Update) -> int:
-    size = len(update.upload) - _HEADER_BYTES - _CHECKSUM_BYTES
-    if size % 4:
-        raise UnsafeSumError("a secure sum needs updates of float32")
-    return size // 4
+def _count(told: messages.UploadPlan, update: Update) -> int:
+    """Count the numbers of an update that is an upload of the scheme and shapes that all members were told."""
+    shapes = [one.dimensions for one in told.tensors]
+    header = b"FLU2" + hashlib.sha256(_plan_bytes(shapes)).digest()[:4]
+    count = sum(map(math.prod, shapes))
+    if (told.scheme, told.version, update.upload[:_HEADER_BYTES]) != (_FLOAT32, 1, header) or (
+        len(update.upload) != _HEADER_BYTES + 4 * count + _CHECKSUM_BYTES
+    ):
+        raise UnsafeSumError("a secure sum needs updates of float32, of the shapes that all members are told")
+    return count
+
+
+def _plan_bytes(shapes: Sequence[Sequence[int]]) -> bytes:
+    """Write how a float32 update becomes bytes, as docs/protocol.md lays out what an upload's header names."""
+    tensors = [struct.pack(f"<I{len(one)}Q", len(one), *one) for one in shapes]
+    return struct.pack("<IIII", _FLOAT32, 1, 0, len(shapes)) + b"".join(tensors)

@@ -47,6 +47,7 @@ class Advertisement(NamedTuple):
     certificate: bytes  # DER
     sealing_key: bytes  # X25519; shares are encrypted between these
     masking_key: bytes  # X25519; masks follow from these
+    plan: bytes  # digest of the manifest of the plan that it trains by; empty where it has the models itself
     signature: bytes  # ECDSA with SHA-256, DER, by the certificate's key
 
 
@@ -56,11 +57,10 @@ class Identity(NamedTuple):
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
-    def advertise(self, name: AttemptName, sealing_key: bytes, masking_key: bytes) -> Advertisement:
-        """Sign public keys for an attempt."""
-        signature = self.key.sign(_signed(name, sealing_key, masking_key), _SIGNED_WITH)
-        certificate = self.certificate.public_bytes(_DER)
-        return Advertisement(certificate, sealing_key, masking_key, signature)
+    def advertise(self, name: AttemptName, sealing_key: bytes, masking_key: bytes, plan: bytes = b"") -> Advertisement:
+        """Sign public keys for an attempt, and by which plan this client trains."""
+        unsigned = Advertisement(self.certificate.public_bytes(_DER), sealing_key, masking_key, plan, b"")
+        return unsigned._replace(signature=self.key.sign(_signed(name, unsigned), _SIGNED_WITH))
 
     def sign_story(self, story: bytes) -> bytes:
         """Sign a member's story of an attempt: see `story_of`."""
@@ -103,11 +103,13 @@ def check_advertisement(
             raise UnsafeSumError(f"the certificate of {owner} is not valid now")
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise UnsafeSumError(f"the certificate of {owner} has a key of another kind; expected an elliptic curve's")
-        key.verify(one.signature, _signed(name, one.sealing_key, one.masking_key), _SIGNED_WITH)
+        key.verify(one.signature, _signed(name, one), _SIGNED_WITH)
         if not _is_for_clients(certificate):
             raise UnsafeSumError(f"the certificate of {owner} is none of a client")
         for public in (one.sealing_key, one.masking_key):
             _check_public(public)
+        if len(one.plan) not in (0, 32):
+            raise ValueError(f"a plan's digest of {len(one.plan)} bytes")
     except (ValueError, KeysError, *_UNREADABLE) as error:
         raise UnsafeSumError(f"an advertisement cannot be read ({error})") from error
     except InvalidSignature as error:
@@ -172,5 +174,5 @@ def opened(key: bytes, content: bytes, info: bytes) -> bytes:
         raise UnsafeSumError("encrypted shares were changed on their way, or are of another roster") from error
 
 
-def _signed(name: AttemptName, sealing_key: bytes, masking_key: bytes) -> bytes:
-    return labelled("keys", *name, sealing_key, masking_key)
+def _signed(name: AttemptName, one: Advertisement) -> bytes:
+    return labelled("keys", *name, one.sealing_key, one.masking_key, one.plan)

@@ -56,6 +56,19 @@ class Revealed(NamedTuple):
     masking_keys: dict[int, bytes]
 
 
+class SpoiledSharesError(UnsafeSumError):
+    """Sealed shares cannot be opened: they were changed on their way, or are of another roster.
+
+    Attributes:
+      senders: indices of the members that are said to have sealed them.
+    """
+
+    def __init__(self, senders: Sequence[int]):
+        of_whom = ", ".join(map(str, senders))
+        super().__init__(f"encrypted shares were changed on their way, or are of another roster: of members {of_whom}")
+        self.senders = senders
+
+
 def commitment(roster: bytes, index: int, own_mask: bytes) -> bytes:
     """Hash the secret of a member's own mask, so that what is computed from shares can be checked."""
     return digest("own-mask", roster, index, own_mask)
@@ -72,6 +85,7 @@ class Member:
         floors: Floors,
         authorities: Sequence[x509.Certificate],
         *,
+        plan: bytes = b"",
         random: Callable[[int], bytes] = secrets.token_bytes,
     ):
         """Draw the keys of the attempt.
@@ -81,6 +95,7 @@ class Member:
           identity: with which the keys are signed.
           floors: what the client asks for.
           authorities: who signs certificates of members.
+          plan: digest of the manifest of the plan that this client has trained by; empty for none.
           random: draws as many bytes as it is told; other than the system's in tests alone.
         """
         self._name, self._identity, self._floors, self._authorities = name, identity, floors, authorities
@@ -89,7 +104,7 @@ class Member:
             X25519PrivateKey.from_private_bytes(random(32)),
             random(32),
         )
-        self._advertisement = identity.advertise(name, public_of(self._sealing), public_of(self._masking))
+        self._advertisement = identity.advertise(name, public_of(self._sealing), public_of(self._masking), plan)
         self._answers: dict[str, tuple[object, object]] = {}
         self._ended = False
         self._roster: Roster | None = None
@@ -136,9 +151,14 @@ class Member:
         return self._once("reveal", dict(signatures), lambda: self._reveal(signatures))  # type: ignore[return-value]
 
     @property
+    def roster(self) -> Roster:
+        """What this member has dealt for; raises `UnsafeSumError` where there is none."""
+        return self._frozen_roster("go on")
+
+    @property
     def rules(self) -> Parameters:
-        """The rules of the roster that this member has dealt for; raises `UnsafeSumError` where there is none."""
-        return self._frozen_roster("go on").parameters
+        """The rules of the roster."""
+        return self.roster.parameters
 
     def _once(self, question: str, asked: object, answer: Callable[[], object]) -> object:
         if self._ended:
@@ -162,6 +182,8 @@ class Member:
             raise UnsafeSumError("the roster is of another run, round, attempt or model")
         if roster.members.count(self._advertisement) != 1:
             raise UnsafeSumError("the roster does not have this client's own keys once")
+        if not roster.parameters.noise and {one.plan for one in roster.members} != {self._advertisement.plan}:
+            raise UnsafeSumError("an exact sum of members that train by other plans, which tells these apart")
         self._floors.check(roster, self._authorities, datetime.datetime.now(datetime.UTC))
         self._roster, self._index = roster, roster.members.index(self._advertisement)
         threshold, neighbours = roster.parameters.threshold, roster.neighbours(self._index)
@@ -184,6 +206,17 @@ class Member:
             raise UnsafeSumError(f"member {sender} has sent {len(shares)} bytes of shares")
         return shares
 
+    def _opened(self, sealed: Mapping[int, bytes]) -> dict[int, bytes]:
+        found, spoiled = {}, list[int]()
+        for one, content in sealed.items():
+            try:
+                found[one] = self._open(one, content)
+            except UnsafeSumError:
+                spoiled.append(one)
+        if spoiled:
+            raise SpoiledSharesError(spoiled)
+        return found
+
     def _mask(self, dealt: Dealt, integers: NDArray[np.integer]) -> bytes:
         roster = self._frozen_roster("mask")
         rules, near = roster.parameters, roster.neighbours(self._index) & dealt.members
@@ -192,7 +225,7 @@ class Member:
             raise UnsafeSumError("the server says of members who have dealt what cannot be")
         self._check_enough(dealt.members, near)
         vector = _residues(integers, rules)
-        self._shares = {one: self._open(one, content) for one, content in dealt.sealed.items()}
+        self._shares = self._opened(dealt.sealed)
         self._dealt = dealt.members
         add_mask(vector, self._own_mask, 1)
         for one in near:

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from ..errors import UnsafeSumError
 from . import wire
-from .member import Member
+from .member import Member, SpoiledSharesError
 
-Step = Literal["keys", "shares", "vector", "survivors", "agree", "reveal"]
+Step = Literal["keys", "shares", "vector", "survivors", "agree", "reveal", "refuse"]
 
 
 class Reply(NamedTuple):
@@ -61,6 +61,10 @@ async def take_part(
     dealt = wire.read_dealt(await answered("shares", wire.write_dealing(await aside(member.deal, roster))))
     try:
         vector = await aside(member.mask, dealt, integers)
+    except SpoiledSharesError as error:
+        # Who spoils others' shares is named. The server knows already whether bytes were opened that it has changed.
+        await ask("refuse", wire.write_members(error.senders))
+        raise
     except ValueError as error:
         raise UnsafeSumError(f"the roster's rules do not fit this client's vector: {error}") from error
     await answered("vector", vector)

@@ -90,6 +90,18 @@ class SecureSum(StreamingSum):
         dealers = self.round.attempt.dealers
         return [client for client, owner in self._owners.items() if owner in dealers]
 
+    @property
+    def awaited(self) -> list[int]:
+        """Numbers of the `senders` that have not said that they go on no more."""
+        assert self.round is not None
+        attempt = self.round.attempt
+        return [client for client in self.senders if attempt.index(self._owners[client]) not in attempt.gone]
+
+    def leave(self, client: int) -> None:
+        """Note that a client has answered and sends nothing more."""
+        assert self.round is not None
+        self.round.attempt.leave(self._owners.get(client, ""))
+
     def has_keys(self, client: int) -> bool:
         """Say whether a client has sent keys."""
         assert self.round is not None

@@ -14,7 +14,7 @@ from fedlm.fedlm_client.errors import ClientError, RefusedError, TransportError,
 from fedlm.fedlm_client.link import host_and_port
 from fedlm.fedlm_client.link.calls import DownloadRequest
 from fedlm.fedlm_client.link.http_channel import HttpChannel
-from fedlm.fedlm_client.link.protocol import CHUNK_BYTES
+from fedlm.fedlm_client.link.protocol import CHUNK_BYTES, PROTOCOL
 from fedlm.fl_core.deployment.addresses import check_address
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.errors import ConfigurationError
@@ -44,7 +44,7 @@ async def listening(keys=None, host="127.0.0.1"):
 async def check_in(server, credentials=None, proxy=None):
     channel = dialling(server, credentials, proxy)("ann")
     try:
-        return await channel.check_in(messages.CheckInRequest(protocol=2))
+        return await channel.check_in(messages.CheckInRequest(protocol=PROTOCOL))
     finally:
         await channel.close()
 

@@ -56,6 +56,7 @@ def refused(answer, words):
 def test_keys_that_were_swapped_or_changed_in_a_byte_are_refused(cohort):
     attacker = cohorts.member(1).advertise()
     for field, content in cohort.roster.members[1]._asdict().items():
+        content = content or bytes(32)
         for changed in (content[:-1] + bytes([content[-1] ^ 1]), bytes([content[0] ^ 1]) + content[1:]):
             one, roster = mine(cohort.roster)
             wrong = roster.members[1]._replace(**{field: changed})
@@ -80,6 +81,33 @@ def test_certificates_of_another_authority_of_a_server_and_one_client_as_several
     one, roster = mine(cohort.roster)
     copied = cohorts.identity("client4").advertise(cohorts.NAME, b"1" * 32, roster.members[1].masking_key)
     refused(lambda: one.deal(roster._replace(members=(*roster.members[:4], copied))), "a name or a key twice")
+
+
+def test_an_exact_sum_of_members_that_train_by_other_plans_is_refused_and_a_noised_one_is_not(cohort):
+    for plan, noise in ((bytes(32), {}), (bytes(31), {"noise": "skellam"}), (bytes(32), {"noise": "skellam"})):
+        one, roster = mine(cohort.roster)
+        other = cohorts.member(1, plan=plan).advertise()
+        roster = Roster(cohorts.NAME, cohorts.rules(COUNT, **noise), (roster.members[0], other, *roster.members[2:]))
+        if len(plan) == 32 and noise:
+            one.deal(roster)
+        else:
+            refused(
+                lambda one=one, roster=roster: one.deal(roster), "train by other plans" if not noise else "31 bytes"
+            )
+    one, members = mine(cohort.roster)[0], list(cohort.roster.members)
+    members[0], members[1] = one.advertise(), members[1]._replace(plan=bytes(32))
+    noised = Roster(cohorts.NAME, cohorts.rules(COUNT, noise="skellam"), tuple(members))
+    refused(lambda: one.deal(noised), "client1 has not signed")
+
+
+@pytest.mark.parametrize(("least", "most"), [(10, 0.11), (50, 0.5), (100, 0.63)])
+def test_an_exact_sum_of_members_that_drop_so_much_that_numbers_are_of_one_alone_is_refused(cohort, least, most):
+    floors, roster = Floors(corrupt_share=0.0), cohort.roster
+    roster = roster._replace(parameters=roster.parameters._replace(least_cohort=least))
+    for rate in (0.0, most):
+        floors.check_dropout(roster, rate)
+    for rate in (most + 0.02, 1.0, -1.0, float("nan")):
+        refused(lambda rate=rate: floors.check_dropout(roster, rate), "more, or less dropped")
 
 
 def test_a_short_roster_and_one_without_the_client_are_refused(cohort):
@@ -252,7 +280,7 @@ def test_what_is_no_vector_of_bounded_integers_is_not_masked(cohort):
 
 def test_a_client_that_starts_again_has_other_keys_which_count_until_the_roster_is_made(cohort):
     again, authorities = cohorts.member(0).advertise(), [cohorts.authority("ours")[0]]
-    assert not set(again[1:]) & set(cohort.roster.members[0][1:])
+    assert not {*again[1:3], again.signature} & set(cohort.roster.members[0])
     with pytest.raises(RefusedAnswerError):
         cohort.attempt.advertise("client0", again, authorities)
     cohort.attempt.phase = "advertising"

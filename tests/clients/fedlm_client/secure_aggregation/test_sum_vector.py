@@ -11,12 +11,20 @@ from fedlm.fedlm_client.secure_aggregation.device import _integers
 from fedlm.fedlm_client.secure_aggregation.sum_vector import SAFETY, SumLayout, Told
 from fedlm.fedlm_client.training import Update
 from fedlm.fl_core import exact_sums
+from fedlm.fl_core.updates.float32 import Float32Upload
+from fedlm.fl_core.updates.update_bytes import plan_digest
 
 BOUNDS = Told(1.0, 64.0, 480.0, 1e5, 4800.0, 1e4)
 COUNT = 1000
 STEP = float(exact_sums.grid_step(jnp.float32(1.0), COUNT))
 LAYOUT = SumLayout(1.0, STEP, BOUNDS)
 TOLD = Told(0.0, 0.0, 12.0, 34.5, 120.0, 7.0)
+# Ten zeros, as an upload of the first scheme has them.
+SHAPES = [(2, 3), (4,)]
+ZEROS = b"FLU2" + plan_digest(Float32Upload().scheme, SHAPES)[:4] + bytes(44)
+FLOATS = messages.TrainingProgram(
+    upload=messages.UploadPlan(scheme=1, version=1, tensors=[messages.TensorShape(dimensions=one) for one in SHAPES])
+)
 
 
 def updates(norm):
@@ -64,11 +72,22 @@ def test_numbers_that_are_not_finite_take_no_part(wrong):
 )
 def test_nonsense_of_a_server_is_refused(fields):
     sane = {"clip_norm": 1.0, "step": STEP, "bounds": BOUNDS}
-    floats = messages.TrainingProgram(upload=messages.UploadPlan(scheme=1))
-    asked = messages.RoundConfiguration(secure_sum=messages.SecureSum(**(sane | fields)), program=floats)
-    update = Update(bytes(12) + bytes(40), 3, 1.0, 2.0, 3.0)
+    asked = messages.RoundConfiguration(secure_sum=messages.SecureSum(**(sane | fields)), program=FLOATS)
+    update = Update(ZEROS, 3, 1.0, 2.0, 3.0)
     with pytest.raises(UnsafeSumError, match="nonsense of its sum"):
         _integers(asked, update)
-    asked.program.upload.scheme = 2
-    with pytest.raises(UnsafeSumError, match="updates of float32"):
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"scheme": 2}, {"version": 2}, {"tensors": [messages.TensorShape(dimensions=[3])]}, ZEROS[4:], bytes(52)]
+)
+def test_an_update_of_other_numbers_than_all_members_are_told_is_in_no_sum(wrong):
+    asked = messages.RoundConfiguration(secure_sum={"clip_norm": 1.0, "step": STEP, "bounds": BOUNDS}, program=FLOATS)
+    update = Update(ZEROS, 3, 1.0, 2.0, 3.0)
+    assert _integers(asked, update)[0][:10].tolist() == [0] * 10
+    if isinstance(wrong, dict):
+        asked.program.upload.MergeFrom(messages.UploadPlan(**wrong))
+    else:
+        update = update._replace(upload=wrong)
+    with pytest.raises(UnsafeSumError, match="updates of float32, of the shapes"):
         _integers(asked, update)

@@ -12,7 +12,7 @@ from fedlm.fedlm_client.secure_aggregation.member import Dealing, Dealt, Reveale
 from fedlm.fedlm_client.secure_aggregation.roster import Roster
 from tests.support import secure_cohorts as cohorts
 
-ADVERTISEMENT = Advertisement(b"certificate", b"s" * 32, b"m" * 32, b"signature")
+ADVERTISEMENT = Advertisement(b"certificate", b"s" * 32, b"m" * 32, b"", b"signature")
 SCALARS = st.binary() | st.text() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
 VALUES = SCALARS | st.lists(SCALARS | st.lists(SCALARS, max_size=2).map(tuple), max_size=3).map(tuple)
 MESSAGES = {

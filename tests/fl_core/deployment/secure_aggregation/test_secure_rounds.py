@@ -13,6 +13,7 @@ from fedlm.fedlm_client.errors import UnsafeSumError
 from fedlm.fedlm_client.secure_aggregation.keys import Identity
 from fedlm.fedlm_client.secure_aggregation.member import Member
 from fedlm.fedlm_client.secure_aggregation.taking_part import Reply, take_part
+from fedlm.fl_core.deployment.secure_aggregation import attempt
 from fedlm.fl_core.deployment.secure_aggregation.attempts_sql import SecureAttempts
 from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError
 from fedlm.fl_core.deployment.secure_aggregation.secure_round import SecureRound
@@ -141,6 +142,48 @@ def test_keys_of_a_certificate_that_ends_within_an_hour_are_not_taken_since_memb
     server = SecureRound(cohorts.NAME, rules_for, [authority], lambda state: None)
     reply = server.answer("client0", "keys", cohorts.wire.write_advertisement(sent))
     assert (reply.state, "ends within an hour" in reply.reason) == (state, state == "over")
+
+
+def test_certificates_are_looked_at_again_when_the_roster_is_made(monkeypatch):
+    server = SecureRound(cohorts.NAME, rules_for, [cohorts.authority("ours")[0]], lambda state: None)
+    for index in range(COUNT):
+        server.answer(f"client{index}", "keys", cohorts.wire.write_advertisement(cohorts.member(index).advertise()))
+    monkeypatch.setattr(attempt, "_ends_soon", lambda one: one is server.attempt.advertisements.get("client2"))
+    server.end_step()
+    assert [*server.attempt.advertisements] == [f"client{one}" for one in range(COUNT) if one != 2]
+    reply = server.answer("client2", "keys", cohorts.wire.write_advertisement(cohorts.member(2).advertise()))
+    assert (reply.state, reply.reason) == ("over", "its certificate ends within an hour; renew it first")
+
+
+@pytest.mark.parametrize(("noise", "left"), [("", {2, 4}), ("skellam", set())])
+def test_an_exact_sum_is_of_those_that_train_by_what_most_train_by(noise, left):
+    rules = lambda count: rules_for(count)._replace(noise=noise)  # noqa: E731
+    server = SecureRound(cohorts.NAME, rules, [cohorts.authority("ours")[0]], lambda state: None)
+    for index in range(COUNT):
+        one = cohorts.member(index, plan=bytes(32) if index in (2, 4) else b"")
+        server.answer(f"client{index}", "keys", cohorts.wire.write_advertisement(one.advertise()))
+    server.end_step()
+    assert server.attempt.left_out.keys() == {f"client{one}" for one in left}
+    assert len(server.attempt.roster.members) == COUNT - len(left)
+    assert server.attempt.roster.parameters.neighbours == COUNT - len(left) - 1
+
+
+def test_who_seals_shares_that_cannot_be_opened_is_named_by_who_cannot_and_nobody_waits_for_these(
+    kept, monkeypatch, caplog
+):
+    deal = Member.deal
+
+    def spoiled(member, roster):
+        dealing = deal(member, roster)
+        return dealing._replace(sealed={one: bytes(82) for one in dealing.sealed}) if member._index == 2 else dealing
+
+    monkeypatch.setattr(Member, "deal", spoiled)
+    with pytest.raises(AbandonedError, match="1 members are left"):
+        asyncio.run(run(kept))
+    said = [record.fields for record in caplog.records if record.msg == "shares_not_opened"]
+    assert {(one["client"], one["by"]) for one in said} == {
+        ("client2", f"client{one}") for one in range(COUNT) if one != 2
+    }
 
 
 def test_who_reveals_a_wrong_share_is_named_in_the_log(kept, monkeypatch, caplog):

@@ -6,13 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
+from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport.http_page import Page
 from fedlm.fl_core.errors import ConfigurationError
 from tests.deployment.test_hostile_http import answer, request
 from tests.support.serving import Handlers, serving
 
-CHECK_IN = messages.CheckInRequest(protocol=2).SerializeToString()
+CHECK_IN = messages.CheckInRequest(protocol=PROTOCOL).SerializeToString()
 
 
 @pytest.fixture

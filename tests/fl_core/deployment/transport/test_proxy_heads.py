@@ -10,7 +10,7 @@ import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.link.credentials import client_tls
-from fedlm.fedlm_client.link.protocol import CHECK_IN, CLIENT_NAME
+from fedlm.fedlm_client.link.protocol import CHECK_IN, CLIENT_NAME, PROTOCOL
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.transport import http_listener
 from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
@@ -102,7 +102,7 @@ def dialled(keys, balancers, begins):
         with socket.create_connection(("127.0.0.1", port), 20) as plain:
             plain.sendall(begins)
             with client_tls(keys / "clients/ann").wrap_socket(plain, server_hostname="127.0.0.1") as encrypted:
-                body = messages.CheckInRequest(protocol=2).SerializeToString()
+                body = messages.CheckInRequest(protocol=PROTOCOL).SerializeToString()
                 fields = f"Host: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
                 encrypted.sendall(f"POST {CHECK_IN} HTTP/1.1\r\n{fields}".encode() + body)
                 return encrypted.recv(1 << 12)
@@ -158,7 +158,7 @@ async def test_a_balancer_that_says_nothing_at_all_is_shut(keys, caplog, monkeyp
 async def test_limits_are_those_of_the_addresses_that_a_balancer_names(caplog):
     async def call(port, address):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        body = messages.CheckInRequest(protocol=2).SerializeToString()
+        body = messages.CheckInRequest(protocol=PROTOCOL).SerializeToString()
         fields = f"Host: 127.0.0.1\r\n{CLIENT_NAME}: ann\r\nContent-Length: {len(body)}\r\n\r\n"
         writer.write(f"PROXY TCP4 {address} 10.0.0.1 5000 8470\r\nPOST {CHECK_IN} HTTP/1.1\r\n{fields}".encode() + body)
         with contextlib.suppress(ConnectionError):
