@@ -104,11 +104,6 @@ async def test_a_run_without_privacy_goes_on_from_its_copy(tmp_path):
     assert [json.loads(line)["round"] for line in (copy / "metrics.jsonl").read_text().splitlines()] == [0, 1, 2, 3]
 
 
-def test_what_is_no_run_is_not_copied(tmp_path):
-    with pytest.raises(CheckpointError, match="there is no run"):
-        back_up(tmp_path, tmp_path / "copy")
-
-
 def begun(folder):
     """A run without privacy that has a checkpoint, and a database."""
     (folder / "checkpoints/1").mkdir(parents=True)

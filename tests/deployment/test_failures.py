@@ -31,19 +31,6 @@ def check(rows):
 
 
 @pytest.mark.long
-async def test_a_clock_that_steps_stops_no_server(tmp_path, monkeypatch):
-    server = small.Server(small.task(small.deployment(**SETTINGS)), tmp_path / "run")
-    async with (
-        asyncio.timeout(small.PATIENCE),
-        server,
-        small.running([small.make_client(server.port, tmp_path, one) for one in range(10)]),
-    ):
-        await step_the_clock(server.rows, monkeypatch)
-        assert await server.over
-    check(server.rows)
-
-
-@pytest.mark.long
 async def test_a_clock_that_steps_takes_the_lead_from_nobody_and_loses_no_aggregator(
     tmp_path, monkeypatch, free_port, caplog
 ):

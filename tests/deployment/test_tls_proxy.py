@@ -18,8 +18,6 @@ from fedlm.fedlm_client.link.protocol import CHECK_IN, CLIENT_CERTIFICATE, CLIEN
 from fedlm.fl_core.deployment.security.certificates import certificate_pem
 from fedlm.fl_core.deployment.security.forwarded_certificates import ForwardedCertificates
 from fedlm.fl_core.deployment.security.keys import Authority
-from fedlm.fl_core.deployment.transport.http_server import HttpServer
-from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.errors import ConfigurationError
 from tests.support.serving import Handlers, serving
 
@@ -194,12 +192,6 @@ def test_a_socket_takes_the_place_of_one_that_was_left_and_of_nothing_else(folde
 def test_a_socket_that_cannot_be_had_is_a_mistake(folder, tmp_path, path):
     with pytest.raises(ConfigurationError, match=f"cannot listen at the proxy's socket .*{path}"):
         served_at(folder, tmp_path / path)
-
-
-@pytest.mark.parametrize("tls_proxy", ["unix:", "edge.example.org:443", "unix/run/proxy", ""])
-def test_what_is_neither_a_name_nor_a_socket_is_a_mistake(folder, tls_proxy):
-    with pytest.raises(ConfigurationError, match=r"must be unix:PATH of a socket, or the name"):
-        HttpServer(Handlers(), ListenOptions("127.0.0.1:0", folder / "keys", tls_proxy=tls_proxy))
 
 
 @pytest.mark.parametrize("option", [("balancers", "127.0.0.1"), ("tls-proxy", "edge"), ("tls-proxy", "unix:proxy")])

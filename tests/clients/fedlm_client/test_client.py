@@ -477,15 +477,6 @@ def test_chunks_of_no_size_end_nothing_where_a_client_declines(tmp_path):
     assert heard[-1] == "round 0: it declined, since it may not take part now; the server's answer: ACCEPTED"
 
 
-def test_the_command_hands_on_what_its_owner_allows(tmp_path, monkeypatch):
-    (tmp_path / "mine.jsonl").write_text('{"text": "a"}')
-    made = []
-    monkeypatch.setattr(Client, "run", lambda self: made.append(self._limits))
-    words = ["--server", "[::1]:8470", "--insecure", "--name", "ann", "--data", str(tmp_path / "mine.jsonl")]
-    assert main(["client", *words, "--largest-download", str(3 << 30)]) == 0
-    assert made[0].largest_download == 3 << 30
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

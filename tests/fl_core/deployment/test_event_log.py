@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from fedlm.fl_core.deployment import event_log
-from fedlm.fl_core.deployment.event_log import HoldingBack, JsonLines, event, json_log, warn
+from fedlm.fl_core.deployment.event_log import HoldingBack, event, json_log, warn
 from fedlm.fl_core.errors import ConfigurationError
 
 
@@ -86,15 +86,6 @@ print("a user's mistake", file=sys.stderr)
     handshakes = [line for line in found if "Handshake" in line.get("text", "")]
     assert [line.get("held_back") for line in handshakes] == [None, 0]
     assert any(line.get("text") == "printed by a library" for line in found)
-
-
-@pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_a_number_that_is_not_finite_is_null_in_the_log(number):
-    record = record_of("step_taken")
-    record.fields = {"loss": number, "path": ("a", number)}
-    line = JsonLines().format(record)
-    found = json.loads(line, parse_constant=lambda constant: pytest.fail(f"JSON has no {constant}"))
-    assert (found["loss"], found["path"]) == (None, ["a", None])
 
 
 def test_files_are_put_aside_when_they_are_full(tmp_path, monkeypatch):

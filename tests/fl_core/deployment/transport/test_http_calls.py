@@ -13,7 +13,6 @@ from fedlm.fedlm_client.link.calls import DownloadRequest
 from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fl_core.deployment.protocol.errors import TooManyCallsError
 from fedlm.fl_core.deployment.transport import http_server
-from fedlm.fl_core.errors import ConfigurationError
 from tests.support.serving import ARTIFACT, CONTENT, Handlers, serving
 from tests.support.uploads import pieces_of
 
@@ -108,12 +107,6 @@ async def test_connections_of_http_are_used_again():
             await fetch(channel)
             await send(channel, CONTENT)
         assert len(server._serving) == 1
-
-
-async def test_a_port_that_there_is_not_is_refused():
-    with pytest.raises(ConfigurationError, match=r"'127\.0\.0\.1:99999', but must be HOST:PORT"):
-        async with connected(Handlers(), 99999):
-            pass
 
 
 HEADER = messages.UploadHeader(size=20000)

@@ -90,20 +90,6 @@ def test_pages_from_elsewhere_make_no_calls(page):
     assert (status, messages.CheckInReply.FromString(body).come_back.reason) == (200, "ann")
 
 
-def test_a_page_whose_name_was_made_to_lead_here_is_not_heard_in_plain_text(page):
-    names = ("here", "127.0.0.1.elsewhere:8470", "localhost.elsewhere")
-    sent = [
-        request("POST /check-in", f"Origin: http://{name}", body=CHECK_IN, name="ann").replace(
-            b"Host: 127.0.0.1", f"Host: {name}".encode(), 1
-        )
-        for name in names
-    ]
-    assert {found[0] for found in asked(page, *sent)} == {403}
-    for name in ("127.0.0.1:8470", "[::1]:8470", "LOCALHOST"):
-        own = request("POST /check-in", f"Origin: http://{name}", body=CHECK_IN, name="ann")
-        assert asked(page, own.replace(b"Host: 127.0.0.1", f"Host: {name}".encode(), 1))[0][0] == 200
-
-
 async def test_a_page_is_for_those_with_a_certificate(page, tmp_path):
     authority = Authority.create(tmp_path / "keys")
     authority.make_server(("127.0.0.1",), 1)

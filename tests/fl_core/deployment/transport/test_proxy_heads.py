@@ -17,7 +17,6 @@ from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimit
 from fedlm.fl_core.deployment.transport.http_server import HttpServer
 from fedlm.fl_core.deployment.transport.listeners import ListenOptions
 from fedlm.fl_core.deployment.transport.proxy_heads import ProxyHeadError, read_proxy_head
-from fedlm.fl_core.errors import ConfigurationError
 from tests.support.serving import Handlers, serving
 
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
@@ -174,8 +173,3 @@ async def test_limits_are_those_of_the_addresses_that_a_balancer_names(caplog):
     assert came == [b"HTTP/1.1 200", b"HTTP/1.1 200", b""]
     (shut,) = [record.fields for record in caplog.records if record.message == "connection_shut"]
     assert shut["address"] == "192.0.2.7"
-
-
-def test_a_balancer_that_is_no_address_is_a_mistake():
-    with pytest.raises(ConfigurationError, match=r"balancers has 'balancer\.example\.org', but must be addresses"):
-        HttpServer(Handlers(), ListenOptions("127.0.0.1:0", balancers=("balancer.example.org",)))
