@@ -7,7 +7,6 @@ import typing
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import fedlm
@@ -227,8 +226,3 @@ def test_every_path_of_the_face_may_be_a_text_or_a_path():
         for argument, hint in typing.get_type_hints(getattr(function, "__func__", function)).items():
             parts = typing.get_args(hint) or (hint,)
             assert argument == "return" or Path not in parts, f"{name}: {argument} takes Path, expected StrPath"
-
-
-def test_numbers_of_numpy_fit():
-    assert fedlm.EarlyStopping(patience=np.int64(2)).patience == 2
-    assert fedlm.FedProx(mu=np.float32(0.5)).mu == 0.5

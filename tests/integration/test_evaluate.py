@@ -45,10 +45,3 @@ def test_personalizing_shows_before_and_after(finished, fedlm_here):
     table = pq.read_table(finished / "personalization_heldout_4_clients.parquet")
     assert table.num_rows == 4
     assert {"training_examples", "perplexity", "personalized_perplexity"} <= set(table.column_names)
-
-
-def test_a_folder_without_a_checkpoint_is_named_and_left_alone(tmp_path, fedlm_here):
-    result = fedlm_here("evaluate", tmp_path)
-    assert result.returncode == 2
-    assert f"{tmp_path}: has no checkpoint; give the folder of a run" in result.stderr.replace("\n", "")
-    assert not list(tmp_path.iterdir())

@@ -45,22 +45,3 @@ def test_worker_processes_import_what_the_line_names(small_store, tmp_path):
         names = [summary["experiment"][part] for part in ("model", "server_optimizer", "client_algorithm")]
         assert names == ["mine:TINY", "mine:ADAM", "mine:HALVES"]
         assert summary["status"] == "finished"
-
-
-@pytest.mark.parametrize(
-    ("words", "what"),
-    [
-        (("--server-optimizer", "mine:EVE"), "'mine' has no 'EVE'"),
-        (("--server-optimizer", "yours:ADAM"), "'yours' cannot be imported"),
-        (("--server-optimizer", "mine:CHAIN", "--server-learning-rate", "0.5"), "brings its own learning rate"),
-        (("--model", "mine:HALVES"), "expected a ModelEntry"),
-    ],
-)
-def test_a_name_that_leads_nowhere_is_one_line(words, what, small_store, tmp_path, fedlm_here):
-    (tmp_path / "mine.py").write_text(MINE)
-    model = () if "--model" in words else ("--model", "mine:TINY")
-    done = fedlm_here("simulate", *model, *words, "--data", small_store, *NAMED, "--out", "run", cwd=tmp_path)
-    assert done.returncode == 2
-    assert what in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert not (tmp_path / "run").exists()

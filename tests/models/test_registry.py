@@ -11,7 +11,6 @@ from fedlm.models.families.reattention import reattention_transformer
 from fedlm.models.families.transformer import TransformerConfig
 from fedlm.models.model_files import ARCHITECTURES
 from fedlm.models.registry import MODELS, UnknownModelError, create_model, find_entry, same_model, standard_twin
-from fedlm.models.special_tokens import BOS_ID, EOS_ID, OOV_ID, PAD_ID, SPECIAL_TOKENS
 
 SIZES = ("vocabulary_size", "layers", "heads", "embedding", "mlp", "hidden", "tied")
 TWINS = {name: standard_twin(name) for name in MODELS if standard_twin(name)}
@@ -192,7 +191,3 @@ def test_an_unknown_name_is_answered_with_the_closest_or_with_where_all_are(name
     assert (model.name, model.vocabulary_size) == ("models_of_mine:SMALL", 50)
     with pytest.raises(UnknownModelError, match=message):
         create_model(name)
-
-
-def test_special_tokens_stand_where_their_ids_say():
-    assert [SPECIAL_TOKENS[id_] for id_ in (PAD_ID, BOS_ID, EOS_ID, OOV_ID)] == ["[PAD]", "[BOS]", "[EOS]", "[UNK]"]

@@ -68,9 +68,3 @@ def test_a_file_of_text_is_to_be_imported_into_another_place(name, source, tmp_p
 )
 def test_an_address_that_cannot_be_dialled_is_named(words, refused):
     assert "but must be HOST:PORT, with a port from 1 to 65535" in refused(*words)
-
-
-def test_plain_text_to_another_machine_is_refused_in_words_that_fit_the_command(refused):
-    said = refused("status", "--server", "fl.example.org:8471")
-    assert "plain text is for loopback alone" in said
-    assert "takes a folder of keys" in said

@@ -107,12 +107,6 @@ def test_layer_norms_whose_parameters_are_noisy():
         assert moments.layer_norm_variance(jnp.ones(8), jnp.float32(variance), jnp.ones(8), 0.0) == (variance > 0)
 
 
-def test_effective_errors_of_embeddings():
-    """Noise on the sum of a batch, divided by how many of it the parameter is relevant to."""
-    found = moments.effective_error(1.3 / 50, jnp.float32(0.02))
-    np.testing.assert_allclose(found, 1.3 / (50 * 0.02), rtol=1e-6)
-
-
 def test_inflation_of_exponential_scores():
     """E exp<q, K> over exp<q, k> with isotropic noise in K; |q| s below 1, where so many draws tell the mean."""
     q, k, s = normal(0, 6) / 2.5, normal(1, 6) / 2, 0.7

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedlm.fl_core.composed_settings import compose
-from fedlm.fl_core.errors import ConfigurationError
 from fedlm.models.registry import create_model
-from fedlm.simulations.comparisons.benchmarks import benchmark_of, benchmark_presets, benchmarks, scaled
+from fedlm.simulations.comparisons.benchmarks import benchmark_presets, benchmarks, scaled
 from fedlm.simulations.experiments.configuration import Comparison
 from fedlm.simulations.experiments.presets import SIMULATION_PRESETS
 from fedlm.simulations.reporting.selection import model_results
@@ -50,11 +49,6 @@ def test_the_report_has_the_published_score_beside_ours_and_what_is_different():
     assert of_target == "20.00 ± \N{EN DASH} % here, 25.20 % published (read: recalled)"
     assert "rounds is 150, published 1500" in rows["settings changed"]
     assert "here blogs. Scores on other text do not compare" in rows["text"]
-
-
-def test_a_benchmark_that_there_is_not_is_refused():
-    with pytest.raises(ConfigurationError, match="benchmark is 'table-9', but must be one of stackoverflow-fedavg"):
-        benchmark_of(compose(Comparison, models=("cifg_tiny",), data=Path("a"), benchmark="table-9"))
 
 
 def test_the_private_preset_of_a_simulation_is_that_of_the_table():

@@ -5,8 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedlm.commands.cli import main
-from fedlm.commands.data import export as data_export
-from fedlm.fl_core.errors import ConfigurationError, DataError
+from fedlm.fl_core.errors import DataError
 from fedlm.simulations.data.exports import base, parquet
 from fedlm.simulations.data.exports.exporting import export_store
 from fedlm.simulations.data.exports.registry import EXPORTS
@@ -209,12 +208,6 @@ def test_a_full_disk_is_one_message(name, small_store, tmp_path, capsys, largest
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_an_unknown_form_is_refused(small, tmp_path):
-    with pytest.raises(ConfigurationError, match="expected one of: tff, fedjax, parquet"):
-        export_store(small, "excel", tmp_path / "export")
-    assert not list(tmp_path.iterdir())
-
-
 @every_export
 def test_the_command_says_what_it_wrote_and_how_to_read_it(name, small_store, tmp_path, capsys):
     out = tmp_path / "export"
@@ -226,13 +219,3 @@ def test_the_command_says_what_it_wrote_and_how_to_read_it(name, small_store, tm
     assert main(words) == 2
     assert "pass --overwrite" in capsys.readouterr().err
     assert main([*words, "--overwrite"]) == 0
-
-
-def test_the_command_interrupted_says_so(small_store, tmp_path, capsys, monkeypatch):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(data_export, "export_store", interrupt)
-    words = ["data", "export", str(small_store), "--format", "tff", "--out", str(tmp_path / "export")]
-    assert main(words) == 130
-    assert "begins anew" in capsys.readouterr().err

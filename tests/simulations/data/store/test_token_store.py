@@ -149,11 +149,6 @@ def test_destination_in_use(store, tokenizer, tmp_path):
     assert list(tmp_path.iterdir()) == [store.path]
 
 
-def test_who_mistypes_the_folder_of_a_store_is_told_to_check_the_name(tmp_path):
-    with pytest.raises(DataError, match=r"no such file, so .* is not a token store\. Check the name, or make one"):
-        TokenStore.open(tmp_path / "mistyped")
-
-
 def test_overwrite_spares_what_is_not_a_store(tmp_path, tokenizer):
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(DataError, match="not a token store"):

@@ -140,17 +140,3 @@ def outcome(data, part_bytes):
 def test_any_bytes_have_the_same_outcome_in_tiny_parts(pieces, part_bytes):
     data = b"user,text\n" + b"".join(pieces)
     assert outcome(data, part_bytes) == outcome(data, 1000)
-
-
-@given(st.lists(st.sampled_from([b'"', b"\n", b"a"]), max_size=30), st.integers(1, 10))
-def test_rows_end_at_newlines_outside_quotes(pieces, part_bytes):
-    data = b"".join(pieces)
-    ends = {i + 1 for i in range(len(data)) if data[i] == 10 and data.count(b'"', 0, i) % 2 == 0}
-    stops = {part.stop for part in byte_parts_of(data, QuotedRowEnd(), part_bytes)}
-    assert stops <= ends | {len(data)}
-    if part_bytes == 1:
-        assert stops == ends | {len(data)}
-    # Where looking begins, the mark before is known; the bytes before are not looked at again.
-    find_end = QuotedRowEnd()
-    assert find_end(b'"aaa', 0) == -1
-    assert find_end(b'????b\n"c\nd', 4) == 9
