@@ -57,12 +57,12 @@ def back_up(folder: Path, out: Path) -> list[str]:
         is_server = (folder / QUEUE_FILE).exists()
         said = [line for run in runs for line in _copy_run(run, made / run.relative_to(folder), is_server)]
         shutil.copytree(folder, made, ignore=_both, dirs_exist_ok=True)
-        if (folder / BUDGET_FILE).exists():
-            shutil.copy2(folder / BUDGET_FILE, made)
-            budget = DataBudget(made)
+        for path in _visible(folder, BUDGET_FILE):
+            shutil.copy2(path, made / path.relative_to(folder))
+            budget = DataBudget((made / path.relative_to(folder)).parent)
             if not budget.closed:  # as that of the copy of a copy
                 budget.close()
-            said.append(f"{BUDGET_FILE}: nothing more can be reserved in the copy")
+            said.append(f"{path.relative_to(folder)}: nothing more can be reserved in the copy")
         for path in reversed(_visible(folder, "*.db")):
             _copy_database(path, made / path.relative_to(folder))
         for path in _visible(folder, LINEAGE_FILE):

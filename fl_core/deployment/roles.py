@@ -28,9 +28,10 @@ from fedlm.fl_core.deployment.event_log import event, handled_by
 from fedlm.fl_core.deployment.operations.overview import Overview, ProcessShown
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.runs.held_run import HeldRun
-from fedlm.fl_core.deployment.runs.population import Population
 from fedlm.fl_core.deployment.runs.population_settings import PopulationSettings
-from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer, ServerRules
+from fedlm.fl_core.deployment.runs.populations import Populations
+from fedlm.fl_core.deployment.runs.run_maker import RunMaker, ServerRules
+from fedlm.fl_core.deployment.runs.run_server import RunServer
 from fedlm.fl_core.deployment.runs.shown_runs import RunLogs, ShownRuns
 from fedlm.fl_core.deployment.security.audit_log import AuditLog
 from fedlm.fl_core.deployment.security.keys import Authority
@@ -116,7 +117,7 @@ async def serve_runs(
     promised: PopulationSettings = PopulationSettings(),  # noqa: B008
     rules: ServerRules = ServerRules(),  # noqa: B008
 ) -> None:
-    """Train the runs that operators submit, one after another, until asked to stop.
+    """Train the runs that operators submit, one of each population at a time, until asked to stop.
 
     Args:
       maker: makes runs of settings.
@@ -140,10 +141,11 @@ async def serve_runs(
         server, logs = RunServer(directory, database, maker, observe), RunLogs(directory / LOGS_FOLDER)
         opened.enter_context(handled_by(logs))
         server.rules = rules
-        population = Population.open(directory, promised, server.queue.all())
-        if population is not None:
+        populations = Populations.open(directory, promised, server.queue.all())
+        for population in populations.all.values():
             population.budget.fence = database.fenced
-            await asyncio.to_thread(server.promise, population)
+        if populations.all:
+            await asyncio.to_thread(server.promise, populations)
         elif rules.wants_approval:
             raise ConfigurationError(
                 f"{setting('approval')} is of private runs, which need a budget; give {setting('epsilon')} and "

@@ -38,7 +38,7 @@ async def test_the_budget_of_a_copied_server_is_spent_since_nobody_knows_what_it
         back_up(here, copy)
         server.submit("two", settings_of())
     with opened(copy) as restored:
-        told = restored.population.read(restored.queue.all())
+        (told,) = restored.populations.read(restored.queue.all())
         assert told["epsilon_reserved"] == told["epsilon_budget"] == 12.0
         with pytest.raises(BudgetError, match="nothing more is reserved"):
             restored.submit("two", settings_of())

@@ -251,7 +251,7 @@ async def test_the_other_goes_on_with_all_runs_of_a_server_and_none_spends_more_
         with opened(directory, RUNS) as server:
             for name in ("one", "two"):
                 server.submit(name, settings_as_json(settings))
-            promised = server.population.read(server.queue.all())["epsilon_reserved"]
+            promised = server.populations.read(server.queue.all())[0]["epsilon_reserved"]
         outs = [directory / "runs" / name for name in ("one", "two")]
         async with small.running(seen.clients(free_port, folder)):
             words = settings, outs[1], free_port
@@ -260,7 +260,7 @@ async def test_the_other_goes_on_with_all_runs_of_a_server_and_none_spends_more_
         assert state_together(ledgers).epsilon <= promised
         with opened(directory, RUNS) as server:
             assert [run.state for run in server.queue.all()] == [FINISHED, FINISHED]
-            assert server.population.read(server.queue.all())["epsilon_reserved"] == promised
+            assert server.populations.read(server.queue.all())[0]["epsilon_reserved"] == promised
         return taken
 
     await kills.run_until_killed(tmp_path, TAKEOVERS, run_once)

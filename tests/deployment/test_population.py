@@ -8,11 +8,12 @@ import pytest
 from fedlm.fedlm_client.own_participation import OwnParticipation
 from fedlm.fl_core.composed_settings import compose, settings_as_json
 from fedlm.fl_core.deployment.roles import serve_runs
-from fedlm.fl_core.deployment.runs import current_run
-from fedlm.fl_core.deployment.runs.population import Population
+from fedlm.fl_core.deployment.runs import current_runs
 from fedlm.fl_core.deployment.runs.population_settings import PopulationSettings
+from fedlm.fl_core.deployment.runs.populations import Populations
+from fedlm.fl_core.deployment.runs.run_maker import RunMaker, ServerRules
 from fedlm.fl_core.deployment.runs.run_queue import FINISHED, PAUSED, QUEUED, STOPPED, UNAPPROVED, RunQueue
-from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer, ServerRules
+from fedlm.fl_core.deployment.runs.run_server import RunServer
 from fedlm.fl_core.deployment.runs.shown_runs import RunLogs, ShownRuns
 from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.server.training import planned_reservation
@@ -48,9 +49,7 @@ def opened(directory, promised=PROMISED, make=None):
     database = Database(sqlite_url(directory / QUEUE_FILE))
     with contextlib.closing(database):
         server = RunServer(directory, database, make or maker(), lambda row: None)
-        population = Population.open(directory, promised, server.queue.all())
-        if population is not None:
-            server.promise(population)
+        server.promise(Populations.open(directory, promised, server.queue.all()))
         yield server
 
 
@@ -67,7 +66,7 @@ async def test_a_run_that_does_not_fit_is_refused_and_what_never_began_goes_back
         with pytest.raises(BudgetError):
             server.submit("four", settings_of())
     with opened(tmp_path) as server:
-        told = server.population.read(server.queue.all())
+        told = server.populations.read(server.queue.all())[0]
         assert (told["rounds_left"], told["unit"].split(":")[0]) == (39, "client")
         shown = ShownRuns(server, server.queue._database, RunLogs(tmp_path / "logs"), None)
         values = {one.labels["of"]: one.value for one in list(shown.collect())[-1].samples}
@@ -86,7 +85,7 @@ async def test_a_run_that_does_not_fit_is_refused_and_what_never_began_goes_back
         ({"min_separation": 1}, "was promised 2"),
         ({"min_separation": 3}, "devices hold"),
         ({"max_participations": 1}, "take part in 2 of 3 rounds"),
-        ({"population": "others"}, "leave it out"),
+        ({"population": "others"}, "populations are 'default'"),
     ],
 )
 async def test_a_run_that_promises_less_than_the_population_was_is_refused(tmp_path, changes, words):
@@ -113,13 +112,13 @@ async def test_what_a_forgotten_run_had_reserved_goes_back(tmp_path, monkeypatch
     (tmp_path / QUEUE_FILE).unlink()
     assert DataBudget(tmp_path).has_reserved("one")
     with opened(tmp_path) as server:
-        assert not server.population.budget.has_reserved("one")
+        assert not server.populations.all["default"].budget.has_reserved("one")
 
 
 async def test_a_queue_or_folder_of_a_run_that_has_begun_is_missed(tmp_path):
     with opened(tmp_path) as server:
         one, two = (server.submit(name, settings_of()) for name in ("one", "two"))
-        task = server.population.place(maker().make_task(one.settings), one)
+        task = server.populations.all["default"].place(maker().make_task(one.settings), one)
         planned_reservation(task, server.folder("one")).begun("c" * 64)
         with pytest.raises(ConfigurationError, match="put it back"):
             server._task(two)
@@ -158,10 +157,10 @@ async def test_a_private_run_is_not_trained_before_another_person_than_its_submi
             with pytest.raises(ConfigurationError, match="is unapproved"):
                 server.become("one", state)
     with opened(tmp_path) as server:
-        assert server.queue.first_queued() is None
-        assert server.population.budget.has_reserved("one")
+        assert not server.queue.next_runs()
+        assert server.populations.all["default"].budget.has_reserved("one")
         assert server.approve("one", "ben")[-2:] == ("ann", "ben")
-        assert server.queue.first_queued().name == "one"
+        assert server.queue.next_runs()["default"].name == "one"
         with pytest.raises(ConfigurationError, match="waits for nobody"):
             server.approve("one", "ben")
 
@@ -205,7 +204,7 @@ async def test_a_submission_that_was_cut_short_goes_past_no_budget_when_it_is_re
                 server.submit("one", settings_of())
         server.rules = server.rules._replace(wants_approval=True)
         assert server.become("one", QUEUED).state == UNAPPROVED
-        assert server.population.budget.has_reserved("one")
+        assert server.populations.all["default"].budget.has_reserved("one")
 
 
 @pytest.mark.long
@@ -213,7 +212,7 @@ async def test_devices_give_all_runs_of_their_population_together_what_the_first
     tmp_path, free_port, monkeypatch
 ):
     """Each client holds the server to the plan that it was shown first, and none has to agree to another."""
-    monkeypatch.setattr(current_run, "_NO_MORE_SECONDS", 1.0)
+    monkeypatch.setattr(current_runs, "_NO_MORE_SECONDS", 1.0)
     folder = tmp_path / "server"
     folder.mkdir()
     with opened(folder) as server:
@@ -231,7 +230,7 @@ async def test_devices_give_all_runs_of_their_population_together_what_the_first
             await asyncio.sleep(0.2)
             with opened(folder) as server:
                 states = [run.state for run in server.queue.all()]
-                promised = server.population.read(server.queue.all())["epsilon_reserved"]
+                promised = server.populations.read(server.queue.all())[0]["epsilon_reserved"]
     serving.cancel()
     taken = [sorted(map(int, one._read().get("default", {"taken": {}})["taken"])) for one in own]
     assert all(len(numbers) <= 2 and (len(numbers) < 2 or numbers[1] - numbers[0] >= 2) for numbers in taken)

@@ -21,11 +21,12 @@ from fedlm.fl_core.deployment.event_log import event
 from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
 from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
 from fedlm.fl_core.deployment.roles import serve_runs
-from fedlm.fl_core.deployment.runs import current_run, run_server
-from fedlm.fl_core.deployment.runs.current_run import CurrentRun
+from fedlm.fl_core.deployment.runs import current_runs, run_server
+from fedlm.fl_core.deployment.runs.current_runs import AnsweringRun, CurrentRuns
 from fedlm.fl_core.deployment.runs.held_run import HeldRun
+from fedlm.fl_core.deployment.runs.run_maker import RunMaker
 from fedlm.fl_core.deployment.runs.run_queue import FAILED, FINISHED, PAUSED, QUEUED, STOPPED, RunQueue
-from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer
+from fedlm.fl_core.deployment.runs.run_server import RunServer
 from fedlm.fl_core.deployment.runs.scheduling import Scheduling
 from fedlm.fl_core.deployment.runs.shown_runs import RunLogs, ShownRuns
 from fedlm.fl_core.deployment.security.audit_log import AuditLog
@@ -51,9 +52,9 @@ def test_a_run_is_submitted_once_and_what_is_stopped_is_never_trained(queue):
     with pytest.raises(ConfigurationError, match="another run 'one'"):
         queue.submit("one", {"rounds": 2})
     queue.become("one", PAUSED)
-    assert (queue.first_queued().name, len(queue.all())) == ("two", 2)
+    assert (queue.next_runs()["default"].name, len(queue.all())) == ("two", 2)
     queue.become("one", QUEUED)
-    assert queue.first_queued().name == "one", "it is back in its place"
+    assert queue.next_runs()["default"].name == "one", "it is back in its place"
     queue.become("one", STOPPED)
     with pytest.raises(ConfigurationError, match="is stopped"):
         queue.become("one", QUEUED)
@@ -76,7 +77,7 @@ def test_the_next_run_is_the_first_of_the_highest_priority_whose_time_has_come(q
         queue.submit("late", {"not_after": moment(-1)})
     time.sleep(0.6)
     order = []
-    while (run := queue.first_queued()) is not None:
+    while (run := queue.next_runs().get("default")) is not None:
         order.append(run.name)
         queue.become(run.name, FINISHED)
     assert order == ["second", "third", "first"]
@@ -130,7 +131,15 @@ def test_a_run_that_is_over_is_extended_as_another_that_begins_with_its_model(tm
     posted = {}
     settings = {"rounds": 5, "seed": 3, "max_participations": 2, "target_epsilon": 4.0}
     run = {"name": "one", "state": QUEUED, "folder": "/runs/one", "first_round": 0, "released": 0, "settings": settings}
-    answer = {"name": "two", "model": "tiny", "doing": None, "state": QUEUED, "reason": "", "not_before": None}
+    answer = {
+        "name": "two",
+        "population": "default",
+        "model": "tiny",
+        "doing": None,
+        "state": QUEUED,
+        "reason": "",
+        "not_before": None,
+    }
     answer |= {"released": 0, "rounds": 7, "submitted": 0.0}
     monkeypatch.setattr(OperatorCaller, "get", lambda self, path: run)
     monkeypatch.setattr(OperatorCaller, "post", lambda self, path, settings: posted.update(settings, at=path) or answer)
@@ -160,7 +169,7 @@ async def test_a_run_that_cannot_be_trained_holds_no_other_back_though_it_is_sto
     database = Database(sqlite_url(tmp_path / "queue.db"))
     server = RunServer(tmp_path, database, RunMaker(dict, refuse), lambda row: None)
     training = asyncio.create_task(server.train())
-    while queue.first_queued() is not None and not training.done():
+    while queue.next_runs() and not training.done():
         await asyncio.sleep(0.01)
     server.drain()
     await training
@@ -253,8 +262,8 @@ async def test_events_of_clients_calls_name_the_run(caplog):
             event("sent")
             yield b"chunk"
 
-    runs = CurrentRun()
-    runs.be("one", Telling())
+    runs = CurrentRuns()
+    runs.begin(AnsweringRun("one", "default", Telling(), lambda peer: False))
     with caplog.at_level("INFO", "fedlm.serving"):
         await runs.check_in("ann", messages.CheckInRequest(protocol=PROTOCOL))
         async for _ in runs.download("ann", None):
@@ -271,7 +280,15 @@ def test_what_is_no_name_of_a_run_is_sent_to_no_server(name, capsys):
 
 def test_a_run_is_shown_with_the_settings_that_were_chosen(tmp_path, monkeypatch, capsys):
     settings = settings_as_json(small.deployment(rounds=7))
-    shown = {"name": "one", "model": settings["model"], "state": QUEUED, "doing": None, "rounds": 7, "released": 0}
+    shown = {
+        "name": "one",
+        "population": "default",
+        "model": settings["model"],
+        "state": QUEUED,
+        "doing": None,
+        "rounds": 7,
+        "released": 0,
+    }
     shown |= {"reason": "", "submitted": 0.0, "first_round": 0, "round": None, "not_before": None}
     shown |= {
         "folder": str(tmp_path),
@@ -293,9 +310,9 @@ async def test_a_client_that_one_run_needs_no_more_comes_back_for_the_next():
         async def check_in(self, peer, request):
             return messages.CheckInReply(come_back=messages.ComeBack(seconds=1, done=True, finished=False))
 
-    request, runs = messages.CheckInRequest(protocol=PROTOCOL), CurrentRun()
+    request, runs = messages.CheckInRequest(protocol=PROTOCOL), CurrentRuns()
     between = (await runs.check_in("ann", request)).come_back
-    runs.be("one", Done())
+    runs.begin(AnsweringRun("one", "default", Done(), lambda peer: False))
     after = (await runs.check_in("ann", request)).come_back
     assert not any((between.done, between.finished, after.done, after.finished))
 
@@ -340,7 +357,7 @@ def look_and_click(browser, url, server):
 
 @pytest.mark.long
 async def test_a_run_that_is_paused_lets_the_next_one_pass_and_goes_on_where_it_was(tmp_path, free_port, monkeypatch):
-    monkeypatch.setattr(current_run, "_NO_MORE_SECONDS", 1.0)
+    monkeypatch.setattr(current_runs, "_NO_MORE_SECONDS", 1.0)
     shown = []
 
     def operators(what, metrics):

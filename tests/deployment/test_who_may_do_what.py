@@ -11,7 +11,8 @@ from fedlm.fl_core.deployment.operations.call_metrics import CallMetrics
 from fedlm.fl_core.deployment.operations.gate import Refusals
 from fedlm.fl_core.deployment.operations.listener import OperatorApplication, OperatorListener
 from fedlm.fl_core.deployment.operations.operator_calls import Call
-from fedlm.fl_core.deployment.runs.run_server import RunMaker, RunServer, ServerRules
+from fedlm.fl_core.deployment.runs.run_maker import RunMaker, ServerRules
+from fedlm.fl_core.deployment.runs.run_server import RunServer
 from fedlm.fl_core.deployment.runs.shown_runs import RunLogs, ShownRuns
 from fedlm.fl_core.deployment.security.access_file import AccessFile
 from fedlm.fl_core.deployment.security.audit_log import AuditLog, read_chain

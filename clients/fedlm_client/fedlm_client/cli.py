@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--insecure", action="store_true", help="plain text, to a server on loopback alone")
     run.add_argument("--name", help="name of this client with --insecure")
     run.add_argument("--proxy", help="host and port of a proxy that carries what is encrypted; none but this is used")
+    run.add_argument("--population", nargs="+", default=[], help="whose this device is; those it knows otherwise")
     run.add_argument("--record", type=Path, help="file that counts this device's rounds; beside its text otherwise")
     run.add_argument("--accept-plan", action="store_true", help="accept the plan of participation shown now")
     run.add_argument("--require-plan", action="store_true", help="take part where one is shown alone")
@@ -88,7 +89,8 @@ def _run(arguments: argparse.Namespace) -> None:
     trainer = PlanTrainer(ExampleStore(arguments.data), keys, _limits(PlanLimits, arguments), notice)
     record = arguments.record or arguments.data.with_name(arguments.data.name + ".participation.json")
     receipts = None if arguments.receipts is None else Receipts(arguments.receipts, name)
-    participation = OwnParticipation(record, arguments.accept_plan, arguments.require_plan, receipts)
+    owner = {"accept_plan": arguments.accept_plan, "require_plan": arguments.require_plan}
+    participation = OwnParticipation(record, **owner, receipts=receipts, populations=arguments.population)
     client = Client(
         dial,
         trainer,

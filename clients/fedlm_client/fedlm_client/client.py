@@ -163,6 +163,7 @@ class Client:
         request = self._trainer.introduce()
         request.protocol, request.secure_sums = PROTOCOL, self._sums is not None
         request.log_sizes.extend(self._participation.log.ask())
+        request.populations.extend(self._participation.belongs_to())
         try:
             reply = await channel.check_in(request)
         except UnknownArtifactError as error:

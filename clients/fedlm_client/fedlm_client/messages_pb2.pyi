@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CheckInRequest(_message.Message):
-    __slots__ = ("protocol", "client_version", "models", "algorithms", "needs_plan", "secure_sums", "log_sizes")
+    __slots__ = ("protocol", "client_version", "models", "algorithms", "needs_plan", "secure_sums", "log_sizes", "populations")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,7 @@ class CheckInRequest(_message.Message):
     NEEDS_PLAN_FIELD_NUMBER: _ClassVar[int]
     SECURE_SUMS_FIELD_NUMBER: _ClassVar[int]
     LOG_SIZES_FIELD_NUMBER: _ClassVar[int]
+    POPULATIONS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     client_version: str
     models: _containers.RepeatedScalarFieldContainer[str]
@@ -23,7 +24,8 @@ class CheckInRequest(_message.Message):
     needs_plan: bool
     secure_sums: bool
     log_sizes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, protocol: _Optional[int] = ..., client_version: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., algorithms: _Optional[_Iterable[str]] = ..., needs_plan: _Optional[bool] = ..., secure_sums: _Optional[bool] = ..., log_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+    populations: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol: _Optional[int] = ..., client_version: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., algorithms: _Optional[_Iterable[str]] = ..., needs_plan: _Optional[bool] = ..., secure_sums: _Optional[bool] = ..., log_sizes: _Optional[_Iterable[int]] = ..., populations: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CheckInReply(_message.Message):
     __slots__ = ("selected", "come_back", "protocols", "tree_head", "consistency")

@@ -17,7 +17,7 @@ it tells as many others as the plan has participations, or four. That leaves roo
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,6 +71,7 @@ class OwnParticipation:
         accept_plan: bool = False,
         require_plan: bool = False,
         receipts: Receipts | None = None,
+        populations: Collection[str] = (),
     ):
         """Open a record, which need not exist yet.
 
@@ -80,9 +81,18 @@ class OwnParticipation:
             population or none at all: the owner's word, for once.
           require_plan: take part for a server that shows a plan alone.
           receipts: where the device shows what it saw of its server's log, and sees what others saw.
+          populations: those that the device belongs to by its owner's word, which takes the first plan of each; where
+            none is named, those whose plans the device was shown, or the first one to show a plan.
         """
-        self.record, self._accept, self._require = RecordFile(path), accept_plan, require_plan
+        self.record, self._require, self._named = RecordFile(path), require_plan, tuple(populations)
+        self._accept: set[str | None] = set(self._named or [None]) if accept_plan else set()
         self.log = WatchedLog(self.record, accept_plan, receipts)
+
+    def belongs_to(self) -> list[str]:
+        """Name the populations of the device; none where it takes whichever the server shows. Raises ClientError where
+        the record cannot be read."""
+        known = [] if self._accept else [one for one, found in self._read().items() if found["plan"] is not None]
+        return list(self._named or known)
 
     def may(self, configuration: messages.RoundConfiguration, device: object) -> str:
         """Hold what a server asks for to the plan.
@@ -100,11 +110,19 @@ class OwnParticipation:
         name, plan = configuration.population, _read_plan(configuration)
         record = self._read()
         known = {one: ShownPlan(*found["plan"]) for one, found in record.items() if found["plan"] is not None}
-        if self._accept:
-            self._accept = False
+        if self._named:
+            if name not in self._named:
+                raise ClientError(
+                    f"the server asks for the population {name!r}, but this device belongs to "
+                    f"{', '.join(map(repr, self._named))}. If its owner agrees, name it with --population too"
+                )
+            # What other populations were shown is nothing to this one.
+            known = {one: shown for one, shown in known.items() if one == name}
+        if (word := name if self._named else None) in self._accept:
+            self._accept.remove(word)
             self.record.write("sums", {})
             if plan is None:
-                record = {one: found | {"plan": None} for one, found in record.items()}
+                record |= {one: _of(record, one) | {"plan": None} for one in known}
                 known = {}
             else:
                 record[name] = _of(record, name) | {"plan": list(plan)}

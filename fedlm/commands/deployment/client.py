@@ -54,6 +54,9 @@ class ClientCommand:
     accept_plan: bool = False
     """Accept the population and the plan of participation that the server shows now, in place of those that it showed
     first. So the device's owner agrees to take part more often."""
+    population: tuple[str, ...] = ()
+    """Names of the populations that this device belongs to; its owner agrees to the first plan of each. It trains for
+    one run at a time, and counts its rounds for each population. If not given, those whose plans it was shown."""
     secure_sums: bool = False
     """Take part in secure sums alone: the client masks its update, so that the server learns the sum of a cohort."""
     least_cohort: Annotated[Count | None, OnlyWith("secure_sums")] = None
@@ -103,7 +106,9 @@ def main(argv: list[str]) -> int:
         limits=Limits(largest_download=command.largest_download),
         notice=lambda words: print(f"fedlm client {name}: {words}", file=sys.stderr, flush=True),
         sums=sums,
-        participation=OwnParticipation(record, command.accept_plan, command.require_plan, receipts),
+        participation=OwnParticipation(
+            record, command.accept_plan, command.require_plan, receipts, populations=command.population
+        ),
     )
     with held_alone(record):
         client.run()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import tyro
 from rich.console import Console
 from rich.table import Table
 
@@ -46,6 +47,8 @@ class FleetCommand:
     """Folder where each client keeps its own count of the rounds that it took part in, as a device does (`--record` of
     `fedlm client`). If not given, clients forget it when the fleet ends. A fleet that is started again for the same run
     then relies on the server's count alone."""
+    belongs_to: Annotated[tuple[str, ...], tyro.conf.arg(name="population")] = ()
+    """Names of the populations that all clients belong to. If not given, the one that the server shows first."""
     insecure: bool = False
     """Speak plain text, to a server on loopback alone."""
     secure_sums: bool = False
@@ -67,6 +70,7 @@ _ESSENTIALS = (
         "clients",
         "keys",
         "records",
+        "belongs_to",
         "insecure",
         "secure_sums",
         "seconds",
@@ -105,7 +109,7 @@ def _run_fleet(command: FleetCommand) -> int:
         dial,
         lambda number: JaxTrainer(text_of(number), read_vocabulary, allowed),
         clock=_clock(command),
-        participation=_counting(command.records),
+        participation=_counting(command),
         sums=_sums(command),
     )
     started = time.monotonic()
@@ -166,13 +170,15 @@ def _dialling(command: FleetCommand) -> Callable[[int], Any]:
     return lambda number: dials[number](_name(number))
 
 
-def _counting(records: Path | None) -> Callable[[int], Any]:
+def _counting(command: FleetCommand) -> Callable[[int], Any]:
     """Choose where clients count the rounds that they take part in."""
     from fedlm.fedlm_client.own_participation import OwnParticipation
 
-    if records is None:
-        return lambda number: OwnParticipation()
-    return lambda number: OwnParticipation(records / f"{_name(number)}.participation.json")
+    def count(number: int) -> OwnParticipation:
+        record = None if command.records is None else command.records / f"{_name(number)}.participation.json"
+        return OwnParticipation(record, populations=command.belongs_to)
+
+    return count
 
 
 def _sums(command: FleetCommand) -> Callable[[int], Any]:

@@ -133,7 +133,7 @@ def _list(argv: list[str]) -> int:
         raise ConfigurationError(f"{setting('server')} is {command.to.server}: {ONE_RUN}")
     _print_runs(status["runs"], command.json)
     if not command.json:
-        Console(soft_wrap=True, highlight=False).print(population_lines(status["population"]))
+        Console(soft_wrap=True, highlight=False).print(population_lines(status["populations"]))
     return 0
 
 

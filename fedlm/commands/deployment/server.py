@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     from fedlm.fl_core.deployment.event_log import json_log
     from fedlm.fl_core.deployment.operations.traces import traces
     from fedlm.fl_core.deployment.roles import serve_runs
-    from fedlm.fl_core.deployment.runs.run_server import RunMaker, ServerRules
+    from fedlm.fl_core.deployment.runs.run_maker import RunMaker, ServerRules
 
     listening = command.listening
     if listening.operator_address is None:

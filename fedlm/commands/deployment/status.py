@@ -64,7 +64,7 @@ def describe(status: dict[str, Any]) -> Group:
     """Put a status, as `fedlm.fl_core.deployment.operations.overview.Overview.read` tells it, into lines, or that of a
     server of several runs into a table."""
     if "runs" in status:
-        return Group(runs_table(status["runs"]), population_lines(status["population"]))
+        return Group(runs_table(status["runs"]), population_lines(status["populations"]))
     run, clients = status["run"], status["clients"]
     lines: list[Any] = [
         Text(f"{run['model']}: {run['released']} of {run['rounds']} rounds done, {run['doing']}", style="bold"),
@@ -89,12 +89,12 @@ def runs_table(runs: list[dict[str, Any]]) -> Table | Text:
     """Put runs, as a server of several tells them, into a table; where there are none, say so."""
     if not runs:
         return Text("the server has no runs")
-    table = Table("run", "model", "state", "rounds", "submitted", box=None, pad_edge=False)
+    table = Table("run", "population", "model", "state", "rounds", "submitted", box=None, pad_edge=False)
     for run in runs:
         waits = f", not before {_minute(run['not_before'])}" if run["not_before"] else ""
         state = run["doing"] or (f"{run['state']}: {run['reason']}" if run["reason"] else run["state"] + waits)
-        words = run["name"], run["model"], state, f"{run['released']} of {run['rounds']}", _minute(run["submitted"])
-        table.add_row(*map(escape, words))
+        words = run["name"], run["population"], run["model"], state, f"{run['released']} of {run['rounds']}"
+        table.add_row(*map(escape, (*words, _minute(run["submitted"]))))
     return table
 
 
@@ -102,9 +102,9 @@ def _minute(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
-def population_lines(population: dict[str, Any] | None) -> Text:
-    """Say what is promised of all runs together."""
-    return Text("NOT PRIVATE" if population is None else "\n".join(population["statement"]))
+def population_lines(populations: list[dict[str, Any]]) -> Text:
+    """Say what is promised of all runs together, to each population."""
+    return Text("\n".join(line for one in populations for line in one["statement"]) or "NOT PRIVATE")
 
 
 def _round_lines(found: dict[str, Any]) -> list[Any]:

@@ -18,8 +18,9 @@ from fedlm.fl_core.runs.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class HeldRun:
-    """A run that goes on in this process while `train` does. Used in one event loop."""
+    """A run of a population that goes on in this process while `train` does. Used in one event loop."""
 
+    population: str
     rounds: LocalRounds
     overview: Overview
     handlers: ClientHandlers
@@ -41,7 +42,9 @@ class HeldRun:
         training, service, logged = await asyncio.to_thread(read)
         rounds = LocalRounds(service)
         overview = Overview(task.deployment, rounds, training, state)
-        return HeldRun(rounds, overview, service.handlers(rounds), training, service, logged)
+        return HeldRun(
+            task.deployment.population, rounds, overview, service.handlers(rounds), training, service, logged
+        )
 
     async def train(self, observe: Observer) -> bool:
         """Run rounds until the last, or until `rounds.drain`; returns whether the run is over.

@@ -1,4 +1,4 @@
-"""The people whose devices train all private runs of a server, and what is promised to them of all runs together.
+"""People whose devices train private runs of a server, and what is promised to them of all these runs together.
 
 What is promised stands in the first record of their budget of privacy, so that nobody changes it later. All runs
 number their rounds one after another, with so many numbers between two runs that no device takes part too soon again,
@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedlm.fl_core.deployment.runs.population_settings import POPULATION_DEFAULTS, PopulationSettings
 from fedlm.fl_core.deployment.runs.run_queue import STOPPED, SubmittedRun
-from fedlm.fl_core.deployment.server.settings import check_population
 from fedlm.fl_core.deployment.server.task import PlaceInPopulation, Task
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
-from fedlm.fl_core.privacy.origins.ancestry import BUDGET_FILE
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 
 if TYPE_CHECKING:
@@ -30,10 +28,10 @@ _TERMS = ("unit", "adjacency", "vocabularies", "assumptions")
 
 
 class Population:
-    """What is promised of all runs of a server together. Any thread may use it."""
+    """What is promised of all runs of a population together. Any thread may use it."""
 
     def __init__(self, directory: Path):
-        """Name the server's folder, which has a budget of privacy. Raises BudgetError where that is damaged."""
+        """Name the folder that has its budget of privacy. Raises BudgetError where that is damaged."""
         from fedlm.fl_core.runs.capabilities.data_budget import DataBudget
 
         self.budget = DataBudget(directory)
@@ -42,56 +40,27 @@ class Population:
         self.promised = BoundedParticipation(found["max_participations"], found["min_separation"])
         self._stated: tuple[int, dict[str, Any], frozenset[str]] = (0, {}, frozenset())
 
-    @staticmethod
-    def open(directory: Path, asked: PopulationSettings, runs: Sequence[SubmittedRun]) -> "Population | None":
-        """Find what a server promises, or promise it where it has no runs yet; None where it promises nothing.
-
-        Raises:
-          ConfigurationError: it promised something else, or has runs and promised nothing.
-        """
-        known = (directory / BUDGET_FILE).exists()
-        if not known and any(run.first_round is not None for run in runs):
-            raise ConfigurationError(f"{directory / BUDGET_FILE}: is missing, but private runs are there; put it back")
-        if not known and asked.epsilon is None:
-            if asked.promised:
-                names = ", ".join(map(setting, asked.promised))
-                raise ConfigurationError(
-                    f"{names}: promised with a budget of privacy alone; give {setting('epsilon')} and "
-                    f"{setting('delta')} too, or leave it out"
-                )
-            return None
-        if not known:
-            if runs:
-                raise ConfigurationError(
-                    f"{directory}: the server has runs that are NOT PRIVATE, so that nothing can be promised to the "
-                    "people who trained them; give another folder, and other people"
-                )
-            from fedlm.fl_core.runs.capabilities.data_budget import DataBudget
-
-            check_population(asked.population or POPULATION_DEFAULTS["population"])
-            assert asked.epsilon is not None
-            assert asked.delta is not None
-            DataBudget.set(directory, asked.epsilon, asked.delta, promised=POPULATION_DEFAULTS | asked.promised)
-        population = Population(directory)
-        population._check(asked)
-        if lost := population.budget.begun_runs() - {run.name for run in runs}:
-            raise ConfigurationError(
-                f"{directory}: the queue lacks {', '.join(sorted(lost))}, begun by what the budget says; put the queue "
-                "back as it was"
-            )
-        return population
-
-    def _check(self, asked: PopulationSettings) -> None:
+    def check(self, asked: PopulationSettings) -> None:
+        """Refuse to promise something else. Raises ConfigurationError."""
         found = {"epsilon": self.budget.epsilon, "delta": self.budget.delta, **self.budget.promised}
-        for name, value in dataclasses.asdict(asked).items():
+        given = {"epsilon": asked.epsilon, "delta": asked.delta, **asked.promised}
+        for name, value in given.items():
             if value is not None and value != found[name]:
                 raise ConfigurationError(
-                    f"{setting(name)} is {value}, but {found[name]} was promised when this server started for the "
-                    "first time, and stays so; leave it out, or give another folder, and other people"
+                    f"{setting(name)} is {value}, but {found[name]} was promised when this server started with the "
+                    f"population {self.name!r} for the first time, and stays so; leave it out, or give other people"
                 )
 
+    def check_runs(self, runs: Sequence[SubmittedRun]) -> None:
+        """Refuse a queue that lacks runs of which the budget knows. Raises ConfigurationError."""
+        if lost := self.budget.begun_runs() - {run.name for run in runs}:
+            raise ConfigurationError(
+                f"population {self.name!r}: the queue lacks {', '.join(sorted(lost))}, begun by what the budget says; "
+                "put the queue back as it was"
+            )
+
     def read(self, runs: Sequence[SubmittedRun]) -> dict[str, Any]:
-        """Tell what is promised of these runs together, and what they have reserved of it.
+        """Tell what is promised of its runs, among all of a server, together, and what they have reserved of it.
 
         Returns:
           JSON-able: `name`, `rounds`, `rounds_left` for another run, `max_participations`, `min_separation`,
@@ -102,7 +71,7 @@ class Population:
         size = self.budget.size
         if size != self._stated[0]:
             self._stated = size, self._state_reserved(), self.budget.begun_runs()
-        last = max(_ends(runs, self._stated[2]), default=0)
+        last = max(self._ends(runs, self._stated[2]), default=0)
         found = {
             "name": self.name,
             "rounds": self.rounds,
@@ -128,13 +97,8 @@ class Population:
         if settings["privacy"] == "none" or settings["noise_seed"] != "entropy":
             raise ConfigurationError(
                 f"{setting('privacy')} is {settings['privacy']} and {setting('noise_seed')} {settings['noise_seed']}, "
-                "but the population of this server has a budget of privacy, so that only private runs with secret "
+                "but the populations of this server have a budget of privacy, so that only private runs with secret "
                 f"noise may use it; give {setting('privacy')}, and leave {setting('noise_seed')} out"
-            )
-        if settings["population"] not in (POPULATION_DEFAULTS["population"], self.name):
-            raise ConfigurationError(
-                f"{setting('population')} is {settings['population']!r}, but this server's is {self.name!r}; leave it "
-                "out"
             )
         if settings["min_separation"] != self.promised.min_separation:
             raise ConfigurationError(
@@ -152,7 +116,7 @@ class Population:
 
     def first_round(self, settings: dict[str, Any], runs: Sequence[SubmittedRun]) -> int:
         """Choose where the numbers of a new run's rounds begin. Raises ConfigurationError where not enough are left."""
-        ends = _ends(runs, self.budget.begun_runs())
+        ends = self._ends(runs, self.budget.begun_runs())
         first = max(ends) + settings["min_separation"] - 1 if ends else 0
         if first + settings["rounds"] > self.rounds:
             raise ConfigurationError(
@@ -160,6 +124,12 @@ class Population:
                 f"promised at most {max(self.rounds - first, 0)} are left for another run"
             )
         return first
+
+    def _ends(self, runs: Sequence[SubmittedRun], begun: Collection[str]) -> list[int]:
+        """Give where the numbers of each run end; those of a run that was stopped before it began are free."""
+        own = [run for run in runs if run.population == self.name]
+        kept = [run for run in own if run.state != STOPPED or run.name in begun]
+        return [run.first_round + run.settings["rounds"] for run in kept if run.first_round is not None]
 
     def reserve(self, run: SubmittedRun, reservation: "Reservation") -> None:
         """Reserve all that a run plans, unless it has. Raises BudgetError where that is too much."""
@@ -172,12 +142,6 @@ class Population:
         taken = _rounds_taken(folders, self.budget.begun_runs())
         place = PlaceInPopulation(run.name, run.first_round, self.rounds, self.promised, self.budget, taken)
         return dataclasses.replace(task, place=place)
-
-
-def _ends(runs: Sequence[SubmittedRun], begun: Collection[str]) -> list[int]:
-    """Give where the numbers of each run end; those of a run that was stopped before it began are free."""
-    kept = [run for run in runs if run.state != STOPPED or run.name in begun]
-    return [run.first_round + run.settings["rounds"] for run in kept if run.first_round is not None]
 
 
 def _rounds_taken(folders: Iterable[Path], begun: Collection[str]) -> dict[str, int]:

@@ -18,15 +18,17 @@ POPULATION_DEFAULTS: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PopulationSettings:
-    """What a server promises of all its runs together. It is fixed when the server starts for the first time."""
+    """What a server promises of all runs of a population together. It is fixed when the server starts with the
+    population for the first time."""
 
     epsilon: Positive | None = None
     """Epsilon that all runs may spend together. A server with it takes private runs alone, and each reserves all that
     it plans to spend when it is submitted. A server without it takes runs that are NOT PRIVATE."""
     delta: Delta | None = None
     """Delta at which that epsilon is stated."""
-    population: str | None = None
-    """Name of the people whose devices take part. If not given, `default`."""
+    population: tuple[str, ...] = ()
+    """Names of the people whose devices take part: each of these populations is promised all this for itself. Start the
+    server with another name to add one. If not given, `default`."""
     rounds: Count | None = None
     """Most rounds of all runs together. If not given, 10,000."""
     max_participations: Count | None = None
@@ -36,7 +38,7 @@ class PopulationSettings:
     If not given, 1."""
 
     def __post_init__(self) -> None:
-        given = [name for name, value in dataclasses.asdict(self).items() if value is not None]
+        given = [name for name, value in dataclasses.asdict(self).items() if value not in (None, ())]
         if given and (self.epsilon is None) != (self.delta is None):
             raise ConfigurationError(
                 f"a budget of privacy needs both {setting('epsilon')} and {setting('delta')}; give both, or none"
@@ -44,5 +46,6 @@ class PopulationSettings:
 
     @property
     def promised(self) -> dict[str, Any]:
-        """What was given, but for the budget."""
-        return {name: getattr(self, name) for name in POPULATION_DEFAULTS if getattr(self, name) is not None}
+        """What was given, but for names and the budget."""
+        names = [name for name in POPULATION_DEFAULTS if name != "population"]
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}

@@ -1,6 +1,6 @@
-"""The runs that a server was given, in its database, which it trains one after another.
+"""The runs that a server was given, in its database: of each population it trains one after another.
 
-Of those whose time has come the one of the highest priority is next, and of equals the one that was submitted first.
+Of its runs whose time has come the one of the highest priority is next, and of equals the one that was submitted first.
 A private run is `submitted` until the budget of its population has room for it. Then it is `unapproved` until somebody
 approves it, where the server wants that. A run is `queued`, also while it is trained, until something else becomes of
 it. A server that was killed chooses anew.
@@ -44,6 +44,11 @@ class SubmittedRun(NamedTuple):
     first_round: int | None = None  # number of its round 0 among those of its population; None without privacy
     submitted_by: str = ""  # name of the person
     approved_by: str = ""  # empty where nobody had to, or has yet
+
+    @property
+    def population(self) -> str:
+        """Whose devices train it."""
+        return str(self.settings.get("population", "default"))
 
     @property
     def priority(self) -> int:
@@ -133,11 +138,14 @@ class RunQueue:
         """List all runs in their order."""
         return self._read(sql.true())
 
-    def first_queued(self) -> SubmittedRun | None:
-        """Find the run that is to be trained now; None where none is."""
-        now = time.time()
-        ready = [run for run in self._read(SUBMISSIONS.c.state == QUEUED) if run.begins <= now < run.ends]
-        return max(ready, key=lambda run: run.priority, default=None)
+    def next_runs(self) -> dict[str, SubmittedRun]:
+        """Find the run of each population that is to be trained now, if any is."""
+        now, found = time.time(), dict[str, SubmittedRun]()
+        for run in self._read(SUBMISSIONS.c.state == QUEUED):
+            first = found.get(run.population)
+            if run.begins <= now < run.ends and (first is None or run.priority > first.priority):
+                found[run.population] = run
+        return found
 
     def overdue(self) -> list[SubmittedRun]:
         """List the runs that should have ended by now, and have not."""

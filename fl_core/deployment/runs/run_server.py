@@ -1,20 +1,19 @@
-"""A server of several runs of one population: trains them one after another, while clients and operators stay."""
+"""A server of several runs: trains one of each population at a time, while clients and operators stay."""
 
 import asyncio
 import contextlib
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from fedlm.fl_core.deployment.addresses import check_run_name
 from fedlm.fl_core.deployment.event_log import event, of_run, warn
 from fedlm.fl_core.deployment.leading import leading
-from fedlm.fl_core.deployment.runs.current_run import CurrentRun
+from fedlm.fl_core.deployment.runs.current_runs import AnsweringRun, CurrentRuns
 from fedlm.fl_core.deployment.runs.held_run import HeldRun
-from fedlm.fl_core.deployment.runs.population import Population
+from fedlm.fl_core.deployment.runs.populations import Populations
+from fedlm.fl_core.deployment.runs.run_maker import RunMaker, ServerRules, Settings
 from fedlm.fl_core.deployment.runs.run_queue import (
     FAILED,
     FINISHED,
@@ -40,21 +39,6 @@ from fedlm.fl_core.runs.run_folder import RunFolder, lock_of_run
 
 RUNS_FOLDER = "runs"
 _LOOK_SECONDS = 1.0
-Settings = dict[str, Any]
-
-
-class RunMaker(NamedTuple):
-    """What makes runs of settings as `settings_as_json` gives them. Both raise UserError where that cannot be."""
-
-    complete: Callable[[Settings], Settings]  # checks settings, and adds the defaults of those that are not given
-    make_task: Callable[[Settings], Task]  # makes of all settings of a run what is trained
-
-
-class ServerRules(NamedTuple):
-    """What holds at a server beside the settings of its runs."""
-
-    wants_approval: bool = False  # somebody else than its submitter has to approve a private run before it is trained
-    keys: Path | None = None  # its folder of keys, with the list of revoked clients
 
 
 class RunServer:
@@ -65,12 +49,12 @@ class RunServer:
       draining: whether the process is going down.
       queue: of all runs.
       log: of what devices are told of all runs.
-      held: name of the run that is trained now, and that run; None where none is.
-      population: what is promised of all runs together; None where these are NOT PRIVATE.
+      held: the runs that are trained now, by name.
+      populations: what is promised of all runs together.
       rules: what holds beside the settings of runs.
     """
 
-    population: Population | None = None
+    populations = Populations()
     rules = ServerRules()
 
     def __init__(self, directory: Path, database: Database, maker: RunMaker, observe: Observer):
@@ -82,18 +66,18 @@ class RunServer:
           maker: makes runs of settings.
           observe: see `HeldRun.train`.
         """
-        self.clients, self.draining = CurrentRun(), False
+        self.clients, self.draining = CurrentRuns(), False
         self.queue, self.log = RunQueue(database), StoredLog(database)
-        self.held: tuple[str, HeldRun] | None = None
+        self.held: dict[str, HeldRun] = {}
         self._directory = directory
         self._maker, self._observe, self._submitting = maker, observe, threading.Lock()
         self._changed, self._loop = asyncio.Event(), asyncio.get_running_loop()
 
     # What the process does.
 
-    def promise(self, population: Population) -> None:
-        """Take private runs alone, and settle what a process that was killed left undone."""
-        self.population = population
+    def promise(self, populations: Populations) -> None:
+        """Take private runs of these alone, and settle what a process that was killed left undone."""
+        self.populations, self.clients.promised = populations, tuple(populations.all)
         for run in self.queue.all():
             if run.state == SUBMITTED:
                 try:
@@ -103,10 +87,9 @@ class RunServer:
                 except UserError as error:
                     warn("run_withdrawn", run=run.name, reason=error.for_command_line())
             elif run.state not in (UNAPPROVED, QUEUED, PAUSED):
-                population.budget.give_back(run.name)
+                populations.give_back(run)
         # A process that was killed may have removed a run from the queue and kept its reservation.
-        for name in population.budget.waiting_runs() - {run.name for run in self.queue.all()}:
-            population.budget.give_back(name)
+        for name in populations.give_back_of_others(self.queue.all()):
             event("reservation_given_back", run=name)
 
     async def train(self) -> None:
@@ -116,28 +99,44 @@ class RunServer:
           DiskError, StateError: the disk is full, or a database cannot be used; runs stay queued.
         """
         keeping_time = asyncio.create_task(self._keep_time())
+        training = dict[str, asyncio.Task[None]]()  # by population
         try:
-            while not self.draining:
+            while training or not self.draining:
                 self._changed.clear()
-                run = await asyncio.to_thread(with_retries, self.queue.first_queued)
-                self.clients.queued = run is not None
-                if run is None:
-                    # A run can become due without a call.
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._changed.wait(), _LOOK_SECONDS)
-                    continue
-                with of_run(run.name):
-                    await self._train(run)
+                await self._begin(training)
+                # A run can become due without a call.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), _LOOK_SECONDS)
+                for population in [name for name, task in training.items() if task.done()]:
+                    training.pop(population).result()
+        except asyncio.CancelledError:
+            for task in training.values():
+                task.cancel()
+            raise
         finally:
             keeping_time.cancel()
+            self.drain()
+            await asyncio.gather(*training.values(), return_exceptions=True)
+
+    async def _begin(self, training: dict[str, asyncio.Task[None]]) -> None:
+        """Begin the next run of each population that none is trained of."""
+        if self.draining:
+            return
+        runs = await asyncio.to_thread(with_retries, self.queue.next_runs)
+        self.clients.queued = frozenset(runs)
+        for population, run in runs.items():
+            if population not in training:
+                with of_run(run.name):
+                    task = training[population] = asyncio.create_task(self._train(run))
+                task.add_done_callback(lambda _: self._changed.set())
 
     async def _keep_time(self) -> None:
         """Stop runs whose `not_after` has passed, and end what is held and not queued any more, until cancelled."""
         while True:
             try:
                 await asyncio.to_thread(self._stop_overdue)
-                if (held := self.held) is not None:
-                    self._drain_held(await asyncio.to_thread(self.queue.find, held[0]))
+                for name in list(self.held):
+                    self._drain_held(await asyncio.to_thread(self.queue.find, name))
             except UserError as error:
                 warn("queue_not_read", why=error.for_command_line())
             await asyncio.sleep(_LOOK_SECONDS)
@@ -149,7 +148,7 @@ class RunServer:
                     if self.queue.find(run.name).state not in MAY_BE_OVERDUE:
                         continue
                     self.queue.become(run.name, STOPPED, "its not_after has passed")
-                    self._give_back(run.name)
+                    self.populations.give_back(run)
             except (UserError, OSError) as error:
                 warn("overdue_not_stopped", run=run.name, why=str(error))
             else:
@@ -172,7 +171,7 @@ class RunServer:
         event(f"run_{state}", reason=reason)
         # Where it was stopped meanwhile, it stays so.
         with contextlib.suppress(ConfigurationError):
-            await asyncio.to_thread(self._end, run.name, state, reason)
+            await asyncio.to_thread(self._end, run, state, reason)
 
     async def _hold(self, run: SubmittedRun) -> bool:
         task = await asyncio.to_thread(self._task, run)
@@ -189,43 +188,40 @@ class RunServer:
             try:
                 held = await HeldRun.open(task, folder, state, self.log)
                 event("run_begun", rounds=len(folder.rows))
-                self.held = run.name, held
-                self.clients.be(run.name, held.handlers)
+                self.held[run.name] = held
+                self.clients.begin(AnsweringRun(run.name, run.population, held.handlers, held.rounds.keeps))
                 # What was asked for before it was held is in the queue alone.
                 self._drain_held(await asyncio.to_thread(with_retries, lambda: self.queue.find(run.name)))
                 return await held.train(self._observe)
             finally:
-                self.clients.be_none()
-                self.held = None
+                self.clients.end(run.population)
+                self.held.pop(run.name, None)
 
     def _task(self, run: SubmittedRun) -> Task:
         """Make what is trained, with what its clients gave to other runs."""
-        task = self._maker.make_task(run.settings)
-        if self.population is None:
+        task, population = self._maker.make_task(run.settings), self.populations.of(run)
+        if population is None:
             return task
-        others = [self.folder(other.name) for other in with_retries(self.queue.all) if other.name != run.name]
-        return self.population.place(task, run, others)
+        runs = with_retries(self.queue.all)
+        others = [one.name for one in runs if one.population == run.population and one.name != run.name]
+        return population.place(task, run, map(self.folder, others))
 
-    def _end(self, name: str, state: str, reason: str) -> None:
+    def _end(self, run: SubmittedRun, state: str, reason: str) -> None:
         with self._submitting:
-            with_retries(lambda: self.queue.become(name, state, reason))
-            self._give_back(name)
-
-    def _give_back(self, name: str) -> None:
-        if self.population is not None:
-            self.population.budget.give_back(name)
+            with_retries(lambda: self.queue.become(run.name, state, reason))
+            self.populations.give_back(run)
 
     def drain(self) -> None:
         """Let the round under way end, and begin no other."""
         self.draining = True
-        if self.held is not None:
-            self.held[1].rounds.drain()
+        for held in self.held.values():
+            held.rounds.drain()
         self._changed.set()
 
     def _drain_held(self, run: SubmittedRun) -> None:
         self._changed.set()
-        if self.held is not None and self.held[0] == run.name and (run.state != QUEUED or self.draining):
-            self.held[1].rounds.drain()
+        if (held := self.held.get(run.name)) is not None and (run.state != QUEUED or self.draining):
+            held.rounds.drain()
 
     def folder(self, name: str) -> Path:
         """Name the folder of a run, which is there once it was begun."""
@@ -236,8 +232,8 @@ class RunServer:
     def submit(self, name: str, settings: Settings, by: str = "") -> SubmittedRun:
         """Add a run to the queue, for a person. Raises UserError where it could not be trained."""
         check_run_name(name)
-        settings, population = self._maker.complete(settings), self.population
-        if population is None:
+        settings = self._maker.complete(settings)
+        if not self.populations.all:
             if settings["privacy"] != "none":
                 raise ConfigurationError(
                     f"{setting('privacy')} is {settings['privacy']}, but this server has no budget of privacy; start "
@@ -247,6 +243,7 @@ class RunServer:
             self._maker.make_task(settings)
             run = self.queue.submit(name, settings, by=by)
         else:
+            population = self.populations.chosen(settings)
             settings = population.complete(settings)
             with self._submitting:
                 run = self.queue.submit(name, settings, lambda runs: population.first_round(settings, runs), by=by)
@@ -264,7 +261,7 @@ class RunServer:
             raise
         except UserError:
             self.queue.withdraw(run.name)
-            self._give_back(run.name)
+            self.populations.give_back(run)
             raise
         return self.queue.become(run.name, UNAPPROVED if self.rules.wants_approval else QUEUED)
 
@@ -276,9 +273,9 @@ class RunServer:
         return run
 
     def _reserve(self, run: SubmittedRun) -> None:
-        if self.population is not None:
-            task = self.population.place(self._maker.make_task(run.settings), run)
-            self.population.reserve(run, planned_reservation(task, self.folder(run.name)))
+        if (population := self.populations.of(run)) is not None:
+            task = population.place(self._maker.make_task(run.settings), run)
+            population.reserve(run, planned_reservation(task, self.folder(run.name)))
 
     def become(self, name: str, state: str) -> SubmittedRun:
         """Pause a run, stop it, or queue it again; `state` is one of the queue's. Raises UserError where it cannot be
@@ -294,6 +291,6 @@ class RunServer:
             cut_short = state == QUEUED and known.state == SUBMITTED
             run = self._admit(known) if cut_short else self.queue.become(name, state)
             if state == STOPPED:
-                self._give_back(name)
+                self.populations.give_back(run)
         self._loop.call_soon_threadsafe(self._drain_held, run)
         return run

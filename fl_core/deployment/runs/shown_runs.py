@@ -54,14 +54,14 @@ class ShownRuns:
           JSON-able. `runs`, in their order: `name`, `model`, `state` (one of the queue's), `doing` (what it does while
           it is trained; None while it is not), `rounds`, `released`, `reason` (why it failed, or cannot be read),
           `submitted` (seconds since 1970), `not_before` (as many, where it waits for that moment; else None),
-          `first_round` (its number among the rounds of all runs; None of runs that are NOT PRIVATE), `round` (its open
-          attempt, with its funnel; None while it is not trained). `population`: what is promised of all of them, see
-          `Population.read`; None where they are NOT PRIVATE.
+          `population` (whose devices train it), `first_round` (its number among the rounds of all its population's
+          runs; None of runs that are NOT PRIVATE), `round` (its open attempt, with its funnel; None while it is not
+          trained). `populations`: what is promised to each, see `Population.read`; none where runs are NOT PRIVATE.
         """
-        runs, population = self._server.queue.all(), self._server.population
+        runs = self._server.queue.all()
         return {
             "runs": [self._described(run, self._status(run.name)) for run in runs],
-            "population": None if population is None else population.read(runs),
+            "populations": self._server.populations.read(runs),
         }
 
     def _described(self, run: SubmittedRun, status: dict[str, Any] | None) -> dict[str, Any]:
@@ -73,6 +73,7 @@ class ShownRuns:
             reason = reason or error.for_command_line()
         return {
             "name": run.name,
+            "population": run.population,
             "model": run.settings["model"],
             "state": run.state,
             "doing": None if status is None else status["run"]["doing"],
@@ -95,21 +96,25 @@ class ShownRuns:
         return known[1]
 
     def _status(self, name: str) -> dict[str, Any] | None:
-        held = self._server.held
-        return held[1].overview.read() if held is not None and held[0] == name else None
+        held = self._server.held.get(name)
+        return None if held is None else held.overview.read()
 
     def collect(self) -> Iterable[Metric]:
         """See `prometheus_client.registry.Collector.collect`."""
-        if (held := self._server.held) is None:
+        held = dict(self._server.held)
+        if not held:
             yield database_reached(self._database.reachable)
-        else:
-            for metric in held[1].overview.collect():
-                # Counts of one run are not those of the next.
-                metric.samples = [one._replace(labels=one.labels | {"run": held[0]}) for one in metric.samples]
-                yield metric
-        if self._server.population is not None:
+        found = dict[str, Metric]()
+        for name, run in held.items():
+            # Counts of one run are not those of the next.
+            labels = {"run": name, "population": run.population}
+            for metric in run.overview.collect():
+                one = found.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+                one.samples += [sample._replace(labels=sample.labels | labels) for sample in metric.samples]
+        yield from found.values()
+        if self._server.populations.all:
             with contextlib.suppress(StateError):
-                yield _epsilon_of(self._server.population.read(self._server.queue.all()))
+                yield _epsilon_of(self._server.populations.read(self._server.queue.all()))
 
     def find(self, method: str, path: str) -> FoundCall | None:
         """Find what is asked: `GET /runs/NAME` tells all of a run, and `GET /runs/NAME/log/OFFSET` the lines of its log
@@ -162,12 +167,12 @@ class ShownRuns:
         }
 
 
-def _epsilon_of(population: dict[str, Any]) -> Metric:
-    epsilon = GaugeMetricFamily(
-        "fedlm_population_epsilon", "Privacy loss that all runs together have reserved, and may spend.", labels=["of"]
-    )
-    for of, name in (("reserved", "epsilon_reserved"), ("budget", "epsilon_budget")):
-        epsilon.add_metric([of], math.inf if population[name] is None else population[name])
+def _epsilon_of(populations: list[dict[str, Any]]) -> Metric:
+    words = "Privacy loss that all runs of a population together have reserved, and may spend."
+    epsilon = GaugeMetricFamily("fedlm_population_epsilon", words, labels=["population", "of"])
+    for population in populations:
+        for of, name in (("reserved", "epsilon_reserved"), ("budget", "epsilon_budget")):
+            epsilon.add_metric([population["name"], of], math.inf if population[name] is None else population[name])
     return epsilon
 
 

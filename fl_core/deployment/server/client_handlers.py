@@ -171,6 +171,11 @@ class ClientHandlers:
         if request.protocol != PROTOCOL:
             speaks = f"the client speaks version {request.protocol} of the protocol"
             return f"{speaks}, but the server speaks {PROTOCOL}"
+        if request.populations and self._offer.population not in request.populations:
+            return (
+                f"the run is of the population {self._offer.population!r}, but the client of "
+                f"{', '.join(map(repr, request.populations))}; if its owner agrees, start it with --accept-plan"
+            )
         if self._offer.masked and not request.secure_sums:
             return "the client does not mask its update, which this run asks for; start it with --secure-sums"
         if not self._offer.masked and request.secure_sums:

@@ -68,6 +68,13 @@ class LocalCollection:
             return False
         return self._active() < self._most
 
+    def keeps(self, client: int, now: float) -> bool:
+        """Say whether a client waits for the draw, or was selected and has time left to answer."""
+        if self.attempt.closed or now >= self.attempt.deadline:
+            return False
+        found = self.attempt.participants.get(client)
+        return client in (self._candidates or ()) if found is None else found.receipt is None
+
     def seconds_to_draw(self, client: int, now: float) -> float | None:
         """Take a client into the draw; returns in how many seconds that is, None where nothing is drawn any more."""
         if self._candidates is None or client in self.attempt.participants:

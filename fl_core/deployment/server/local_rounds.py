@@ -83,6 +83,11 @@ class LocalRounds:
     async def number_of(self, peer: str) -> int | None:
         return self.registry.number_of(peer)
 
+    def keeps(self, peer: str) -> bool:
+        """Say whether a client waits for the open round's draw, or works for that round."""
+        number, collection = self.registry.number_of(peer), self._collecting
+        return number is not None and collection is not None and collection.keeps(number, self._clock())
+
     async def takes_part(self, collection: RoundCollection, number: int) -> bool:
         return number in collection.attempt.participants
 

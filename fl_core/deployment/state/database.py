@@ -33,6 +33,8 @@ _EXPECTED = "give sqlite:///FILE, or postgresql://USER:PASSWORD@HOST/DATABASE"
 _SECONDS_BETWEEN_LINES = 60.0
 _now = time.monotonic
 _MIGRATIONS = Path(__file__).with_name("migrations")
+# What alembic upgrades now is global in a process.
+_upgrading = threading.Lock()
 
 
 class Database:
@@ -228,7 +230,8 @@ class Database:
         if not self._is_current(connection):
             config = Config(attributes={"connection": connection})
             config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-            command.upgrade(config, "head")
+            with _upgrading:
+                command.upgrade(config, "head")
 
     def close(self) -> None:
         """Let go of all connections."""
