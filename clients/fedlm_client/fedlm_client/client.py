@@ -215,7 +215,9 @@ class Client:
 
         if update is not None and self._sums is not None:
             try:
-                reply = await self._sums.give(channel, asked, update, send)
+                # It lets the update go once it has integers: many clients may share a machine's memory.
+                giving, update = self._sums.give(channel, asked, update, send), None
+                reply = await giving
             except UnsafeSumError as error:
                 self._notice(f"round {asked.round_number}: its update is in no sum, since {error}")
                 return self._waits.after_failure()

@@ -75,6 +75,7 @@ class SecureAttempt:
     gone: set[int] = field(default_factory=set)
     left_out: dict[str, str] = field(default_factory=dict)
     reason: str = ""
+    _places: dict[str, int] = field(default_factory=dict)
 
     def advertise(self, owner: str, one: Advertisement, authorities: Sequence[x509.Certificate]) -> None:
         """Take a client's keys, which its certificate's key has signed, in place of those that it had before it began
@@ -120,14 +121,15 @@ class SecureAttempt:
             self._abandon(str(error))
         self._check_count(len(self.advertisements), parameters)
         self.roster, self.phase = Roster(self.name, parameters, tuple(self.advertisements.values())), "dealing"
+        self._places = {owner: index for index, owner in enumerate(self.advertisements)}
         return self.roster
 
     def index(self, owner: str) -> int:
         """Look up a member by the name in its certificate; raises `RefusedAnswerError` where it is none."""
-        one = self.advertisements.get(owner)
-        if self.roster is None or one not in self.roster.members:
+        index = self._places.get(owner)
+        if index is None:
             raise RefusedAnswerError(f"{owner} is no member of this attempt")
-        return self.roster.members.index(one)
+        return index
 
     def deal(self, index: int, dealing: Dealing) -> None:
         """Take a member's shares for its neighbours; raises `RefusedAnswerError`."""

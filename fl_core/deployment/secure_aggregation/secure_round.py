@@ -4,6 +4,7 @@ What a step came to is in the database before any client is told of it.
 """
 
 from collections.abc import Callable, Container, Iterable, Sequence
+from typing import TypeVar
 
 from cryptography import x509
 
@@ -18,6 +19,7 @@ from fedlm.fl_core.deployment.secure_aggregation.attempt import SecureAttempt
 from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError, RefusedAnswerError
 
 _WAIT = Reply("wait")
+_Told = TypeVar("_Told")
 
 
 class SecureRound:
@@ -46,6 +48,7 @@ class SecureRound:
         self.attempt = SecureAttempt(name)
         self._rules, self._authorities, self._save = rules, authorities, save
         self.total: Words | None = None
+        self._said: dict[Step, Reply] = {}
 
     def answer(self, owner: str, step: Step, content: bytes) -> Reply:
         """Answer a call of the client with that name in its certificate."""
@@ -60,7 +63,7 @@ class SecureRound:
         attempt = self.attempt
         if step == "keys":
             attempt.advertise(owner, wire.read_advertisement(content), self._authorities)
-            return _WAIT if attempt.roster is None else Reply("ready", wire.write_roster(attempt.roster))
+            return _WAIT if attempt.roster is None else self._alike(step, attempt.roster, wire.write_roster)
         if step == "refuse":
             self._note_refusal(owner, wire.read_members(content))
             return Reply("over", reason="it has refused")
@@ -73,12 +76,12 @@ class SecureRound:
             return Reply("ready")
         if step == "survivors":
             early = attempt.phase in ("dealing", "masking")
-            return _WAIT if early else Reply("ready", wire.write_members(attempt.survivors))
+            return _WAIT if early else self._alike(step, attempt.survivors, wire.write_members)
         if step == "agree":
             attempt.agree(index, content)
             if attempt.phase == "agreeing":
                 return _WAIT
-            return Reply("ready", wire.write_signatures(attempt.signatures_for(index)))
+            return self._alike(step, attempt.signatures_for(index), wire.write_signatures)
         attempt.reveal(index, wire.read_revealed(content))
         return Reply("ready")
 
@@ -87,6 +90,12 @@ class SecureRound:
         owners = [*self.attempt.advertisements]
         for index in sorted(senders):
             warn("shares_not_opened", client=owners[index], by=owner, round=self.attempt.name.round_number)
+
+    def _alike(self, step: Step, told: _Told, write: Callable[[_Told], bytes]) -> Reply:
+        """Tell a member what all are told alike once a step is over, written once."""
+        if step not in self._said:
+            self._said[step] = Reply("ready", write(told))
+        return self._said[step]
 
     def _add(self, index: int, content: bytes) -> None:
         if index in self.attempt.survivors:

@@ -278,7 +278,7 @@ class ClientHandlers:
             state=messages.SecureReply.State.Value(reply.state.upper()),
             content=reply.content,
             reason=reply.reason,
-            seconds=self._pacing.stand_by(),
+            seconds=self._pacing.member_wait(),
         )
 
     async def _upload(self, peer: str, upload: Upload) -> messages.UploadReply:

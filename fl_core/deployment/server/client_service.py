@@ -136,7 +136,9 @@ class ClientService:
             ),
             offer=make_offer(task, folder, plan),
             receiver=Receiver(deployment.training.local_training(), deployment.training.length, buffers),
-            pacing=PaceSteering(rules.to_select, deployment.check_in_seconds),
+            pacing=PaceSteering(
+                rules.to_select, deployment.check_in_seconds, step_seconds=deployment.reporting_seconds
+            ),
             limiter=RateLimiter(RateLimits.for_rounds(round_bytes, deployment.check_in_seconds)),
             sums=RoundSums(
                 SumSettings(update, compressor, deployment.aggregation_rules()),

@@ -7,12 +7,14 @@ more often than others, whenever and however often it calls. A client that may n
 back after about so many.
 """
 
+import math
 import random
 
 _MARGIN = 2.0
 _LONGEST = 6 * 3600.0
 _LEAST, _MOST = 0.75, 1.25
 _WEIGHT_OF_LATEST = 0.3
+_MEMBERS_A_SECOND, _ASKED_IN_A_STEP = 100.0, 8.0
 
 
 def spread(seconds: float) -> float:
@@ -23,11 +25,18 @@ def spread(seconds: float) -> float:
 class PaceSteering:
     """Suggests when to come back."""
 
-    def __init__(self, per_round: int, soonest: float, randomness: random.Random | None = None):
-        """Begin without knowing how long rounds last, with the shortest wait in seconds."""
+    def __init__(
+        self,
+        per_round: int,
+        soonest: float,
+        randomness: random.Random | None = None,
+        *,
+        step_seconds: float = math.inf,
+    ):
+        """Begin without knowing how long rounds last, with the shortest wait in seconds, and the time of a step."""
         self._per_round, self._soonest = per_round, soonest
         self._random = randomness or random.SystemRandom()
-        self._round_seconds = soonest
+        self._round_seconds, self._step_seconds = soonest, step_seconds
 
     def round_took(self, seconds: float) -> None:
         """Learn how many seconds a round lasted, from its opening to its end."""
@@ -44,6 +53,14 @@ class PaceSteering:
     def stand_by(self) -> float:
         """Suggest a wait in seconds to a client that waits for the next draw."""
         return self.wait(clients=0)
+
+    def member_wait(self) -> float:
+        """Suggest a wait in seconds to a member of a secure sum: of a cohort's, a hundred a second ask again at most.
+
+        A step may end while they wait, so they ask several times in it.
+        """
+        most = max(self._soonest, self._step_seconds / _ASKED_IN_A_STEP)
+        return min(max(self._soonest, self._per_round / _MEMBERS_A_SECOND), most) * self._random.uniform(_LEAST, _MOST)
 
     def _about(self, clients: int, rounds_to_rest: int = 0) -> float:
         spread = self._round_seconds * clients / (_MARGIN * self._per_round)

@@ -80,6 +80,7 @@ class SecureSums:
           UnsafeSumError: this client refuses, or the server goes on without it.
         """
         integers, told_rules = await asyncio.to_thread(_integers, asked, update)
+        del update
         plan = asked.plan.manifest.digest
         member = Member(AttemptName.of(asked), self.identity, self.floors, self.authorities, plan=plan)
         pause, failures, reply = _FIRST_SECONDS, 0, messages.UploadReply()
@@ -114,7 +115,9 @@ class SecureSums:
             await asyncio.sleep(pause)
 
         # A cohort's signatures and masks take seconds, in which connections, of a fleet also those of others, go on.
-        await take_part(member, integers, ask, wait, aside=asyncio.to_thread)
+        taking_part = take_part(member, integers, ask, wait, aside=asyncio.to_thread)
+        del integers
+        await taking_part
         return reply
 
 

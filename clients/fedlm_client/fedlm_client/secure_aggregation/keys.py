@@ -1,13 +1,14 @@
 """A client's keys of one attempt, signed by the key of its certificate, and what is derived from two clients' keys."""
 
 import datetime
+import functools
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, utils
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -17,14 +18,17 @@ from .. import messages_pb2 as messages
 from ..errors import KeysError, UnsafeSumError
 from ..link.credentials import common_name, signed_by
 from ..own_participation import asked_of_all
-from .canonical import labelled
+from .canonical import digest, labelled
 
 _DER = serialization.Encoding.DER
 _NONCE = bytes(12)
 _UNREADABLE = (UnsupportedAlgorithm, x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
 _FIELD = 2**255 - 19
 _PROBE = X25519PrivateKey.from_private_bytes(bytes(32))
-_SIGNED_WITH = ec.ECDSA(hashes.SHA256())
+_SIGNED_WITH = ec.ECDSA(utils.Prehashed(hashes.SHA256()))
+_REMEMBERED = 1 << 12
+"""Right signatures that a process remembers by all that was verified. Members that share one, as virtual ones do, then
+verify each once, and not each for all."""
 
 
 class AttemptName(NamedTuple):
@@ -67,20 +71,34 @@ class Identity(NamedTuple):
         return self.key.sign(story, _SIGNED_WITH)
 
 
+class _Owner(NamedTuple):
+    """Whose certificate it is, and when it is valid."""
+
+    name: str
+    begins: datetime.datetime
+    ends: datetime.datetime
+
+
 def story_of(roster: bytes, dealt: Collection[int], survivors: Collection[int]) -> bytes:
-    """Write who has dealt and who survives under a roster's digest; members that sign the same reveal together."""
-    return labelled("survivors", roster, sorted(dealt), sorted(survivors))
+    """Hash who has dealt and who survives under a roster's digest; members that sign the same reveal together."""
+    return digest("survivors", roster, sorted(dealt), sorted(survivors))
 
 
 def has_signed(one: Advertisement, story: bytes, signature: bytes) -> bool:
     """Say whether the member with that advertisement, which was checked before, has signed a story."""
-    key = x509.load_der_x509_certificate(one.certificate).public_key()
-    assert isinstance(key, ec.EllipticCurvePublicKey)
     try:
-        key.verify(signature, story, _SIGNED_WITH)
+        _verify(one.certificate, signature, story)
     except InvalidSignature:
         return False
     return True
+
+
+@functools.lru_cache(_REMEMBERED)
+def _verify(certificate: bytes, signature: bytes, signed: bytes) -> None:
+    """Verify a signature of what has a SHA-256; raises `InvalidSignature`."""
+    key = x509.load_der_x509_certificate(certificate).public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    key.verify(signature, signed, _SIGNED_WITH)
 
 
 def check_advertisement(
@@ -94,13 +112,20 @@ def check_advertisement(
     Raises:
       UnsafeSumError: the certificate is not of these authorities or not valid now, or did not sign these keys.
     """
+    owner, begins, ends = _checked(one, tuple(authorities), name)
+    if not begins <= now <= ends:
+        raise UnsafeSumError(f"the certificate of {owner} is not valid now")
+    return owner
+
+
+@functools.lru_cache(_REMEMBERED)
+def _checked(one: Advertisement, authorities: tuple[x509.Certificate, ...], name: AttemptName) -> _Owner:
+    """Verify all but the time now; see `check_advertisement` for errors, after which nothing is remembered."""
     try:
         certificate = x509.load_der_x509_certificate(one.certificate)
         key, owner = certificate.public_key(), common_name(certificate)
         if not any(signed_by(certificate, authority) for authority in authorities):
             raise UnsafeSumError(f"the certificate of {owner} is not of an authority that this client believes")
-        if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
-            raise UnsafeSumError(f"the certificate of {owner} is not valid now")
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise UnsafeSumError(f"the certificate of {owner} has a key of another kind; expected an elliptic curve's")
         key.verify(one.signature, _signed(name, one), _SIGNED_WITH)
@@ -114,7 +139,7 @@ def check_advertisement(
         raise UnsafeSumError(f"an advertisement cannot be read ({error})") from error
     except InvalidSignature as error:
         raise UnsafeSumError(f"{owner} has not signed these keys for this attempt") from error
-    return owner
+    return _Owner(owner, certificate.not_valid_before_utc, certificate.not_valid_after_utc)
 
 
 def _is_for_clients(certificate: x509.Certificate) -> bool:
@@ -175,4 +200,4 @@ def opened(key: bytes, content: bytes, info: bytes) -> bytes:
 
 
 def _signed(name: AttemptName, one: Advertisement) -> bytes:
-    return labelled("keys", *name, one.sealing_key, one.masking_key, one.plan)
+    return digest("keys", *name, one.sealing_key, one.masking_key, one.plan)

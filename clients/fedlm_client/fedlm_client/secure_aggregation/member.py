@@ -110,7 +110,7 @@ class Member:
         self._roster: Roster | None = None
         self._index = -1
         self._dealt = frozenset[int]()
-        self._survivors = frozenset[int]()
+        self._survivors, self._story = frozenset[int](), b""
         self._shares: dict[int, bytes] = {}
 
     def advertise(self) -> Advertisement:
@@ -243,14 +243,13 @@ class Member:
             raise UnsafeSumError("the server counts members that have dealt no shares")
         self._check_enough(survivors, self._shares.keys() & survivors)
         self._floors.check_survivors(roster, survivors)
-        self._survivors = survivors
-        return self._identity.sign_story(story_of(roster.digest, self._dealt, survivors))
+        self._survivors, self._story = survivors, story_of(roster.digest, self._dealt, survivors)
+        return self._identity.sign_story(self._story)
 
     def _reveal(self, signatures: Mapping[int, bytes]) -> Revealed:
-        roster, survivors = self._frozen_roster("reveal"), self._survivors
+        roster, survivors, story = self._frozen_roster("reveal"), self._survivors, self._story
         if "agree" not in self._answers:
             raise UnsafeSumError("the server asks for shares before it has named survivors")
-        story = story_of(roster.digest, self._dealt, survivors)
         signers = {self._index} | {
             one for one in survivors & signatures.keys() if has_signed(roster.members[one], story, signatures[one])
         }

@@ -67,6 +67,7 @@ async def take_part(
         raise
     except ValueError as error:
         raise UnsafeSumError(f"the roster's rules do not fit this client's vector: {error}") from error
+    del integers
     await answered("vector", vector)
     survivors = wire.read_members(await answered("survivors", b""))
     signatures = wire.read_signatures(await answered("agree", member.agree(survivors)))

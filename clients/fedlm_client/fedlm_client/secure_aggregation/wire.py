@@ -3,6 +3,7 @@
 Indices lie in ascending order. What is wrong raises `UnsafeSumError`.
 """
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -32,8 +33,9 @@ def write_roster(roster: Roster) -> bytes:
     return encoded(roster)
 
 
+@functools.lru_cache(1)
 def read_roster(content: bytes) -> Roster:
-    """Read a roster."""
+    """Read a roster; members that share a process have one, with all that was computed from it."""
 
     def read(value: Any) -> Roster:
         name, rules, members = value

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import weakref
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlm.fedlm_client.errors import UnsafeSumError
+from fedlm.fedlm_client.secure_aggregation import keys
 from fedlm.fedlm_client.secure_aggregation.keys import Identity
 from fedlm.fedlm_client.secure_aggregation.member import Member
 from fedlm.fedlm_client.secure_aggregation.taking_part import Reply, take_part
@@ -215,3 +218,30 @@ def test_no_message_breaks_a_server(step, content, place):
     for sent in (content, advertised[:place] + content + advertised[place + len(content) :]):
         reply = server.answer("client0", step, sent)
         assert reply.state == "over" or (step, sent) == ("keys", advertised)
+
+
+def test_a_client_has_its_integers_in_the_clear_no_more_once_they_are_masked(kept, monkeypatch):
+    let_go, whole = [], take_part
+
+    def watched(member, integers, ask, wait):
+        held = weakref.ref(integers)
+
+        async def asking(step, content):
+            let_go.extend([held() is None] if step == "survivors" else [])
+            return await ask(step, content)
+
+        return whole(member, integers, asking, wait)
+
+    monkeypatch.setitem(globals(), "take_part", watched)
+    asyncio.run(run(kept))
+    assert let_go
+    assert all(let_go)
+
+
+def test_members_of_one_process_verify_each_signature_once_and_not_each_for_all(monkeypatch):
+    read, certificates = keys.x509.load_der_x509_certificate, []
+    monkeypatch.setattr(keys.x509, "load_der_x509_certificate", lambda one: certificates.append(one) or read(one))
+    cohort = cohorts.Cohort(COUNT, RULES, name=cohorts.NAME._replace(attempt=b"of one process"))
+    cohort.deal().mask().agree().reveal()
+    # The server looks at each twice, and six members together at each twice: when keys are told, and who survives.
+    assert Counter(certificates) == dict.fromkeys({one.certificate for one in cohort.roster.members}, 4)

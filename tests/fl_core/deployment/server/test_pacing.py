@@ -30,3 +30,9 @@ def test_waits_are_spread_and_have_an_end():
 
 def test_a_client_that_rests_is_asked_back_when_it_may_take_part_again():
     assert 375 < waits(150, rest=5).min() < waits(150, rest=5).max() < 625
+
+
+def test_members_that_wait_ask_again_a_hundred_times_a_second_together_and_each_several_times_in_a_step():
+    for cohort, step, about in ((10, 600.0, 2.0), (1000, 600.0, 10.0), (1000, 32.0, 4.0)):
+        pacing = PaceSteering(cohort, 2.0, random.Random(0), step_seconds=step)
+        assert 0.7 * about < min(found := [pacing.member_wait() for _ in range(100)]) < max(found) < 1.3 * about
