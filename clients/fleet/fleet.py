@@ -18,7 +18,7 @@ from fedlm.fedlm_client.own_participation import OwnParticipation
 from fedlm.fedlm_client.secure_aggregation.device import SecureSums
 from fedlm.fedlm_client.training import Channel, Trainer
 
-_ARRIVALS_A_SECOND = 200
+_ARRIVALS_A_SECOND, _CHECK_INS_AT_ONCE = 200, 32
 _LONGEST_RECHECK = 30.0
 
 
@@ -60,6 +60,7 @@ class Fleet:
         # They share this machine's memory.
         self._limits = Limits(keep_model=False, recheck_seconds=recheck)
         self._arriving = random.Random(population.seed)
+        self._checking_in = asyncio.Semaphore(_CHECK_INS_AT_ONCE)
 
     def available(self) -> int:
         """Count the devices that are there now."""
@@ -98,7 +99,7 @@ class Fleet:
         # People do not all come in the same instant.
         await asyncio.sleep(self._arriving.uniform(0, len(self.devices) / _ARRIVALS_A_SECOND))
         client = Client(
-            lambda: VirtualLink(self._dial(device.number), device),
+            lambda: VirtualLink(self._dial(device.number), device, self._checking_in),
             self._trainer(device.number),
             conditions=device.conditions(),
             limits=self._limits,

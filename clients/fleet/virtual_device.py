@@ -111,14 +111,19 @@ class VirtualDevice:
 class VirtualLink:
     """A `fedlm.fedlm_client.training.Channel` as good as a device's."""
 
-    def __init__(self, inner: Channel, device: VirtualDevice):
-        self._inner, self._device = inner, device
+    def __init__(self, inner: Channel, device: VirtualDevice, checking_in: asyncio.Semaphore):
+        """Give a device a connection; `checking_in` says how many devices of this process check in at once.
+
+        A thousand that dial together get so little of its time each that a server's patience with all of them ends.
+        """
+        self._inner, self._device, self._checking_in = inner, device, checking_in
         self._model, self._chunks = b"", 1
 
     async def check_in(self, request: messages.CheckInRequest) -> messages.CheckInReply:
         self._device.check_reachable()
         try:
-            reply = await self._inner.check_in(request)
+            async with self._checking_in:
+                reply = await self._inner.check_in(request)
         except TransportError:
             self._device.tally.unreachable += 1
             raise

@@ -48,7 +48,7 @@ def upload(link):
 def make(population=PERFECT):
     now = [0.0]
     device = VirtualDevice(population, 0, Tally(), lambda: now[0])
-    link = VirtualLink(inner := Perfect(), device)
+    link = VirtualLink(inner := Perfect(), device, asyncio.Semaphore(1))
     return Made(now, device, link, inner)
 
 
@@ -112,3 +112,22 @@ async def test_a_device_that_goes_away_during_the_upload():
     assert inner.received == 500
     assert device.tally.dropped == 1
     assert not device.tally.answers
+
+
+def test_no_more_devices_of_a_process_check_in_at_once_than_the_server_hears_in_time():
+    there = []
+
+    class Counted(Perfect):
+        async def check_in(self, request):
+            there.append(there[-1] + 1 if there else 1)
+            await asyncio.sleep(0)
+            there.append(there[-1] - 1)
+            return messages.CheckInReply()
+
+    async def all_at_once():
+        at_once = asyncio.Semaphore(2)
+        links = [VirtualLink(Counted(), VirtualDevice(PERFECT, one, Tally()), at_once) for one in range(9)]
+        await asyncio.gather(*(link.check_in(messages.CheckInRequest()) for link in links))
+
+    asyncio.run(all_at_once())
+    assert (max(there), there[-1]) == (2, 0)
