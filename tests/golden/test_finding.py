@@ -30,7 +30,10 @@ def copy_code(folder):
         subprocess.run(words, cwd=folder, check=True)
 
 
-@pytest.mark.parametrize(("changes", "shows"), [((AGGREGATION, WORDS), OF_RUNS), ((VERSION,), OF_MESSAGES)])
+@pytest.mark.parametrize(
+    ("changes", "shows"),
+    [((AGGREGATION, WORDS), OF_RUNS), pytest.param((VERSION,), OF_MESSAGES, marks=pytest.mark.thorough)],
+)
 def test_changes_are_reported_where_they_show(changes, shows, tmp_path):
     copy_code(tmp_path)
     for file, before, after in changes:

@@ -15,7 +15,9 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("model", ["cifg_tiny", "si_cifg_tiny", "transformer_tiny"])
+@pytest.mark.parametrize(
+    "model", [pytest.param("cifg_tiny", marks=pytest.mark.thorough), "si_cifg_tiny", "transformer_tiny"]
+)
 def test_logits_and_one_round_are_ours(model, tmp_path):
     comparison, logits = compare_with_pfl(Setting(model, rounds=1), tmp_path)
     assert logits < 1e-5

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.rounds.local_sgd import (
     LocalTraining,
     batch_rows,
@@ -131,16 +130,3 @@ def test_a_batch_without_examples_changes_nothing():
         for new, old in zip(*map(jax.tree_util.tree_leaves, (stepped, params)), strict=True):
             np.testing.assert_array_equal(new, old)
         assert float(losses.loss) == float(losses.tokens) == 0
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        *(({name: 0}, f"{name} is 0") for name in ("batch_size", "epochs", "max_batches", "gradient_clip")),
-        ({"max_examples": 0}, "max_examples is 0"),
-        ({"max_examples": 3, "cap_order": "first"}, "cap_order is 'first'"),
-    ],
-)
-def test_impossible_settings_are_refused(settings, message):
-    with pytest.raises(ConfigurationError, match=message):
-        LocalTraining(**settings)

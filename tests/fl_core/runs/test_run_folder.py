@@ -8,7 +8,6 @@ from fedlm.fl_core.runs.run_folder import (
     COMPARISON,
     COMPARISON_FILE,
     GRID,
-    GRID_FILE,
     RUN,
     RunFolder,
     refuse_other_contents,
@@ -31,17 +30,6 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(tmp_path, kind, 
             refuse_other_contents(tmp_path, kind)
     assert (tmp_path / name).read_text() == OF_SOMEBODY
     assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_a_run_leaves_a_folder_with_other_files_as_it_is(tmp_path):
-    for name in ("a.txt", "b.txt", "c.txt", "d.txt"):
-        (tmp_path / name).write_text(OF_SOMEBODY)
-    refused = pytest.raises(
-        CheckpointError, match=r"holds 'a\.txt', 'b\.txt', 'c\.txt' and 1 more, which a run of fedlm"
-    )
-    with refused, RunFolder(tmp_path):
-        pass
-    assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "b.txt", "c.txt", "d.txt"}
 
 
 @pytest.mark.parametrize(
@@ -68,10 +56,3 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path
             assert folder.rows == []
             for number in range(first):
                 folder.append({"round": number})
-
-
-def test_another_kind_is_refused(tmp_path):
-    (tmp_path / GRID_FILE).write_text("{}")
-    refuse_other_contents(tmp_path, GRID)
-    with pytest.raises(CheckpointError, match="holds a grid of trainings, but a comparison would be written"):
-        refuse_other_contents(tmp_path, COMPARISON)

@@ -253,18 +253,3 @@ def test_exported_adapters_are_the_difference_to_the_merged_model(adapted, base,
     with pytest.raises(ConfigurationError, match="has no adapters, for it trained the whole model"):
         export_model(base, tmp_path / "none", "peft")
     assert not (tmp_path / "none").exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"lora_alpha": 2.0}, "lora_alpha is 2.0, which does nothing without lora_rank"),
-        ({"lora_dropout": 0.1, "lora_matrices": ("key",)}, "lora_dropout is 0.1, which .*\\nlora_matrices is"),
-        ({"lora_rank": 4}, "give init_from"),
-        ({"lora_rank": 4, "init_from": "run", "lora_matrices": ("key", "key")}, "each only once"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(changes, message):
-    settings = {"model": "cifg_tiny", "data": "store", "steps": 1, "batch_size": 1, "privacy": "none"}
-    with pytest.raises(ConfigurationError, match=message):
-        compose(Pretraining, **settings | changes)

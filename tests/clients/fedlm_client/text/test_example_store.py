@@ -102,12 +102,6 @@ def test_half_a_surrogate_is_refused_when_it_is_added_and_no_example_when_it_is_
     assert store.texts() == ["first", "cut \ud83d"]
 
 
-@pytest.mark.parametrize("limits", [{"max_examples": 0}, {"max_age_days": -1}])
-def test_retention_of_nothing_is_refused(limits):
-    with pytest.raises(ClientError):
-        Retention(**limits)
-
-
 def test_a_line_that_was_cut_off_does_not_swallow_the_next(path):
     path.write_text('{"text": "whole"}\n{"text": "cut o')
     ExampleStore(path).append(["next"])
