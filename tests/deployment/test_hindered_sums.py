@@ -179,6 +179,16 @@ async def test_a_coordinator_too_counts_who_declines_after_its_keys_once(coordin
     assert await coordinated.reason() == "no secure sum of 2 members"
 
 
+async def test_a_coordinator_does_not_wait_for_members_that_decline_after_the_roster_was_made(coordinated):
+    await coordinated.open()
+    for number in range(SELECTED):
+        coordinated.send_keys(number)
+    while coordinated.runner._secure.attempt.phase != "dealing":
+        await asyncio.sleep(0.05)
+    coordinated.decline(*range(SELECTED))
+    assert await asyncio.wait_for(coordinated.reason(), 20) == "0 members are left, but 3 must be"
+
+
 async def test_a_coordinator_that_is_told_to_end_does_not_wait_for_silent_members(coordinated):
     await coordinated.open()
     for number in range(SELECTED):

@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--proxy", help="host and port of a proxy that carries what is encrypted; none but this is used")
     run.add_argument("--population", nargs="+", default=[], help="whose this device is; those it knows otherwise")
     run.add_argument("--record", type=Path, help="file that counts this device's rounds; beside its text otherwise")
-    run.add_argument("--accept-plan", action="store_true", help="accept the plan of participation shown now")
+    run.add_argument("--accept-plan", action="store_true", help="accept the plan or run shown now")
     run.add_argument("--require-plan", action="store_true", help="take part where one is shown alone")
     run.add_argument("--secure-sums", action="store_true", help="take part where updates are masked alone")
     run.add_argument("--least-cohort", type=int, help="fewest clients of a secure sum; 10 where not given")

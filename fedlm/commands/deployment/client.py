@@ -53,7 +53,7 @@ class ClientCommand:
     that stay with the device lie beside it, and one client at a time has it."""
     accept_plan: bool = False
     """Accept the population and the plan of participation that the server shows now, in place of those that it showed
-    first. So the device's owner agrees to take part more often."""
+    first, and secure sums without noise of another run. So the device's owner agrees to take part more often."""
     population: tuple[str, ...] = ()
     """Names of the populations that this device belongs to; its owner agrees to the first plan of each. It trains for
     one run at a time, and counts its rounds for each population. If not given, those whose plans it was shown."""

@@ -138,7 +138,7 @@ class SecureCohortRunner(SharedCohortRunner):
             time.sleep(min(POLL_SECONDS, left))
 
     def _has_all_answers(self, token: str) -> bool:
-        if self._secure.attempt.phase != "masking":
+        if self._secure.attempt.phase not in ("dealing", "masking"):
             return self._secure.answered
         silent = with_retries(lambda: self._shared.silent(token))
         return not set(silent).intersection(self._sum.awaited)

@@ -92,10 +92,13 @@ class SecureSum(StreamingSum):
 
     @property
     def awaited(self) -> list[int]:
-        """Numbers of the `senders` that have not said that they go on no more."""
+        """Numbers of the members that have to deal shares while these are taken, and to send a vector after that.
+        Who has said that it goes on no more is none of them."""
         assert self.round is not None
         attempt = self.round.attempt
-        return [client for client in self.senders if attempt.index(self._owners[client]) not in attempt.gone]
+        dealing, owners = attempt.phase == "dealing", enumerate(attempt.advertisements)
+        there = {owner for one, owner in owners if (one in attempt.dealings) != dealing and one not in attempt.gone}
+        return [client for client, owner in self._owners.items() if owner in there]
 
     def leave(self, client: int) -> None:
         """Note that a client has answered and sends nothing more."""
