@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.models.base import Params
+from fedlm.models.losses import ExampleSums
 
 
 class Broadcast(NamedTuple):
@@ -69,6 +70,7 @@ class ClientAlgorithm(ABC):
 
     Attributes:
       help: what it is, for the help of `--client-algorithm`.
+      trains: whether clients take local steps; else they only `score`, and the server's parameters stay as they are.
 
     Example:
       >>> @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class ClientAlgorithm(ABC):
     """
 
     help: ClassVar[str] = ""
+    trains: ClassVar[bool] = True
 
     def init(self, server: Broadcast) -> LocalState:
         """Make a client's state before its first step."""
@@ -113,6 +116,10 @@ class ClientAlgorithm(ABC):
           learning_rate: of the clients, a scalar.
         """
 
+    def score(self, local: LocalState, sums: ExampleSums) -> LocalState:
+        """Take in a batch's sums at the server's parameters, in place of a step, where the algorithm does not train."""
+        return local
+
     def finish(self, server: Broadcast, local: LocalState) -> Any:
         """Make what the client sends after its last step: a pytree of float32 arrays, of which the server gets the
         weighted mean over clients."""
@@ -134,6 +141,11 @@ class ClientAlgorithm(ABC):
           Parameters that have None in place of a gradient stay as they are.
         """
         return mean, memory
+
+    def report(self, total: Any, noise: float) -> dict[str, float]:
+        """Say what a round's row has of the sum of what clients sent, each of whose numbers has noise of a standard
+        deviation, where the algorithm does not train."""
+        return {}
 
 
 def sent_by_server(algorithm: ClientAlgorithm, params: Params) -> Broadcast:
@@ -197,12 +209,11 @@ def check_usable(algorithm: ClientAlgorithm, params: Params) -> None:
         missing = None in jax.tree_util.tree_leaves(pseudo_gradient, is_leaf=lambda node: node is None)
         return filled(pseudo_gradient, params) if missing else pseudo_gradient
 
-    server = sent_by_server(algorithm, params)
-    kept = kept_by_client(algorithm, params)
+    server, kept = sent_by_server(algorithm, params), kept_by_client(algorithm, params)
     local = _shapes(algorithm, "init", server)
     stepped = _shapes(algorithm, "step", server, local, params, scalar)
     sent = _shapes(algorithm, "finish", server, stepped)
-    made = _shapes(algorithm, "update_server", server.memory, sent)
+    made = _shapes(algorithm, "update_server", server.memory, sent) if algorithm.trains else server
     if not isinstance(stepped, LocalState) or _kinds(stepped) != _kinds(local):
         raise ConfigurationError(
             f"{kind}.step must make a LocalState of the structure, shapes and dtypes of that of init, but of "
@@ -250,6 +261,9 @@ def check_private(algorithm: ClientAlgorithm, params: Params) -> None:
     Raises:
       ConfigurationError: they do.
     """
+    if not algorithm.trains:
+        # What it sends takes the place of an update, and is clipped and noised as that is.
+        return
     sent, known = (
         {str(path): (leaf.shape, leaf.dtype) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
         for tree in (sent_by_client(algorithm, params), params)

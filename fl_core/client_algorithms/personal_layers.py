@@ -26,7 +26,13 @@ from fedlm.models.base import Params, parameter_name
 
 
 def with_personal_layers(algorithm: ClientAlgorithm, layers: Sequence[str]) -> ClientAlgorithm:
-    """Keep layers on the devices of clients that train by an algorithm; nothing changes where there are none."""
+    """Keep layers on the devices of clients that train by an algorithm; nothing changes where there are none. Raises
+    ConfigurationError where clients do not train."""
+    if layers and not algorithm.trains:
+        raise ConfigurationError(
+            f"{setting('personal_layers')} is {' '.join(layers)}, but clients of this run train nothing, and keep "
+            "nothing; leave it out"
+        )
     return PersonalLayers(algorithm, tuple(layers)) if layers else algorithm
 
 

@@ -13,6 +13,7 @@ _FILES = (
     "fedprox",
     "mime_lite",
     "local_adam",
+    "evaluate",
 )
 SGD = "sgd"
 """The name of what clients do that know of no other algorithm."""

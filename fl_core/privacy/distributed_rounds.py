@@ -26,6 +26,9 @@ from fedlm.fl_core.rounds.aggregation import CohortAggregate, MeanUpdate, add_ag
 from fedlm.fl_core.rounds.round_loop import CohortResult, CohortRunner, RoundPlan
 from fedlm.models.base import Params
 
+# Most variance of a number that is rounded at random to one of its neighbours.
+_ROUNDING = 0.25
+
 
 def private_averaging(
     aggregation: PrivateAggregation, secret: bytes, like: Params, *, first: int = 0, end: int | None = None
@@ -157,7 +160,8 @@ class DistributedRounds:
         if not enough:
             return MeanUpdate(None, state, metrics)
         mean = self.lattice.restored(self.lattice.centred(total.residues), total.rotation) / goal
-        return MeanUpdate(shaped(mean, self._like), state, metrics)
+        spread = math.sqrt(total.clients * (self.lattice.variance + _ROUNDING)) * unit
+        return MeanUpdate(shaped(mean, self._like), state, metrics, divisor=goal, noise=spread)
 
     def _expected_noise(self, clients: int) -> float:
         return math.sqrt(clients * self.lattice.variance * self.lattice.dimension)

@@ -223,7 +223,9 @@ class PrivateRounds:
             "noise_norm": float(noise_norm),
             "signal_to_noise": float(signal_norm) / float(noise_norm) if noise_norm else None,
         }
-        return MeanUpdate(delta, state, metrics, setting.restart_optimizer and setting.ends_tree(round_number))
+        restart, goal = setting.restart_optimizer and setting.ends_tree(round_number), setting.report_goal
+        spread = scale / goal if MECHANISMS[setting.plan.mechanism].independent_rounds else math.inf
+        return MeanUpdate(delta, state, metrics, restart, divisor=goal, noise=spread)
 
 
 _noised_mean = jax.jit(noised_mean)

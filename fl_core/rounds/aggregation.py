@@ -193,12 +193,17 @@ class MeanUpdate(NamedTuple):
       state: of what makes the means, after the round.
       metrics: JSON-able numbers by name, for the round's row.
       restart: whether the server optimizer forgets its state after the step.
+      divisor: what the sum was divided by.
+      noise: standard deviation of the noise of each number of the mean; infinite where it is not independent of that of
+        other rounds.
     """
 
     delta: Params | None
     state: Any = None
     metrics: dict[str, Any] = {}  # noqa: RUF012
     restart: bool = False
+    divisor: float = 1.0
+    noise: float = 0.0
 
 
 def mean_delta(aggregate: CohortAggregate) -> Params:
@@ -230,7 +235,8 @@ class WeightedMean:
     def next(self, state: None, aggregate: CohortAggregate, round_number: int) -> MeanUpdate:
         if not aggregate.weight > 0:
             return MeanUpdate(None)
-        return MeanUpdate(_mean_in_place(aggregate.delta, aggregate._replace(delta={})))
+        delta = _mean_in_place(aggregate.delta, aggregate._replace(delta={}))
+        return MeanUpdate(delta, divisor=float(aggregate.weight))
 
 
 # Sums are as large as models: their memory is used again for the mean.

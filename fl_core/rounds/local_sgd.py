@@ -202,7 +202,11 @@ def algorithm_step(
     learning_rate: jax.typing.ArrayLike,
     gradient_clip: float | None,
 ) -> tuple[LocalState, TrainingSums]:
-    """Take one local step of an algorithm, given what the server sent; otherwise as `local_step`."""
+    """Take one local step of an algorithm, given what the server sent; otherwise as `local_step`. One that does not
+    train only scores the batch, without a gradient, and nothing is told of training."""
+    if not algorithm.trains:
+        batch = batch._replace(dropout=None)
+        return algorithm.score(local, weigh_examples(model.loss(server.params, batch), batch)), TrainingSums.zero()
     gradient, sums = local_gradient(model, local.params, batch, gradient_clip)
     return algorithm.step(server, local, gradient, learning_rate), sums
 

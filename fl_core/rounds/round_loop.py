@@ -210,6 +210,8 @@ class Rounds:
         with span("averaging"):
             mean = self._averaging.next(self.averaging_state, cohort.aggregate, plan.round_number)
         cohort = cohort._replace(aggregate=cohort.aggregate._replace(delta={}))
+        if not settings.algorithm.trains:
+            mean = _reported(settings.algorithm, mean)
         if mean.delta is not None:
             rate = settings.server_rate(plan.round_number)
             step, before = (_step_in_place, _distinct(state)) if self._in_place else (_step, state)
@@ -220,6 +222,14 @@ class Rounds:
         self.state, self.averaging_state = state, mean.state
         asked = len(plan.clients) if cohort.asked is None else cohort.asked
         return RoundResult(plan.round_number, state, cohort, asked, mean)
+
+
+def _reported(algorithm: ClientAlgorithm, mean: MeanUpdate) -> MeanUpdate:
+    """Let nothing be known of what clients sent but what the algorithm says of the sum, with its noise."""
+    if mean.delta is None:
+        return mean._replace(metrics={})
+    total = jax.tree_util.tree_map(lambda leaf: np.asarray(leaf, np.float64) * mean.divisor, mean.delta)
+    return mean._replace(delta=None, metrics=algorithm.report(total, mean.noise * mean.divisor))
 
 
 def _distinct(state: ServerState) -> ServerState:

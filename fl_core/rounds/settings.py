@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from fedlm.fl_core.client_algorithms.evaluate import MOST_NORM
 from fedlm.fl_core.client_algorithms.settings import ClientAlgorithmSettings
 from fedlm.fl_core.composed_settings import check_value_types
 from fedlm.fl_core.errors import ConfigurationError, setting
@@ -97,6 +98,19 @@ class TrainingSettings:
                 f"{self.update_clip_norm}, bounds norms; leave one of the two out"
             )
         self.local_training(), self.aggregation_rules(False), self.server_config(), self.compressor()
+        if not self.algorithm.make().trains:
+            self._check_evaluation()
+
+    def _check_evaluation(self) -> None:
+        wanted = {"update_clip_norm": MOST_NORM, "compression": None, "upload_bits": 32, "upload_rotation": False}
+        wrong = [name for name, value in wanted.items() if getattr(self, name) != value]
+        if wrong or self.weighting == "examples":
+            raise ConfigurationError(
+                f"{setting('client_algorithm')} is {self.algorithm.client_algorithm}, whose devices send a few numbers "
+                f"of norm {MOST_NORM:g} at most in place of an update, and count once each; give "
+                f"{setting('update_clip_norm')} {MOST_NORM:g} and {setting('upload_bits')} 32, and leave "
+                f"{setting('compression')}, {setting('upload_rotation')} and {setting('weighting')} out"
+            )
 
     def compressor(self) -> Compressor:
         """Choose how updates travel."""
@@ -130,7 +144,7 @@ class TrainingSettings:
 
     def aggregation_rules(self, private: bool) -> AggregationRules:
         """Collect how the server treats updates."""
-        weighting: Weighting = "uniform" if private else "examples"
+        weighting: Weighting = "examples" if self.algorithm.make().trains and not private else "uniform"
         return AggregationRules(
             weighting if self.weighting == "auto" else self.weighting,
             self.local_training().most_examples,

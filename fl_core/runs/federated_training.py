@@ -157,7 +157,7 @@ class FederatedTraining:
         began = time.monotonic()
         for result in rounds:
             self.server, self.rounds_done = result.state, result.round_number + 1
-            row = round_row(result)
+            row = round_row(result, self._optimization.algorithm.trains)
             if score is not None and (
                 self.rounds_done % evaluate_every == 0 or self.rounds_done == self.run.standing.end
             ):

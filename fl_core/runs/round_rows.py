@@ -14,6 +14,7 @@ from fedlm.fl_core.runs.files.metrics_log import finite_or_none
 DIVERGED_ROUNDS = 3
 WENT_BACK = "went_back"
 """In the row of a round after which a run went back to an earlier model: how many scores in a row were absurd."""
+_OF_WHO_CAME = ("round", "cohort", "clients", "clients_dropped", "bytes_down", "bytes_up")
 WENT_BACK_TO = "went_back_to"
 """In the same row: how many rounds that earlier model had seen."""
 _NORM_QUANTILES = {"update_norm_p10": 0.1, "update_norm_p50": 0.5, "update_norm_p90": 0.9}
@@ -27,8 +28,13 @@ class Divergence:
     reason: str
 
 
-def round_row(result: RoundResult) -> dict[str, Any]:
-    """Make the metrics row of a round."""
+def round_row(result: RoundResult, trains: bool = True) -> dict[str, Any]:
+    """Make the metrics row of a round; where clients do not train, it tells who came alone."""
+    row = _whole_row(result)
+    return row if trains else {name: value if name in _OF_WHO_CAME else None for name, value in row.items()}
+
+
+def _whole_row(result: RoundResult) -> dict[str, Any]:
     aggregate = jax.device_get(result.cohort.aggregate._replace(delta=()))
     accepted = max(float(aggregate.clients - aggregate.dropped), 1.0)
     tokens = float(aggregate.training.tokens)

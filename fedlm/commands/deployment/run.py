@@ -154,6 +154,8 @@ def _show(argv: list[str]) -> int:
         console.print(describe(run["status"]))
     elif run["summary"] is not None:
         console.print(f"ended: {run['summary']['status']}", markup=False)
+        if "evaluation" in run["summary"]:
+            console.print(f"evaluation: {run['summary']['evaluation']['statement']}", markup=False)
     return 0
 
 

@@ -13,6 +13,7 @@ from fedlm.fl_core.deployment.server.round_rules import RoundRules
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.idle_settings import OnlyWith
 from fedlm.fl_core.number_ranges import AtLeastOne, Count, NotNegative, Positive, Range, Seed
+from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.settings import PrivacySettings
 from fedlm.fl_core.rounds.aggregation import AggregationRules
@@ -141,6 +142,8 @@ class Deployment(_Travel, _Selection, _Model):
             "min_separation", training.update_clip_norm, training.weighting, states_epsilon=False
         )
         training.algorithm.check_privacy(self.privacy.is_private)
+        if not training.algorithm.make().trains:
+            self._check_evaluation()
         if self.privacy.is_distributed:
             self._check_noise_of_clients()
         if self.privacy.is_private and self.privacy.delta is None:
@@ -165,6 +168,25 @@ class Deployment(_Travel, _Selection, _Model):
             raise ConfigurationError(
                 f"{setting('weighting')} is examples, but with the aggregation {rule.name} all clients count the same, "
                 "since nothing bounds what one says that it has; give weighting uniform, or leave it out"
+            )
+
+    def _check_evaluation(self) -> None:
+        name, privacy = self.training.algorithm.client_algorithm, self.privacy
+        evaluates = f"{setting('client_algorithm')} is {name}, which"
+        if self.start.init_from is None:
+            raise ConfigurationError(f"{evaluates} scores the model of another run; give {setting('init_from')}")
+        if self.aggregation not in ("mean", "secure"):
+            raise ConfigurationError(
+                f"{evaluates} needs sums over devices; give {setting('aggregation')} mean or secure"
+            )
+        if privacy.is_private and not (MECHANISMS[privacy.privacy].independent_rounds or privacy.is_distributed):
+            raise ConfigurationError(
+                f"{evaluates} tells each round's sums, so their noise must be independent; give {setting('privacy')} "
+                "gaussian, or skellam or discrete_gaussian with secure sums"
+            )
+        if privacy.clip_quantile is not None:
+            raise ConfigurationError(
+                f"{evaluates} knows the norm of what devices send; leave {setting('clip_quantile')} out"
             )
 
     def _check_noise_of_clients(self) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from fedlm.fl_core.atomic_files import write_atomically
+from fedlm.fl_core.client_algorithms.evaluate import Evaluate
 from fedlm.fl_core.composed_settings import idle_names, path_settings, settings_as_json
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.secure_aggregation.attempts_sql import SecureAttempts
@@ -37,6 +38,7 @@ from fedlm.fl_core.rounds.tracing import round_trace, span
 from fedlm.fl_core.runs.capabilities.interface import Opening
 from fedlm.fl_core.runs.capabilities.run_capabilities import Capabilities
 from fedlm.fl_core.runs.driver import Observer, Run, Step
+from fedlm.fl_core.runs.evaluation import evaluation_of
 from fedlm.fl_core.runs.federated_training import FederatedTraining
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.round_rows import find_divergence, find_worse_than_guess
@@ -113,6 +115,14 @@ class DeployedTraining:
         """The record of releases; None without privacy."""
         return self._run.ledger
 
+    def evaluation(self) -> dict[str, Any] | None:
+        """Tell what an evaluation says so far, see `evaluation_of`; None of a run that trains."""
+        deployment = self._task.deployment
+        algorithm = deployment.training.algorithm.make()
+        if not isinstance(algorithm, Evaluate):
+            return None
+        return evaluation_of(self.rows, algorithm.reference_loss, deployment.rounds)
+
     def participation(self) -> dict[str, Any]:
         """Put how often, and how close together, clients took part beside what is promised; not to be published."""
         realised = with_retries(self._state.realised_participation)
@@ -177,6 +187,8 @@ class DeployedTraining:
         run.divergence = run.divergence or find_worse_than_guess(run.folder.rows, model.vocabulary_size)
         precision = resolve_precision(self._task.deployment.training.precision, jax.default_backend())
         facts = describe_training(model, precision, run.folder.rows)
+        found = self.evaluation()
+        facts |= {} if found is None else {"evaluation": found}
         run.finish(self.params, facts | self._identity.about() | {"participation": self.participation()})
 
 
