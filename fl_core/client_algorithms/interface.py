@@ -70,7 +70,7 @@ class ClientAlgorithm(ABC):
 
     Attributes:
       help: what it is, for the help of `--client-algorithm`.
-      trains: whether clients take local steps; else they only `score`, and the server's parameters stay as they are.
+      trains: whether clients take steps; else they only `score`, and the server's parameters stay as they are.
 
     Example:
       >>> @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class ClientAlgorithm(ABC):
         """
 
     def score(self, local: LocalState, sums: ExampleSums) -> LocalState:
-        """Take in a batch's sums at the server's parameters, in place of a step, where the algorithm does not train."""
+        """Take in a batch's sums at the server's parameters in place of a step, where the algorithm does not train."""
         return local
 
     def finish(self, server: Broadcast, local: LocalState) -> Any:
@@ -143,8 +143,7 @@ class ClientAlgorithm(ABC):
         return mean, memory
 
     def report(self, total: Any, noise: float) -> dict[str, float]:
-        """Say what a round's row has of the sum of what clients sent, each of whose numbers has noise of a standard
-        deviation, where the algorithm does not train."""
+        """Say what a round's row has of the sum of what clients sent, with noise of a standard deviation."""
         return {}
 
 
@@ -182,9 +181,8 @@ def check_comparable(algorithm: ClientAlgorithm) -> None:
     try:
         hash(algorithm)
     except TypeError as error:
-        raise ConfigurationError(
-            f"{setting('client_algorithm')} is a {kind} that cannot be hashed ({error}); {remedy}"
-        ) from error
+        found = f"{setting('client_algorithm')} is a {kind} that cannot be hashed ({error}); {remedy}"
+        raise ConfigurationError(found) from error
     fields = {field.name for field in dataclasses.fields(algorithm)}
     for name in vars(algorithm).keys() - fields:
         other = copy.copy(algorithm)
@@ -261,14 +259,12 @@ def check_private(algorithm: ClientAlgorithm, params: Params) -> None:
     Raises:
       ConfigurationError: they do.
     """
-    if not algorithm.trains:
-        # What it sends takes the place of an update, and is clipped and noised as that is.
-        return
     sent, known = (
         {str(path): (leaf.shape, leaf.dtype) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
         for tree in (sent_by_client(algorithm, params), params)
     )
-    if not sent.items() <= known.items():
+    # What one sends that does not train takes the place of an update.
+    if algorithm.trains and not sent.items() <= known.items():
         raise ConfigurationError(
             f"with the client algorithm {type(algorithm).__name__} a client sends more than its update, or something "
             "else. The clipping and noise of privacy are made for the update alone. Take another client algorithm, or "

@@ -36,7 +36,7 @@ def evaluation_of(rows: list[dict[str, Any]], reference_loss: float, planned: in
       planned: rounds. Each has a look at the model, and `CONFIDENCE` is that of all of them together.
 
     Returns:
-      JSON-able: `rounds`; `devices`, how many, with noise; means over these, each None where noise is all there is:
+      JSON-able: `rounds`; `devices`, how many, with noise; means over these, each None where noise may be all there is:
       `loss` (nats per token, none above twice the reference), `accuracy`, `below_reference` (share of devices);
       `loss_low`, `loss_high`, the interval of the mean loss; `noise`, the standard deviation of the noise of each sum;
       `reference_loss`, `confidence`, `verdict` and `statement`. None where no round counts.
@@ -57,7 +57,7 @@ def evaluation_of(rows: list[dict[str, Any]], reference_loss: float, planned: in
     low, high = span * (found.low + 0.5), span * (found.high + 0.5)
 
     def mean(name: str, most: float) -> float | None:
-        return min(max(total(name) / devices, 0.0), most) if devices > max(noise, 0.5) else None
+        return min(max(total(name) / devices, 0.0), most) if devices > max(3 * noise, 0.5) else None
 
     told = {
         "rounds": len(counted),

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from fedlm.clients.device.server_instructions import AllowedPrograms
-from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.models.base import Batch
 from fedlm.models.registry import create_model
 from tests.deployment import small_deployment as small

@@ -125,8 +125,8 @@ class Overview:
           JSON-able. `run`: model, planned and released rounds, and what it does now. `round`: the attempt that is open,
           or was last, with its funnel; None before the first. `attempts`: the latest that are over, oldest first.
           `totals`: over all attempts. `clients`: how many are known. `curves`: scores by round, with `round` beside
-          them, thinned. `latest`: the last round's row. `evaluation`: see
-          `DeployedTraining.evaluation`. `participation`: of clients, `planned` and `realised`. `privacy`: see `PrivacyBudget.read`; None without noise.
+          them, thinned. `latest`: the last round's row. `evaluation`: see `DeployedTraining.evaluation`.
+          `participation`: of clients, `planned` and `realised`. `privacy`: of `PrivacyBudget.read`; None without noise.
         """
         rows, progress = list(self._training.rows), self._status.progress()
         return {

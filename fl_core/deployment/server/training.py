@@ -5,15 +5,13 @@ With privacy every round's model is in a checkpoint, and in the ledger, before a
 
 import contextlib
 import itertools
-import secrets
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from fedlm.fl_core.atomic_files import write_atomically
 from fedlm.fl_core.client_algorithms.evaluate import Evaluate
 from fedlm.fl_core.composed_settings import idle_names, path_settings, settings_as_json
 from fedlm.fl_core.deployment.event_log import warn
@@ -22,12 +20,12 @@ from fedlm.fl_core.deployment.server.capabilities import CAPABILITIES
 from fedlm.fl_core.deployment.server.planned_privacy import check_sizes, planned_privacy
 from fedlm.fl_core.deployment.server.reports.summed_integers import NoisedSums
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
+from fedlm.fl_core.deployment.server.run_names import CommonState, run_name
 from fedlm.fl_core.deployment.server.settings import MAY_CHANGE, Deployment
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.state import OtherStateError, ReleaseRecord
 from fedlm.fl_core.deployment.state.state_sql import SqlState
-from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
 from fedlm.fl_core.privacy.origins.run_origins import Origins
 from fedlm.fl_core.randomness import device_key
@@ -55,8 +53,6 @@ if TYPE_CHECKING:
     from fedlm.fl_core.runs.capabilities.data_budget import Reservation
     from fedlm.fl_core.runs.private_releases import PrivacyTerms
 
-_RUN_FILE = "run"
-
 
 class DeployedTraining:
     """A run whose clients dial in; used in one thread."""
@@ -66,7 +62,7 @@ class DeployedTraining:
         deployment = task.deployment
         self._task, self._state, self._sampler = task, state, task.sampler or WhoeverChecksIn()
         with folder.fence():
-            name = _run_name(folder.directory)
+            name = run_name(folder.directory)
         capabilities = Capabilities.read(CAPABILITIES, _opening(task, folder.directory))
         self._identity = _identity(task, name, capabilities)
         state.claim(name)
@@ -84,7 +80,7 @@ class DeployedTraining:
             # scores on held-out text, which may be that of clients, since nobody knows who these are.
             find_divergence=find_divergence if terms is None else lambda rows: None,
             privacy=terms,
-            common=_CommonState(state),
+            common=CommonState(state),
             # The ledger of a private run says itself what was seen.
             seen=with_retries(state.finished_rounds) if secure and terms is None else 0,
         )
@@ -192,29 +188,6 @@ class DeployedTraining:
         run.finish(self.params, facts | self._identity.about() | {"participation": self.participation()})
 
 
-def refuse_other_folder(directory: Path, state: SqlState) -> None:
-    """Refuse, as a ConfigurationError, a folder of another run than the state is of, before anybody relies on it."""
-    path, known = directory / _RUN_FILE, with_retries(state.run)
-    if known and (not path.exists() or path.read_text(encoding="utf-8") != known):
-        raise ConfigurationError(
-            f"{directory}: is not the folder of the run that {state.database.name} is of; a server stands by with the "
-            f"same {setting('out')} and {setting('database')} as the one that leads"
-        )
-
-
-class _CommonState:
-    """A `fedlm.fl_core.runs.lineage.CommonPlace` in a database that may be busy."""
-
-    def __init__(self, state: SqlState):
-        self._state = state
-
-    def enter(self, known: Sequence[str], name: str) -> bool:
-        return with_retries(lambda: self._state.enter(known, name))
-
-    def entered(self, name: str) -> bool:
-        return with_retries(lambda: self._state.entered(name))
-
-
 def planned_reservation(task: Task, directory: Path) -> "Reservation":
     """Work out what a private run reserves in the budget of its population, before there is anything in its folder.
     Raises UserError where it cannot be planned."""
@@ -299,11 +272,3 @@ def _training(
         goes_back=task.score is not None,
         in_place=True,
     )
-
-
-def _run_name(directory: Path) -> str:
-    """Give a run a name that no other has, once."""
-    path = directory / _RUN_FILE
-    if not path.exists():
-        write_atomically(path, secrets.token_hex(16))
-    return path.read_text(encoding="utf-8")

@@ -35,6 +35,7 @@ def trained(settings):
                 {"client_algorithm": "mime_lite", "client_max_examples": 5, "client_cap_order": "cap_then_shuffle"},
                 {"model": "cifg_tiny", "client_gradient_clip": 0.1},
                 {"model": "si_cifg_tiny"},
+                {"model": "cifg_tiny", "client_algorithm": "evaluate", "update_clip_norm": 1.0},
                 {"model": "transformer_tiny", "client_algorithm": "fedprox"},
                 {"model": "gru4rec", "dropout": 0.2},
             )

@@ -32,6 +32,8 @@ STEPS = [
     {"curvature": 0.75, "centre": [-0.5, 2.0, 1.0], "tokens": 2},
     {"curvature": 2.0, "centre": [0.25, -1.0, 0.0], "tokens": 12},
 ]
+# What batches of an evaluation come to: loss, tokens, correct predictions and tokens that these are of.
+SCORED, REFERENCE_LOSS = [[31.5, 8, 1, 7], [10.25, 4, 2, 3]], 4.0
 MEMORY = {"mime_lite": [0.25, 0.125, -0.5]}
 ALGORITHMS = {
     "sgd": {},
@@ -212,11 +214,21 @@ def algorithm_vector(name):
     }
 
 
+def evaluation_vector():
+    loss, tokens, correct, scored = map(sum, zip(*SCORED, strict=True))
+    part = min(loss / tokens / (2 * REFERENCE_LOSS), 1)
+    told = [part, (2 * part - 1) ** 2, correct / scored, float(loss / tokens < REFERENCE_LOSS)]
+    upload = [value / math.sqrt(2) for value in [1, *(one - 0.5 for one in told)]]
+    constants = {"reference_loss": REFERENCE_LOSS}
+    return {"constants": constants, "batches": SCORED, "upload": [[round(value, 9) for value in upload]]}
+
+
 def algorithms_vector():
     return {
         "learning_rate": LEARNING_RATE,
         "steps": STEPS,
         "algorithms": {name: algorithm_vector(name) for name in ALGORITHMS},
+        "evaluate": evaluation_vector(),
     }
 
 

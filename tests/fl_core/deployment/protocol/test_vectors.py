@@ -11,7 +11,7 @@ import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.link.artifacts import ArtifactAssembly
-from fedlm.fl_core.client_algorithms.interface import LocalGradient, sent_by_server
+from fedlm.fl_core.client_algorithms.interface import Broadcast, LocalGradient, sent_by_server
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS, make_algorithm
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.rounds.local_sgd import global_norm
@@ -25,6 +25,7 @@ from fedlm.fl_core.updates.update_bytes import (
     unpack_parameters,
     unpack_update,
 )
+from fedlm.models.losses import ExampleSums
 from tests.fl_core.deployment.protocol import another_language
 
 DOCUMENT = (Path(__file__).parents[4] / "docs" / "protocol.md").read_text()
@@ -73,7 +74,17 @@ def gradient_of(step):
     return at
 
 
-@pytest.mark.parametrize("name", CLIENT_ALGORITHMS)
+def test_a_client_in_another_language_sends_the_same_of_what_it_scored():
+    told = read("client_algorithms")["evaluate"]
+    algorithm, server = make_algorithm("evaluate", told["constants"]), Broadcast({})
+    local = algorithm.init(server)
+    for loss, tokens, correct, scored in told["batches"]:
+        sums = ExampleSums(*map(jnp.float32, (loss, tokens, 0, scored, correct, 0, 0)))
+        local = algorithm.score(local, sums)
+    np.testing.assert_allclose(algorithm.finish(server, local)["evaluated"], told["upload"][0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in CLIENT_ALGORITHMS.items() if kind.trains])
 def test_a_client_in_another_language_trains_by_the_same_algorithm(name):
     vector = read("client_algorithms")
     told = vector["algorithms"][name]
