@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import tempfile
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,11 @@ import numpy as np
 import pytest
 
 from fedlm.clients.device.server_instructions import AllowedPrograms
+from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE
+from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
+from fedlm.fl_core.rounds import local_sgd
+from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.models.base import Batch
 from fedlm.models.registry import create_model
 from tests.deployment import small_deployment as small
@@ -28,7 +35,7 @@ GAUSSIAN = {"privacy": "gaussian", "noise_multiplier": 1.0, "delta": 1e-3, "max_
 
 async def deploy(settings, out):
     """Run a server, with eight clients, to its end; gives the rows and the summary."""
-    (folder := out.with_suffix(".texts")).mkdir()
+    folder = Path(tempfile.mkdtemp(dir=out.parent))
     server = small.Server(small.task(settings), out)
     allowed = AllowedPrograms((settings.model,), (settings.training.algorithm.client_algorithm,))
     async with asyncio.timeout(small.PATIENCE), server:
@@ -52,7 +59,8 @@ def loss_on_device(params, client):
     return float(np.asarray(sums.loss, np.float64).sum() / np.asarray(sums.tokens, np.float64).sum())
 
 
-def test_devices_score_the_model_of_another_run_and_train_nothing(trained, tmp_path):
+def test_devices_score_the_model_of_another_run_and_train_nothing(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(local_sgd, "local_gradient", lambda *_: pytest.fail("a device makes a gradient"))
     settings = small.deployment(**EVALUATE, init_from=trained)
     (row,), summary = asyncio.run(deploy(settings, tmp_path / "run"))
     params = final_parameters(trained, private=False)
@@ -71,7 +79,56 @@ def test_devices_score_the_model_of_another_run_and_train_nothing(trained, tmp_p
     assert {row[name] for name in ("train_loss", "update_norm", "examples", "steps", "gradient_norm")} == {None}
 
 
-def test_a_private_evaluation_tells_noised_sums_and_states_what_they_cost(trained, tmp_path):
-    settings = small.deployment(**EVALUATE, **GAUSSIAN, init_from=trained, initial_data="public")
-    rows, summary = asyncio.run(deploy(settings, tmp_path / "run"))
-    print(json.dumps(summary, indent=1)[:6000], rows)
+class KilledError(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_server_that_is_killed_between_charge_and_release_tells_no_sum_twice(trained, tmp_path, monkeypatch, saved):
+    settings = small.deployment(
+        **EVALUATE | GAUSSIAN | {"rounds": 2, "max_participations": 2}, init_from=trained, initial_data="public"
+    )
+    written = []
+
+    def save(folder, done, state, about):
+        if saved:
+            real(folder, done, state, about)
+        written.extend(about["rows"])
+        raise KilledError
+
+    real = RunFolder.save
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "save", save)
+        with pytest.raises(KilledError):
+            asyncio.run(deploy(settings, tmp_path / "run"))
+    assert not (tmp_path / "run" / "metrics.jsonl").read_text(), "nothing is told before its release"
+    _, summary = asyncio.run(deploy(settings, tmp_path / "run"))
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    # A round whose sums may have been seen is over, and what was saved of it is told as it was.
+    assert [row["round"] for row in rows] == ([0, 1] if saved else [1])
+    assert rows[: len(rows) - 1] == written[:saved]
+    assert len({row["evaluated_devices"] for row in [*rows, *written]}) == 2
+    ledger = PrivacyLedger(tmp_path / "run" / "privacy" / LEDGER_FILE)
+    assert ledger.last_release.rounds == 2
+    assert summary["evaluation"]["rounds"] == len(rows)
+    assert "rho = 1; unit: client" in summary["privacy"], "both rounds are paid for"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"init_from": None}, "give --init-from"),
+        ({"update_clip_norm": 0.5}, "give --update-clip-norm 1 and --upload-bits 32"),
+        ({"upload_bits": 8}, "give --update-clip-norm 1 and --upload-bits 32"),
+        ({"weighting": "examples"}, "leave --compression, --upload-rotation and --weighting out"),
+        ({"personal_layers": ("head",)}, "leave it out"),
+        ({"aggregation": "median"}, "give --aggregation mean or secure"),
+        (GAUSSIAN | {"privacy": "tree"}, "give --privacy gaussian"),
+        (GAUSSIAN | {"clip_quantile": 0.5}, "leave --clip-quantile out"),
+        ({"evaluate_reference_loss": 0.0}, "evaluate-reference-loss"),
+    ],
+)
+def test_what_does_not_go_with_an_evaluation_is_refused(changes, words):
+    with pytest.raises(ConfigurationError) as refused:
+        small.deployment(**EVALUATE | {"init_from": Path("run")} | changes)
+    assert words in refused.value.for_command_line()

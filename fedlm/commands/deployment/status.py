@@ -74,7 +74,7 @@ def describe(status: dict[str, Any]) -> Group:
         lines += _round_lines(status["round"])
     for name, points in status["curves"].items():
         lines.append(Text(f"{name.replace('_', ' ')}: {points[-1][1]:.4g} after round {points[-1][0]}"))
-    if status["evaluation"] is not None:
+    if status.get("evaluation") is not None:
         lines.append(Text(f"evaluation: {status['evaluation']['statement']}"))
     totals = status["totals"]
     lines.append(
