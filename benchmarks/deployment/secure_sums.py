@@ -59,6 +59,10 @@ class Seconds(NamedTuple):
     processors: float
     elapsed: float
 
+    def after(self, other: "Seconds") -> "Seconds":
+        """Add what was done before."""
+        return Seconds(self.processors + other.processors, self.elapsed + other.elapsed)
+
 
 class Cohort(NamedTuple):
     """Clients with their keys, the first of which is a real member, and their roster."""
@@ -97,8 +101,12 @@ def measure(cohort: Cohort, rates: dict[str, float], flower: dict[str, float]) -
       flower: the same of Flower's core; empty without it.
     """
     count, rules = len(cohort.identities), cohort.roster.parameters
-    client = timed(lambda: client_round(cohort))
     check = timed(lambda: [check_advertisement(NAME, one, [cohort.authority], now()) for one in cohort.roster.members])
+    everybody = range(count)
+    story = story_of(cohort.roster.digest, everybody, everybody)
+    signatures = {one: cohort.identities[one].sign_story(story) for one in everybody}
+    # The process remembers whose advertisements it has checked.
+    client = timed(lambda: client_round(cohort, signatures)).after(check)
     secret = secret_seconds(rules)
     work = [("client", 0, rules.neighbours + 1, 0, client, check.processors)]
     for dropped in (0, count // 10):
@@ -136,8 +144,8 @@ def make_cohort(count: int, length: int) -> Cohort:
     return Cohort(authority, identities, member, private, Roster(NAME, rules, (member.advertise(), *others)))
 
 
-def client_round(cohort: Cohort) -> None:
-    """Take part as the first client, with neighbours that say what honest ones do."""
+def client_round(cohort: Cohort, signatures: dict[int, bytes]) -> None:
+    """Take part as the first client, with neighbours that say what honest ones do, of whom all sign."""
     member, roster = cohort.member, cohort.roster
     member.deal(roster)
     sent = {}
@@ -148,8 +156,7 @@ def client_round(cohort: Cohort) -> None:
     everybody = frozenset(range(len(roster.members)))
     member.mask(Dealt(everybody, sent), np.ones(roster.parameters.length, np.int64))
     member.agree(everybody)
-    story = story_of(roster.digest, everybody, everybody)
-    member.reveal({one: cohort.identities[one].sign_story(story) for one in everybody})
+    member.reveal(signatures)
 
 
 def server_round(cohort: Cohort, dropped: int) -> tuple[Seconds, int]:
