@@ -2,14 +2,14 @@
 
 Each of the two is a process. Each client has a certificate, connections and keys of its own, takes a local step, masks
 its update, and signs and reveals. Measured are the seconds from the start to the fleet's end, and of each process the
-CPU seconds and the largest resident set, compilers and libraries included.
+CPU seconds and the largest resident set, compilers and libraries included. `load` is the machine's average of a quarter
+of an hour at the end, these two processes included: far above the cores, seconds tell of other work.
 
     python -m benchmarks.deployment.virtual_clients --data runs/stdlib
     python -m benchmarks.deployment.virtual_clients --data runs/stdlib --clients 100 --dropout 0.05 --step-seconds 60
 
-`fedlm data import stdlib --out runs/stdlib` makes the data. Each of n clients verifies the signatures of all, so that
-one process verifies 2 n^2 of them: a thousand clients that share their cores with other work miss the server's patience
-with connections, and the round does not come about. Run it when nothing else runs.
+`fedlm data import stdlib --out runs/stdlib` makes the data. A device verifies the signatures of all members; the
+virtual clients of one process verify each once together.
 """
 
 import argparse
@@ -77,6 +77,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     (row,) = read_rows(out / "metrics.jsonl")
     run = json.loads((out / "summary.json").read_text())
     sizes = {"clients": clients, "parameters": run["parameters"], "dropout": arguments.dropout}
+    sizes["load"] = round(os.getloadavg()[2], 1)
     return sizes | {"survivors": row["clients"], "seconds": round(seconds, 1), "server": of_server, "fleet": of_fleet}
 
 
