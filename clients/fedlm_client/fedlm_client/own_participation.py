@@ -120,7 +120,8 @@ class OwnParticipation:
             known = {one: shown for one, shown in known.items() if one == name}
         if (word := name if self._named else None) in self._accept:
             self._accept.remove(word)
-            self.record.write("sums", {})
+            exact = self.record.read("exact_sums", _check_sums)
+            self.record.write("exact_sums", {one: latest for one, latest in exact.items() if one != (word or "")})
             if plan is None:
                 record |= {one: _of(record, one) | {"plan": None} for one in known}
                 known = {}
@@ -167,7 +168,8 @@ class OwnParticipation:
         """Count a round that an update goes to; when this returns, it is on disk. Raises ClientError where it cannot
         be written."""
         if configuration.HasField("secure_sum") and not configuration.HasField("participation"):
-            self.record.write("sums", {configuration.run: configuration.round_number})
+            latest = {self._word(configuration): [configuration.run, configuration.round_number]}
+            self.record.write("exact_sums", self.record.read("exact_sums", _check_sums) | latest)
             return
         record, name, digest = self._read(), configuration.population, _digest(configuration, device)
         found = _of(record, name)
@@ -181,14 +183,18 @@ class OwnParticipation:
         round."""
         if not configuration.HasField("secure_sum"):
             return ""
-        latest = self.record.read("sums", _check_sums)
-        if latest and configuration.run not in latest:
+        first = [configuration.run, -1]
+        run, latest = self.record.read("exact_sums", _check_sums).get(self._word(configuration), first)
+        if configuration.run != run:
             raise ClientError(
                 "the server asks for an exact sum of another run than the one that this device was in sums of, which "
                 f"would tell more of it{_ADVICE}"
             )
-        ahead = configuration.round_number > latest.get(configuration.run, -1)
-        return "" if ahead else "it was in a sum of that round, or of a later one"
+        return "" if configuration.round_number > latest else "it was in a sum of that round, or of a later one"
+
+    def _word(self, configuration: messages.RoundConfiguration) -> str:
+        """Name the population, where the device's owner and not the server says which there are."""
+        return configuration.population if self._named else ""
 
     def _read(self) -> dict[str, Any]:
         return self.record.read("populations", _check_populations)
@@ -201,8 +207,8 @@ _ADVICE = ". If its owner agrees, start the client with --accept-plan"
 
 
 def _check_sums(found: dict[str, Any]) -> None:
-    if any(type(number) is not int or number < 0 for number in found.values()):
-        raise ValueError("its latest exact sum is not the number of a round")
+    if any(type(run) is not str or type(number) is not int or number < 0 for run, number in found.values()):
+        raise ValueError("its latest exact sums are not of runs and rounds")
 
 
 def _check_populations(found: dict[str, Any]) -> None:

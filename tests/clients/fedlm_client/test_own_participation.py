@@ -216,7 +216,28 @@ def test_the_owner_lets_another_run_have_exact_sums_and_a_record_keeps_one(tmp_p
             assert device.may(exact(round_number, run=run), "text") == ""
             device.take(exact(round_number, run=run), "text")
         assert json.loads(path.read_text()).get("populations", {}) == {}
-        assert json.loads(path.read_text())["sums"] == {run: 1}
+        assert json.loads(path.read_text())["exact_sums"] == {"": [run, 1]}
+
+
+def test_each_population_that_the_owner_names_has_exact_sums_of_a_run(tmp_path):
+    def ask(device, number, run, population):
+        asked = exact(number, run=run, population=population)
+        if not (why := device.may(asked, "text")):
+            device.take(asked, "text")
+        return why
+
+    named = {"populations": ["people", "others"]}
+    for life in range(2):
+        device = OwnParticipation(tmp_path / "record.json", **named)
+        for population in named["populations"]:
+            assert bool(ask(device, 4, f"of {population}", population)) == life
+            assert "in a sum of that round" in ask(device, 4, f"of {population}", population)
+            with pytest.raises(ClientError, match="of another run"):
+                ask(device, 5, "another", population)
+    agreeing = OwnParticipation(tmp_path / "record.json", accept_plan=True, **named)
+    assert ask(agreeing, 0, "another", "others") == ""
+    again = OwnParticipation(tmp_path / "record.json", **named)
+    assert "in a sum of that round" in ask(again, 4, "of people", "people")
 
 
 def test_members_of_a_sum_name_all_that_their_updates_follow_from():
