@@ -189,8 +189,7 @@ class Client:
 
     async def _take_part_in(self, channel: Channel, asked: messages.RoundConfiguration) -> float:
         deadline = time.monotonic() + told_seconds(asked.seconds)
-        if self._sums is not None:
-            take_on(asked, self._sums, by_plan=self._trainer.introduce().needs_plan)
+        take_on(asked, self._sums, by_plan=self._trainer.introduce().needs_plan)
         examples = self._trainer.text.version()
         device = self._trainer.depends_on(asked, examples)
         header = _Outcome(attempt=asked.attempt, upload_id=secrets.token_bytes(16))
@@ -209,7 +208,7 @@ class Client:
         async def send(upload: bytes) -> messages.UploadReply:
             header.size = len(upload)
             # A masked vector is sent after training, when the server waits for it.
-            masked = update is not None and self._sums is not None
+            masked = self._sums is not None and header.outcome == _Outcome.TRAINED
             until = time.monotonic() + PATIENCE_SECONDS if masked else deadline
             return await self._send(channel, header, functools.partial(in_pieces, upload, take), until)
 
@@ -230,8 +229,7 @@ class Client:
         why = _WHY_NOT.get(outcome)
         did = f"it declined, since {why}; the server's answer: " if why else ""
         # A server of a later version may know others.
-        known = reply.status in _Reply.Status.values()
-        status = _Reply.Status.Name(reply.status) if known else str(reply.status)
+        status = _Reply.Status.Name(reply.status) if reply.status in _Reply.Status.values() else str(reply.status)
         self._notice(f"round {number}: {did}{status} {reply.reason}".strip())
 
     async def _train(

@@ -70,6 +70,7 @@ class OwnParticipation:
         path: Path | None = None,
         accept_plan: bool = False,
         require_plan: bool = False,
+        *,
         receipts: Receipts | None = None,
         populations: Collection[str] = (),
     ):

@@ -107,7 +107,7 @@ def main(argv: list[str]) -> int:
         notice=lambda words: print(f"fedlm client {name}: {words}", file=sys.stderr, flush=True),
         sums=sums,
         participation=OwnParticipation(
-            record, command.accept_plan, command.require_plan, receipts, populations=command.population
+            record, command.accept_plan, command.require_plan, receipts=receipts, populations=command.population
         ),
     )
     with held_alone(record):

@@ -254,6 +254,19 @@ def test_a_client_that_adds_noise_does_not_tell_that_it_has_no_update_but_adds_z
     assert sums.indices == [7], "the server says 2"
 
 
+def test_a_member_sends_its_vector_again_though_training_is_over_for_long(tmp_path, monkeypatch):
+    class Late(FakeSums):
+        async def give(self, channel, asked, update, send):
+            later = SimpleNamespace(monotonic=lambda: time.monotonic() + 60)
+            monkeypatch.setattr("fedlm.fedlm_client.client.time", later)
+            return await super().give(channel, asked, update, send)
+
+    server, sums = SecureServer(**NOISE, **PLAN), Late()
+    server.faults["upload"] = [TransportError("gone")]
+    run(server, tmp_path, sums=sums)
+    assert [Outcome.Name(header.outcome) for header in server.headers] == ["TRAINED"]
+
+
 def test_a_member_that_declines_tries_no_longer_than_the_round_is_open(tmp_path):
     server = SecureServer(**PLAN | {"secure_sum": {"clip_norm": 1.0}})
     server.seconds, server.faults["upload"] = 0.2, [TransportError("gone")] * 400

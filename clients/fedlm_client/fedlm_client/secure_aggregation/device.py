@@ -132,8 +132,11 @@ def why_unsafe(sums: SecureSums | None, asked: messages.RoundConfiguration) -> s
     return "the server asks for a sum with noise, but shows no plan of how often"
 
 
-def take_on(asked: messages.RoundConfiguration, sums: SecureSums, by_plan: bool) -> None:
-    """Put into a request, in place, what is this device's own affair: its index, and no plan if it trains by none."""
+def take_on(asked: messages.RoundConfiguration, sums: SecureSums | None, by_plan: bool) -> None:
+    """Put into a request of a secure sum, in place, what is this device's own affair: its index, and no plan if it
+    trains by none."""
+    if sums is None:
+        return
     asked.client_index = sums.index
     if not by_plan:
         asked.ClearField("plan")
