@@ -19,6 +19,7 @@ from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.models.base import Batch
 from fedlm.models.registry import create_model
 from tests.deployment import small_deployment as small
+from tests.deployment import test_secure_sums as secure_sums
 from tests.deployment.plain_loop import final_parameters
 
 EVALUATE = {
@@ -132,3 +133,20 @@ def test_what_does_not_go_with_an_evaluation_is_refused(changes, words):
     with pytest.raises(ConfigurationError) as refused:
         small.deployment(**EVALUATE | {"init_from": Path("run")} | changes)
     assert words in refused.value.for_command_line()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("private", [False, True])
+def test_secure_sums_of_an_evaluation_tell_the_same(trained, tmp_path, private):
+    settings = secure_sums.SECURE | secure_sums.PROMPT | EVALUATE | {"init_from": trained}
+    settings |= secure_sums.NOISY if private else {}
+    made = secure_sums.make_credentials(tmp_path / "keys")
+    (folder := tmp_path / "secure").mkdir()
+    (row,), _ = asyncio.run(secure_sums.deploy(small.deployment(**settings), made, folder))
+    params = final_parameters(trained, private=False)
+    expected = sum(loss_on_device(params, client) for client in range(8))
+    half, noise = row["evaluated_devices"] / 2, row["evaluated_noise"]
+    # Beyond 6 standard deviations once in 100 million runs; without noise there are the steps of the grid.
+    assert (noise > 0) == private
+    assert row["evaluated_devices"] == pytest.approx(8, abs=6 * noise + 1e-3)
+    assert row["evaluated_losses"] / 8 - half == pytest.approx(expected / 8 - 4, abs=6 * noise + 1e-3)
