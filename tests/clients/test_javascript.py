@@ -24,6 +24,7 @@ CASES = (
     {"upload_bits": 8},
     {"model": "si_cifg_tiny", "upload_bits": 16},
     {"client_algorithm": "mime_lite", "upload_bits": 32},
+    {"client_algorithm": "evaluate", "update_clip_norm": 1.0, "upload_bits": 32},
     {"model": "gru4rec", "dropout": 0.2, "upload_bits": 32},
 )
 
