@@ -80,6 +80,14 @@ def test_devices_score_the_model_of_another_run_and_train_nothing(trained, tmp_p
     assert {row[name] for name in ("train_loss", "update_norm", "examples", "steps", "gradient_norm")} == {None}
 
 
+def test_an_evaluation_that_is_decided_ends_and_stays_so(trained, tmp_path):
+    settings = small.deployment(**EVALUATE | {"rounds": 3, "evaluate_reference_loss": 50.0}, init_from=trained)
+    for begun in (True, False):
+        rows, summary = asyncio.run(deploy(settings, tmp_path / "run"))
+        assert len(rows) == begun
+        assert (summary["status"], summary["evaluation"]["verdict"]) == ("finished", "better")
+
+
 class KilledError(Exception):
     """The process ends here."""
 

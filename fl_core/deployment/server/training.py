@@ -36,7 +36,7 @@ from fedlm.fl_core.rounds.tracing import round_trace, span
 from fedlm.fl_core.runs.capabilities.interface import Opening
 from fedlm.fl_core.runs.capabilities.run_capabilities import Capabilities
 from fedlm.fl_core.runs.driver import Observer, Run, Step
-from fedlm.fl_core.runs.evaluation import evaluation_of
+from fedlm.fl_core.runs.evaluation import NOT_DECIDED, evaluation_of
 from fedlm.fl_core.runs.federated_training import FederatedTraining
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.round_rows import find_divergence, find_worse_than_guess
@@ -165,7 +165,9 @@ class DeployedTraining:
             # With privacy every round is saved already.
             if self.ledger is None and training.rounds_done:
                 self._run.save(training.rounds_done, training.checkpoint())
-        over = self._run.divergence is not None or training.rounds_done >= self._run.standing.end
+        if self._decided and self.ledger is None and training.rounds_done < self._run.standing.end:
+            self._run.save(training.rounds_done, training.checkpoint())
+        over = self._run.divergence is not None or training.rounds_done >= self._run.standing.end or self._decided
         if over:
             self._finish()
         return over
@@ -174,8 +176,16 @@ class DeployedTraining:
         """Make a span of each round, from its first attempt until it is recorded and saved."""
         name = self._state.run()
         for number in self._run.remaining:
+            # What was told decides, with its noise.
+            if self._decided:
+                return
             with span("round", trace=round_trace(name, number), round=number):
                 yield from itertools.islice(steps, 1)
+
+    @property
+    def _decided(self) -> bool:
+        found = self.evaluation()
+        return found is not None and found["verdict"] != NOT_DECIDED
 
     def _finish(self) -> None:
         """Write the summary: how it ended, by the same rules as a simulation, and the newest held-out scores."""
