@@ -24,7 +24,15 @@ _DER = serialization.Encoding.DER
 _NONCE = bytes(12)
 _UNREADABLE = (UnsupportedAlgorithm, x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
 _FIELD = 2**255 - 19
-_PROBE = X25519PrivateKey.from_private_bytes(bytes(32))
+_KEY_BYTES = 32
+LOW_ORDER = {
+    0,
+    1,
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+    _FIELD - 1,
+}
+"""X25519 keys with which everybody knows the outcome: all points of order 8 or less, of the curve and of its twist."""
 _SIGNED_WITH = ec.ECDSA(utils.Prehashed(hashes.SHA256()))
 _REMEMBERED = 1 << 12
 """Right signatures that a process remembers by all that was verified. Members that share one, as virtual ones do, then
@@ -153,9 +161,11 @@ def _is_for_clients(certificate: x509.Certificate) -> bool:
 
 def _check_public(key: bytes) -> None:
     """Refuse a key that gives no secret, and other bytes for a key than its own; raises `ValueError`."""
-    if int.from_bytes(key, "little") >= _FIELD:
+    number = int.from_bytes(key, "little")
+    if len(key) != _KEY_BYTES or number >= _FIELD:
         raise ValueError("a public key is not written in the one way")
-    _PROBE.exchange(X25519PublicKey.from_public_bytes(key))
+    if number in LOW_ORDER:
+        raise ValueError("a public key gives no secret")
 
 
 def public_of(key: X25519PrivateKey) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 from fedlm.fedlm_client.errors import UnsafeSumError
 from fedlm.fedlm_client.secure_aggregation import device, wire
 from fedlm.fedlm_client.secure_aggregation.floors import Floors
-from fedlm.fedlm_client.secure_aggregation.keys import shared_key
+from fedlm.fedlm_client.secure_aggregation.keys import LOW_ORDER, shared_key
 from fedlm.fedlm_client.secure_aggregation.member import Dealt
 from fedlm.fedlm_client.secure_aggregation.roster import Roster
 from fedlm.fl_core.deployment.secure_aggregation.errors import RefusedAnswerError
@@ -291,8 +291,12 @@ def test_a_client_that_starts_again_has_other_keys_which_count_until_the_roster_
 
 
 def test_a_key_with_which_everybody_knows_the_outcome_is_refused(cohort):
-    with pytest.raises(UnsafeSumError, match="gives no secret"):
-        shared_key(cohort.members[0]._masking, bytes(32), b"")
+    for number in LOW_ORDER:
+        low, (one, roster) = number.to_bytes(32, "little"), mine(cohort.roster)
+        refused(lambda low=low: shared_key(cohort.members[0]._masking, low, b""), "gives no secret")
+        weak = cohorts.identity("client4").advertise(cohorts.NAME, low, roster.members[4].masking_key)
+        asked = roster._replace(members=(*roster.members[:4], weak))
+        refused(lambda one=one, asked=asked: one.deal(asked), "cannot be read .a public key gives no secret")
 
 
 def test_two_attempts_of_the_same_clients_have_nothing_in_common():
