@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -27,21 +28,22 @@ from fedlm.fl_core.runs.capabilities.data_budget import DataBudget
 from fedlm.fl_core.runs.files.checkpoints import Checkpoints
 from tests.deployment import kills
 from tests.deployment import small_deployment as small
-from tests.deployment.test_population import opened, settings_of
+from tests.deployment.test_population import PROMISED, opened, settings_of
 
 
 async def test_the_budget_of_a_copied_server_is_spent_since_nobody_knows_what_it_reserved_since(tmp_path):
     here, copy = tmp_path / "server", tmp_path / "copy"
     here.mkdir()
-    with opened(here) as server:
-        server.submit("one", settings_of())
+    with opened(here, dataclasses.replace(PROMISED, population=("default", "more"))) as server:
+        for name in ("default", "more"):
+            server.submit(f"of_{name}", settings_of(population=name))
         back_up(here, copy)
         server.submit("two", settings_of())
     with opened(copy) as restored:
-        (told,) = restored.populations.read(restored.queue.all())
-        assert told["epsilon_reserved"] == told["epsilon_budget"] == 12.0
-        with pytest.raises(BudgetError, match="nothing more is reserved"):
-            restored.submit("two", settings_of())
+        for told in restored.populations.read(restored.queue.all()):
+            assert told["epsilon_reserved"] == told["epsilon_budget"] == 12.0
+            with pytest.raises(BudgetError, match="nothing more is reserved"):
+                restored.submit("two", settings_of(population=told["name"]))
     assert back_up(copy, tmp_path / "again") == back_up(copy, tmp_path / "once more")
 
 

@@ -10,9 +10,11 @@ import dataclasses
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
+from fedlm.fedlm_client.own_participation import OwnParticipation
 from fedlm.fl_core.composed_settings import settings_as_json
 from fedlm.fl_core.deployment import leading as leading_module
 from fedlm.fl_core.deployment.endpoints import Endpoints
@@ -219,25 +221,31 @@ async def test_who_would_stand_by_with_another_folder_is_refused_at_once(tmp_pat
         await coordinate(task, tmp_path / "run", Endpoints(stands_by=True), print, database=url)
 
 
-RUNS = PopulationSettings(epsilon=1000.0, delta=1e-3, rounds=50, max_participations=4, min_separation=3)
+PEOPLE = {"one": "default", "two": "default", "other": "more"}
+RUNS = PopulationSettings(
+    epsilon=1000.0, delta=1e-3, rounds=50, max_participations=4, min_separation=3, population=("default", "more")
+)
 
 
-def serve_runs_or_stand_by(settings, second, port, log):
-    """Train two runs, in a process of its own, until the second is over."""
+def serve_runs_or_stand_by(settings, over, port, log):
+    """Train three runs, two at a time, in a process of its own, until all are over, and tell so in a folder."""
     small.log_to(log)
-    directory = second.parents[1]
+    directory = over.parent
 
-    async def both():
+    async def all_of_them():
         endpoints = dataclasses.replace(small.endpoints(settings, port), stands_by=True)
         serving = serve_runs(maker(), directory, endpoints, small.log_release, promised=RUNS)
         serving = asyncio.create_task(serving)
-        while not (second / "summary.json").exists() and not serving.done():
+        summaries = [directory / "runs" / name / "summary.json" for name in PEOPLE]
+        while not all(map(Path.exists, summaries)) and not serving.done():
             await asyncio.sleep(0.1)
         if not serving.done():
             os.kill(os.getpid(), signal.SIGTERM)
         await serving
+        over.mkdir(exist_ok=True)
+        (over / "summary.json").touch()
 
-    asyncio.run(both())
+    asyncio.run(all_of_them())
 
 
 @pytest.mark.long
@@ -249,18 +257,25 @@ async def test_the_other_goes_on_with_all_runs_of_a_server_and_none_spends_more_
         directory, seen = folder / "server", kills.Seen()
         (directory / "runs").mkdir(parents=True)
         with opened(directory, RUNS) as server:
-            for name in ("one", "two"):
-                server.submit(name, settings_as_json(settings))
-            promised = server.populations.read(server.queue.all())[0]["epsilon_reserved"]
-        outs = [directory / "runs" / name for name in ("one", "two")]
-        async with small.running(seen.clients(free_port, folder)):
-            words = settings, outs[1], free_port
-            taken = await kills.run_and_take_over(serve_runs_or_stand_by, words, outs[1], seen, rng, most)
-        ledgers = {out.name: PrivacyLedger(out / "privacy/ledger.jsonl") for out in outs}
-        assert state_together(ledgers).epsilon <= promised
+            for name, people in PEOPLE.items():
+                server.submit(name, settings_as_json(settings) | {"population": people})
+            promised = {one["name"]: one["epsilon_reserved"] for one in server.populations.read(server.queue.all())}
+        clients, over = seen.clients(free_port, folder), directory / "over"
+        for client in clients:
+            client._participation = OwnParticipation(populations=RUNS.population)
+        async with small.running(clients):
+            words = settings, over, free_port
+            taken = await kills.run_and_take_over(serve_runs_or_stand_by, words, over, seen, rng, most)
+        for people, reserved in promised.items():
+            outs = [directory / "runs" / name for name, of in PEOPLE.items() if of == people]
+            assert (
+                state_together({out.name: PrivacyLedger(out / "privacy/ledger.jsonl") for out in outs}).epsilon
+                <= reserved
+            )
         with opened(directory, RUNS) as server:
-            assert [run.state for run in server.queue.all()] == [FINISHED, FINISHED]
-            assert server.populations.read(server.queue.all())[0]["epsilon_reserved"] == promised
+            assert [run.state for run in server.queue.all()] == [FINISHED] * 3
+            told = {one["name"]: one["epsilon_reserved"] for one in server.populations.read(server.queue.all())}
+        assert told == promised
         return taken
 
     await kills.run_until_killed(tmp_path, TAKEOVERS, run_once)

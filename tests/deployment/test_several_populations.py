@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fedlm_client.errors import RefusedError
+from fedlm.fedlm_client.errors import ClientError, RefusedError
 from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fedlm_client.own_participation import OwnParticipation
 from fedlm.fl_core.deployment.roles import serve_runs
@@ -13,6 +13,8 @@ from fedlm.fl_core.deployment.runs import current_runs
 from fedlm.fl_core.deployment.runs.current_runs import AnsweringRun, CurrentRuns
 from fedlm.fl_core.deployment.runs.population_settings import PopulationSettings
 from fedlm.fl_core.deployment.runs.run_queue import FINISHED, STOPPED
+from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers, Offer
+from fedlm.fl_core.deployment.server.rate_limits import RateLimiter, RateLimits
 from fedlm.fl_core.errors import ConfigurationError
 from tests.deployment import small_deployment as small
 from tests.deployment.test_population import maker, opened, settings_of
@@ -59,10 +61,39 @@ async def test_a_client_is_asked_for_runs_of_its_own_populations_and_for_the_fir
         runs.begin(run.answers)
     runs.promised = ("people of two", "people of one")
     await runs.check_in("ann", asking("people of one", "strangers"))
-    await runs.check_in("ben", asking())
-    assert (one.asked, two.asked) == (["ann"], ["ben"])
+    for name in ("ben", "cleo", "dora", "eve", "fay", "gus"):
+        await runs.check_in(name, asking())
+    assert (one.asked, len(two.asked)) == (["ann"], 6)
     with pytest.raises(RefusedError, match="populations are 'people of two', 'people of one'"):
-        await runs.check_in("cleo", asking("strangers"))
+        await runs.check_in("hal", asking("strangers"))
+
+
+async def test_the_server_of_one_run_refuses_a_device_of_other_people():
+    offer, limiter = Offer(messages.TrainingProgram(), None, "phones", None), RateLimiter(RateLimits.for_rounds(0, 1))
+    handlers = ClientHandlers(None, offer, None, pacing=None, limiter=limiter)
+    with pytest.raises(
+        RefusedError, match=r"is of the population 'phones', but the client of 'tablets'.*--accept-plan"
+    ):
+        await handlers.check_in("ann", asking("tablets"))
+
+
+def test_a_device_takes_the_first_plan_of_each_of_its_populations_and_trains_for_no_other(tmp_path):
+    def asked(population, rounds):
+        plan = messages.ParticipationPlan(rounds=rounds, min_separation=1)
+        return messages.RoundConfiguration(population=population, participation=plan)
+
+    own = OwnParticipation(tmp_path / "record.json", populations=NAMES)
+    for name in NAMES:
+        assert own.may(asked(name, 9), "text") == ""
+        own.take(asked(name, 9), "text")
+    with pytest.raises(ClientError, match="belongs to 'phones', 'tablets'"):
+        own.may(asked("others", 9), "text")
+    assert OwnParticipation(tmp_path / "record.json").belongs_to() == list(NAMES)
+    agreeing = OwnParticipation(tmp_path / "record.json", accept_plan=True, populations=NAMES)
+    for name in NAMES:
+        assert agreeing.may(asked(name, 10), "other text").startswith("it took part in a round less than 1")
+    with pytest.raises(ClientError, match="allows more"):
+        agreeing.may(asked("phones", 11), "text")
 
 
 async def test_each_population_has_a_budget_of_its_own_and_one_may_be_added(tmp_path):

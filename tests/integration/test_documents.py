@@ -254,7 +254,14 @@ def test_the_deployment_page_works_as_it_is_written(workplace, free_ports):
         summary = summary_of(workplace / "runs" / run)
         assert (summary["status"], summary["rounds"]) == ("finished", 3)
         assert summary["privacy_guarantee"]["epsilon"] > 0
-    for run in ("server/runs/first", "server/runs/second", "sums", "parts"):
+    for run in (
+        "server/runs/first",
+        "server/runs/second",
+        "people/runs/of_readers",
+        "people/runs/of_writers",
+        "sums",
+        "parts",
+    ):
         summary = summary_of(workplace / "runs" / run)
         assert summary["rounds"] == 2
         assert summary["privacy_guarantee"]["epsilon"] > 0
