@@ -99,7 +99,7 @@ def random_upload(shape: Shape) -> bytes:
     compressor, key = make_compressor(f"uniform{BITS}"), jax.random.key(1)
     like = jax.eval_shape(model_of(shape.parameters).init, key)
     compressed = [
-        compressor.compress(key, 1e-3 * jax.random.normal(key, (leaf.size,)))
+        compressor.compress(compressor.keys(key), 1e-3 * jax.random.normal(key, (leaf.size,)))
         for leaf in jax.tree_util.tree_leaves(like)
     ]
     return pack_update(compressor, compressed, like)

@@ -39,12 +39,16 @@ class Compressor(Protocol):
     @property
     def scheme(self) -> Scheme: ...
 
-    def compress(self, key: jax.Array, values: jax.Array) -> Any:
-        """Compress a finite float32 tensor, on the client, into a pytree of arrays; its key is used once."""
+    def keys(self, key: jax.Array) -> Any:
+        """Make of a tensor's key, used once, a pytree of the keys that the methods below take."""
         ...
 
-    def decompress(self, key: jax.Array, compressed: Any, shape: Shape) -> jax.Array:
-        """Make a float32 tensor of what `compress` returned for the same key; on the server."""
+    def compress(self, keys: Any, values: jax.Array) -> Any:
+        """Compress a finite float32 tensor, on the client, into a pytree of arrays."""
+        ...
+
+    def decompress(self, keys: Any, compressed: Any, shape: Shape) -> jax.Array:
+        """Make a float32 tensor of what `compress` returned for the same keys; on the server."""
         ...
 
     def pieces(self, compressed: Any) -> list[jax.Array]:
@@ -60,7 +64,7 @@ class Compressor(Protocol):
         """Say whether all floats in the bytes of `pieces` are finite."""
         ...
 
-    def squared_norm(self, key: jax.Array, message: jax.Array, start: int, shape: Shape) -> jax.Array:
+    def squared_norm(self, keys: Any, message: jax.Array, start: int, shape: Shape) -> jax.Array:
         """Compute the sum of squares of what `decompress` gives, float32, if possible without having it in memory.
 
         The bytes of `pieces` lie at `start` in the message, uint8 [bytes], which are not trusted.
@@ -86,28 +90,37 @@ def compress_update(compressor: Compressor, key: jax.Array, update: Params) -> l
       update: float32 arrays, all values finite.
     """
     leaves = jax.tree_util.tree_leaves(update)
-    return [_compress(compressor, jax.random.fold_in(key, index), leaf) for index, leaf in enumerate(leaves)]
+    keys = keys_of_tensors(compressor, key, len(leaves))
+    return [_compress(compressor, of_tensor, leaf) for of_tensor, leaf in zip(keys, leaves, strict=True)]
 
 
 def decompress_update(compressor: Compressor, key: jax.Array, compressed: list, like: Params) -> Params:
     """Undo `compress_update`, as far as the compressor can; `like` are arrays, or shapes, of the update's structure."""
     leaves, structure = jax.tree_util.tree_flatten(like)
+    keys = keys_of_tensors(compressor, key, len(leaves))
     restored = [
-        _decompress(compressor, jax.random.fold_in(key, index), tensor, tuple(leaf.shape))
-        for index, (tensor, leaf) in enumerate(zip(compressed, leaves, strict=True))
+        _decompress(compressor, of_tensor, tensor, tuple(leaf.shape))
+        for of_tensor, tensor, leaf in zip(keys, compressed, leaves, strict=True)
     ]
     return jax.tree_util.tree_unflatten(structure, restored)
 
 
+def keys_of_tensors(compressor: Compressor, key: jax.Array, number: int) -> list:
+    """Make the keys of each of so many tensors from the key of this client in this round."""
+    # Drawn one by one, each would be a loop of its own, which takes long to compile.
+    keys = jax.vmap(lambda index: compressor.keys(jax.random.fold_in(key, index)))(jnp.arange(number))
+    return [jax.tree_util.tree_map(lambda leaf: leaf[index], keys) for index in range(number)]  # noqa: B023
+
+
 # Tensors of one shape are traced and lowered once: a Transformer's layers have many of each.
 @partial(jax.jit, static_argnums=0)
-def _compress(compressor: Compressor, key: jax.Array, values: jax.Array) -> Any:
-    return compressor.compress(key, values)
+def _compress(compressor: Compressor, keys: Any, values: jax.Array) -> Any:
+    return compressor.compress(keys, values)
 
 
 @partial(jax.jit, static_argnums=(0, 3))
-def _decompress(compressor: Compressor, key: jax.Array, compressed: Any, shape: Shape) -> jax.Array:
-    return compressor.decompress(key, compressed, shape)
+def _decompress(compressor: Compressor, keys: Any, compressed: Any, shape: Shape) -> jax.Array:
+    return compressor.decompress(keys, compressed, shape)
 
 
 def sum_of_squares(values: Callable[[jax.Array | int, int], jax.Array], size: int) -> jax.Array:

@@ -16,10 +16,13 @@ class Float32Upload:
 
     scheme = Scheme(1, 1, {})
 
-    def compress(self, key: jax.Array, values: jax.Array) -> jax.Array:
+    def keys(self, key: jax.Array) -> jax.Array:
+        return key
+
+    def compress(self, keys: jax.Array, values: jax.Array) -> jax.Array:
         return values.reshape(-1)
 
-    def decompress(self, key: jax.Array, compressed: jax.Array, shape: Shape) -> jax.Array:
+    def decompress(self, keys: jax.Array, compressed: jax.Array, shape: Shape) -> jax.Array:
         return jnp.asarray(compressed).reshape(shape)
 
     def pieces(self, compressed: jax.Array) -> list[jax.Array]:
@@ -31,7 +34,7 @@ class Float32Upload:
     def is_finite(self, packed: Buffer) -> bool:
         return bool(np.isfinite(np.frombuffer(packed, "<f4")).all())
 
-    def squared_norm(self, key: jax.Array, message: jax.Array, start: int, shape: Shape) -> jax.Array:
+    def squared_norm(self, keys: jax.Array, message: jax.Array, start: int, shape: Shape) -> jax.Array:
         def values(first: jax.Array | int, count: int) -> jax.Array:
             return self.unpack(jax.lax.dynamic_slice(message, (start + 4 * first,), (4 * count,)), (count,))
 

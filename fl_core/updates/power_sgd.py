@@ -42,15 +42,18 @@ class PowerSgd:
     def scheme(self) -> Scheme:
         return Scheme(3, 1, {"rank": self.rank})
 
-    def compress(self, key: jax.Array, values: jax.Array) -> Factors | jax.Array:
+    def keys(self, key: jax.Array) -> jax.Array:
+        return key
+
+    def compress(self, keys: jax.Array, values: jax.Array) -> Factors | jax.Array:
         if not self._factored(values.shape):
             return values.reshape(-1)
         matrix = values.reshape(values.shape[0], -1)
-        start = jax.random.normal(key, (matrix.shape[1], self.rank))
+        start = jax.random.normal(keys, (matrix.shape[1], self.rank))
         basis, _ = jnp.linalg.qr(jnp.matmul(matrix, start, precision=_EXACTLY))
         return Factors(basis, jnp.matmul(matrix.T, basis, precision=_EXACTLY))
 
-    def decompress(self, key: jax.Array, compressed: Factors | jax.Array, shape: Shape) -> jax.Array:
+    def decompress(self, keys: jax.Array, compressed: Factors | jax.Array, shape: Shape) -> jax.Array:
         if isinstance(compressed, Factors):
             return jnp.matmul(compressed.basis, compressed.coefficients.T, precision=_EXACTLY).reshape(shape)
         return jnp.asarray(compressed).reshape(shape)
@@ -68,11 +71,11 @@ class PowerSgd:
     def is_finite(self, packed: Buffer) -> bool:
         return bool(np.isfinite(np.frombuffer(packed, "<f4")).all())
 
-    def squared_norm(self, key: jax.Array, message: jax.Array, start: int, shape: Shape) -> jax.Array:
+    def squared_norm(self, keys: jax.Array, message: jax.Array, start: int, shape: Shape) -> jax.Array:
         # Products of the factors' Gram matrices would be cheaper, but a client can choose factors whose terms cancel,
         # and a norm that is too small would be clipped too little.
         packed = message[start : start + self.packed_bytes(shape)]
-        return jnp.sum(jnp.square(self.decompress(key, self.unpack(packed, shape), shape)))
+        return jnp.sum(jnp.square(self.decompress(keys, self.unpack(packed, shape), shape)))
 
     def packed_bytes(self, shape: Shape) -> int:
         return 4 * (self._factor_values(shape) if self._factored(shape) else math.prod(shape))

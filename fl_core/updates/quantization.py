@@ -32,11 +32,18 @@ class QuantizedTensor(NamedTuple):
     step: jax.Array
 
 
+class QuantizationKeys(NamedTuple):
+    """The keys of one tensor: that of its rounding, on the client, and that of its rotation, on both sides."""
+
+    rounding: jax.Array
+    rotation: jax.Array
+
+
 @dataclass(frozen=True)
 class UniformQuantization:
     """Codes of 2, 4, 8 or 16 bits, of a tensor that is rotated randomly first or not; a `Compressor`.
 
-    One value that is not finite would poison a whole tensor. The key undoes the rotation, and nothing else.
+    One value that is not finite would poison a whole tensor.
     """
 
     bits: int = 8
@@ -50,26 +57,27 @@ class UniformQuantization:
     def scheme(self) -> Scheme:
         return Scheme(2, 1, {"bits": self.bits, "rotation": int(self.rotation)})
 
-    def compress(self, key: jax.Array, values: jax.Array) -> QuantizedTensor:
+    def keys(self, key: jax.Array) -> QuantizationKeys:
+        return QuantizationKeys(*jax.random.split(key))
+
+    def compress(self, keys: QuantizationKeys, values: jax.Array) -> QuantizedTensor:
         values = values.reshape(-1)
-        rounding_key, rotation_key = jax.random.split(key)
         if self.rotation:
-            values = rotate(rotation_key, values)
+            values = rotate(keys.rotation, values)
         levels = 2**self.bits - 1
         minimum, maximum = jnp.min(values), jnp.max(values)
         step = (maximum - minimum) / levels
         position = (values - minimum) / jnp.where(step > 0, step, 1.0)
-        codes = jnp.clip(jnp.floor(position + _uniform(rounding_key, values.size)), 0, levels)
+        codes = jnp.clip(jnp.floor(position + _uniform(keys.rounding, values.size)), 0, levels)
         return QuantizedTensor(codes.astype(jnp.uint16 if self.bits == 16 else jnp.uint8), minimum, step)
 
-    def decompress(self, key: jax.Array, compressed: QuantizedTensor, shape: Shape) -> jax.Array:
+    def decompress(self, keys: QuantizationKeys, compressed: QuantizedTensor, shape: Shape) -> jax.Array:
         # No honest step is negative, so that the maximum changes no number, but it keeps product and sum from being one
         # operation that rounds once, in some programs and not in others. A client can choose numbers that are nothing
         # but that rounding, and what measures an update must see the very numbers that what adds it up sees.
         above = jnp.maximum(jnp.asarray(compressed.codes, jnp.float32) * compressed.step, 0.0)
         values = compressed.minimum + above
-        _, rotation_key = jax.random.split(key)
-        return (rotate_back(rotation_key, values, math.prod(shape)) if self.rotation else values).reshape(shape)
+        return (rotate_back(keys.rotation, values, math.prod(shape)) if self.rotation else values).reshape(shape)
 
     def pieces(self, compressed: QuantizedTensor) -> list[jax.Array]:
         # The first code lies in the lowest bits of its byte.
@@ -82,17 +90,17 @@ class UniformQuantization:
     def is_finite(self, packed: Buffer) -> bool:
         return bool(np.isfinite(np.frombuffer(packed, "<f4", 2)).all())
 
-    def squared_norm(self, key: jax.Array, message: jax.Array, start: int, shape: Shape) -> jax.Array:
+    def squared_norm(self, keys: QuantizationKeys, message: jax.Array, start: int, shape: Shape) -> jax.Array:
         if self.rotation:
             packed = message[start : start + self.packed_bytes(shape)]
-            return jnp.sum(jnp.square(self.decompress(key, self.unpack(packed, shape), shape)))
+            return jnp.sum(jnp.square(self.decompress(keys, self.unpack(packed, shape), shape)))
         # Without the barrier the floats would be put together from their bytes once for each value.
         minimum, step = jax.lax.optimization_barrier(tuple(_unpack_floats(message[start : start + 8])))
 
         def values(first: jax.Array | int, count: int) -> jax.Array:
             place, length = start + 8 + first * self.bits // 8, -(-count * self.bits // 8)
             codes = _unpack_codes(jax.lax.dynamic_slice(message, (place,), (length,)), self.bits, count)
-            return self.decompress(key, QuantizedTensor(codes, minimum, step), (count,))
+            return self.decompress(keys, QuantizedTensor(codes, minimum, step), (count,))
 
         return sum_of_squares(values, math.prod(shape))
 

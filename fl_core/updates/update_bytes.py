@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from fedlm.fl_core.errors import UserError
-from fedlm.fl_core.updates.compressors import Buffer, Compressor, Scheme, Shape, shapes_of
+from fedlm.fl_core.updates.compressors import Buffer, Compressor, Scheme, Shape, keys_of_tensors, shapes_of
 from fedlm.models.base import Params
 
 DownloadEncoding = Literal["float32", "bfloat16"]
@@ -71,9 +71,9 @@ def unpack_update(compressor: Compressor, message: jax.Array, like: Params) -> l
 
 def squared_norm(compressor: Compressor, key: jax.Array, message: jax.Array, like: Params) -> jax.Array:
     """Sum the squares of all values that `decompress_update` would give of a message; traceable by JAX."""
-    total = jnp.float32(0.0)
-    for index, (start, _, shape) in enumerate(_places(compressor, like)):
-        total += compressor.squared_norm(jax.random.fold_in(key, index), message, start, shape)
+    total, places = jnp.float32(0.0), list(_places(compressor, like))
+    for keys, (start, _, shape) in zip(keys_of_tensors(compressor, key, len(places)), places, strict=True):
+        total += compressor.squared_norm(keys, message, start, shape)
     return total
 
 
