@@ -94,7 +94,7 @@ def from_first(tree: Any) -> Any:
     give the shapes and types only."""
     if jax.process_count() == 1:
         with jax.enable_x64(True):
-            return jax.device_put(tree, NamedSharding(_mesh(), PartitionSpec()))
+            return jax.device_put(tree, on_all_devices())
     return jax.tree_util.tree_map(_leaf_from_first, tree)
 
 
@@ -137,17 +137,22 @@ def _mesh() -> Mesh:
     return Mesh(np.array(jax.devices()), _AXIS)
 
 
+def on_all_devices() -> NamedSharding:
+    """Say where arrays lie that `from_first` has put on all devices of all processes."""
+    return NamedSharding(_mesh(), PartitionSpec())
+
+
 def _by_device() -> NamedSharding:
     return NamedSharding(_mesh(), PartitionSpec(_AXIS))
 
 
 @jax.jit
 def _replicated(array: jax.Array) -> jax.Array:
-    return jax.lax.with_sharding_constraint(array, NamedSharding(_mesh(), PartitionSpec()))
+    return jax.lax.with_sharding_constraint(array, on_all_devices())
 
 
 @functools.partial(jax.jit, static_argnums=1)
 def _sum_of_bits(bits: jax.Array, dtype: str) -> jax.Array:
     total = jnp.sum(bits, axis=0, dtype=bits.dtype)
     whole = jax.lax.bitcast_convert_type(total, jnp.dtype(dtype))
-    return jax.lax.with_sharding_constraint(whole, NamedSharding(_mesh(), PartitionSpec()))
+    return jax.lax.with_sharding_constraint(whole, on_all_devices())

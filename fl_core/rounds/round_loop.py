@@ -256,3 +256,14 @@ def _next_state(
 # Means are as large as models: their memory is used again for what is made of them; in place, that of states.
 _step = jax.jit(_next_state, static_argnums=(0, 1), donate_argnums=3)
 _step_in_place = jax.jit(_next_state, static_argnums=(0, 1), donate_argnums=2)
+
+
+def compile_step(optimization: FederatedOptimization, state: ServerState, mean: Any) -> None:
+    """Compile a server's step ahead of the first round.
+
+    Args:
+      optimization: whose step it is.
+      state: `jax.ShapeDtypeStruct`s with the places of its arrays.
+      mean: those of the mean.
+    """
+    _step.lower(optimization.server, optimization.algorithm, state, mean, learning_rate=1.0).compile()

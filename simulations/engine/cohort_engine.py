@@ -40,7 +40,7 @@ from fedlm.simulations.data.federated_data import FederatedData
 from fedlm.simulations.engine.client_states import ClientStates
 from fedlm.simulations.engine.device_sums import BY_DEVICE, add_devices, rows_of_devices
 from fedlm.simulations.engine.lane_states import DeviceState, LaneState, Reported, end_client, end_clients
-from fedlm.simulations.engine.lanes import LaneChunk, LaneShape, lane_chunks
+from fedlm.simulations.engine.lanes import LaneChunk, LaneShape, empty_chunk, lane_chunks
 from fedlm.simulations.engine.prefetching import Prefetched
 
 CHUNKS_AHEAD = 4
@@ -66,7 +66,12 @@ class RoundSetting(NamedTuple):
 
 
 class CohortEngine:
-    """Simulates cohorts on the devices of this process, or of all processes joined by `jax.distributed`."""
+    """Simulates cohorts on the devices of this process, or of all processes joined by `jax.distributed`.
+
+    Attributes:
+      states: what clients keep to themselves, without which no cohort runs where they keep anything.
+      everywhere: where what all devices have lies.
+    """
 
     def __init__(
         self,
@@ -85,19 +90,33 @@ class CohortEngine:
         Without devices it runs on all of all processes. One lane a device, a client trained on it at a time, is best on
         a CPU core; an accelerator takes as many as fill it, each of which holds parameters, gradients and an update.
         `steps_per_chunk` local steps are handed to the devices at once. The model may need `frozen` parameters, which
-        are not trained and do not travel; see `fedlm.models.base.given_frozen`. What clients keep to themselves lies in
-        `states`, which are needed where they keep anything.
+        are not trained and do not travel; see `fedlm.models.base.given_frozen`.
         """
         devices = jax.devices() if devices is None else devices
-        self._work, self._data, self._states = work, data, states
+        self._work, self._data, self.states = work, data, states
         self._shape = LaneShape(len(devices), lanes_per_device, steps_per_chunk, length)
         self._own = [place for place, device in enumerate(devices) if device.process_index == jax.process_index()]
         self._mesh = rows_of_devices(devices)
         self._by_device = NamedSharding(self._mesh, BY_DEVICE)
-        self._frozen = jax.device_put(frozen, NamedSharding(self._mesh, PartitionSpec()))
+        self.everywhere = NamedSharding(self._mesh, PartitionSpec())
+        self._frozen = jax.device_put(frozen, self.everywhere)
         self._thread = ThreadPoolExecutor(1, "prepare-cohorts")
         self._announced: RoundPlan | None = None
         self._prepared: tuple[RoundPlan, Prefetched[LaneChunk]] | None = None
+
+    def compile(self, server: Broadcast, clip_norm: float | None) -> None:
+        """Compile what `run` needs where clients keep nothing, given `jax.ShapeDtypeStruct`s of what they are sent."""
+        algorithm, exact = self._work.training.algorithm, self._work.rules.exact
+        server = placed(server, self.everywhere)
+        make_state = _first_state.lower(algorithm, server, self._shape, self._mesh, exact=exact)
+        make_state.compile()
+        state = placed(make_state.out_info, self._by_device)._replace(kept=algorithm.init_client(server.params))
+        chunk = placed(jax.eval_shape(lambda: empty_chunk(self._shape, self._work.training)), self._by_device)
+        setting = RoundSetting(1.0, clip_norm, jax.eval_shape(lambda: jax.random.key(0)))
+        _run_chunk.lower(
+            self._work, self._mesh, server, setting, state=state, chunk=chunk, frozen=self._frozen
+        ).compile()
+        add_devices.lower(state.aggregate, self._mesh).compile()
 
     def announce(self, plan: RoundPlan) -> None:
         """Remember the next plan; its first chunks are made while the devices are busy."""
@@ -111,7 +130,7 @@ class CohortEngine:
 
     def run(self, params: Params, plan: RoundPlan, clip_norm: float | None = None, memory: Any = ()) -> CohortResult:
         setting = RoundSetting(plan.learning_rate, clip_norm, plan.upload_key())
-        server = jax.device_put(Broadcast(params, memory), NamedSharding(self._mesh, PartitionSpec()))
+        server = jax.device_put(Broadcast(params, memory), self.everywhere)
         kept, trained_on = self._kept(params, plan), np.full(len(plan.clients), -1)
         algorithm, exact = self._work.training.algorithm, self._work.rules.exact
         state = _first_state(algorithm, server, self._shape, self._mesh, exact=exact)._replace(kept=kept)
@@ -143,8 +162,8 @@ class CohortEngine:
         first = self._work.training.algorithm.init_client(params)
         if not jax.tree_util.tree_leaves(first):
             return first
-        assert self._states is not None
-        rows = self._states.read(plan.clients, first, room=1 << max(len(plan.clients) - 1, 0).bit_length())
+        assert self.states is not None
+        rows = self.states.read(plan.clients, first, room=1 << max(len(plan.clients) - 1, 0).bit_length())
         return jax.tree_util.tree_map(
             lambda leaf: jax.device_put(np.broadcast_to(leaf, (self._shape.devices, *leaf.shape)), self._by_device),
             rows,
@@ -152,10 +171,15 @@ class CohortEngine:
 
     def _keep(self, plan: RoundPlan, kept: Any, trained_on: np.ndarray) -> None:
         """Write what each client of a cohort has kept, on the device that it was trained on; -1 for none."""
-        if self._states is not None:
+        if self.states is not None:
             places = np.flatnonzero(trained_on >= 0)
             rows = jax.tree_util.tree_map(lambda leaf: np.asarray(leaf)[trained_on[places], places], kept)
-            self._states.write(plan.round_number, plan.clients[places], rows)
+            self.states.write(plan.round_number, plan.clients[places], rows)
+
+
+def placed(shapes: Any, sharding: NamedSharding) -> Any:
+    """Say of `jax.ShapeDtypeStruct`s where their arrays lie."""
+    return jax.tree_util.tree_map(lambda leaf: leaf.update(sharding=sharding), shapes)
 
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "shape", "mesh", "exact"))

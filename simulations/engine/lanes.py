@@ -82,7 +82,7 @@ def lane_chunks(
         for device in own_devices
     ]
     for _ in range(-(-longest // shape.steps)):
-        chunk = _empty_chunk(len(lanes), shape, training)
+        chunk = empty_chunk(shape, training, len(lanes))
         for device, of_device in enumerate(lanes):
             chunk.num_steps[device] = max(lane.fill(chunk, device, row) for row, lane in enumerate(of_device))
         yield chunk
@@ -140,7 +140,9 @@ class _Lane:
         self._next_step = 0
 
 
-def _empty_chunk(devices: int, shape: LaneShape, training: LocalTraining) -> LaneChunk:
+def empty_chunk(shape: LaneShape, training: LocalTraining, devices: int | None = None) -> LaneChunk:
+    """Make a chunk without any work, for all devices or for so many."""
+    devices = shape.devices if devices is None else devices
     grid, batch_size = (devices, shape.steps, shape.lanes), training.batch_size
     return LaneChunk(
         tokens=np.zeros((*grid, batch_size, shape.length + 1), np.int32),

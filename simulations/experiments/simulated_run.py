@@ -1,7 +1,7 @@
 """The rounds of one experiment in the folder of its run, what they are scored on, and how they end."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -11,6 +11,7 @@ from fedlm.fl_core.extras import extra
 from fedlm.fl_core.privacy.private_cohorts import PoissonSampler
 from fedlm.fl_core.privacy.settings import PRIVACY_FOLDER
 from fedlm.fl_core.processes import gather, is_first, together
+from fedlm.fl_core.randomness import device_key
 from fedlm.fl_core.rounds.cohorts import CohortSampler
 from fedlm.fl_core.rounds.scores import ClientSums, Scores, evaluate, evaluate_clients
 from fedlm.fl_core.runs.capabilities.interface import Ended
@@ -21,8 +22,8 @@ from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.fl_core.runs.summary import describe_training
 from fedlm.models.base import Batch, Params, parameter_count
 from fedlm.simulations.data.federated_data import device_batches, evaluation_owners
-from fedlm.simulations.engine.client_states import ClientStates
 from fedlm.simulations.engine.cohort_engine import CohortEngine
+from fedlm.simulations.engine.compiling import begin_compiling
 from fedlm.simulations.engine.lane_count import choose_lanes, copies_beyond_sgd
 from fedlm.simulations.evaluation.client_scores import describe_clients
 from fedlm.simulations.experiments.kept_by_clients import KeptByClients
@@ -56,6 +57,8 @@ class SimulatedRun:
             privacy=self._terms,
         )
         self._frozen = prepared.frozen(folder.directory)
+        self._engine = _engine(prepared.training, self._frozen)
+        self._wait_for_programs = _begin_compiling(prepared, self._engine)
         self._training = FederatedTraining(
             self.run,
             prepared.training.optimization,
@@ -67,6 +70,7 @@ class SimulatedRun:
         prepared.capabilities.keep(folder.directory)
         rounds, params = self.run.standing.checkpoint, self._training.server.params
         self._kept = KeptByClients(prepared, folder, rounds, params)
+        self._engine.states = self._kept.states
 
     @property
     def params(self) -> Params:
@@ -86,9 +90,9 @@ class SimulatedRun:
         training, scoring = self._prepared.training, self._prepared.scoring
         heldout = list(device_batches(scoring.heldout, training.length, scoring.settings.heldout_examples))
         secret = _secret_of_cohorts(training.cohorts.sampler, self.run.standing.draw_seed)
-        engine = _engine(training, self._frozen, self._kept.states)
+        self._wait_for_programs()
         return self._training.rounds(
-            self._training.simulated(engine, _masking(self._prepared)),
+            self._training.simulated(self._engine, _masking(self._prepared)),
             _sampler(training.cohorts.sampler, secret, self._terms),
             lambda trained: (
                 _scores(self._prepared, heldout, self._whole(trained))
@@ -187,7 +191,7 @@ def _sampler(sampler: CohortSampler, secret: bytes | None, terms: "PrivacyTerms 
     return sampler if secret is None else dataclasses.replace(sampler, seed=secret)  # type: ignore[type-var]
 
 
-def _engine(training: Training, frozen: Params, states: ClientStates | None) -> CohortEngine:
+def _engine(training: Training, frozen: Params) -> CohortEngine:
     # What is frozen takes no room in a lane, but activations do, of which nothing else tells.
     parameters = parameter_count(training.work.model) + sum(leaf.size for leaf in jax.tree_util.tree_leaves(frozen))
     more = copies_beyond_sgd(training.work.training.algorithm, training.work.model)
@@ -201,7 +205,21 @@ def _engine(training: Training, frozen: Params, states: ClientStates | None) -> 
         training.length,
         lanes_per_device=lanes_per_device,
         frozen=frozen,
-        states=states,
+    )
+
+
+def _begin_compiling(prepared: PreparedExperiment, engine: CohortEngine) -> Callable[[], None]:
+    if prepared.privacy is not None:
+        return lambda: None
+    training = prepared.training
+    optimization, averaging = training.optimization, training.averaging
+    key = device_key(optimization.seed, "init")
+    return begin_compiling(
+        engine,
+        optimization,
+        lambda: optimization.first_state(training.work.model.init(key)),
+        clip_norm=averaging.clip_norm(averaging.init()),
+        precision=prepared.precision,
     )
 
 

@@ -293,3 +293,17 @@ def test_parts_by_object_are_what_runs_do_and_names_of_modules_lead_to_the_same_
     plain = fedlm.simulate(data=data, **half | {"client_algorithm": fedlm.Sgd()})
     assert plain.summary["experiment"]["client_algorithm"] == "sgd"
     assert by_object.rows[-1]["train_loss"] == pytest.approx(plain.rows[-1]["train_loss"], rel=1e-5)
+
+
+@pytest.mark.long
+def test_the_large_programs_of_a_run_are_compiled_once_and_ahead_of_its_first_round(data, caplog):
+    model = fedlm.ModelEntry(cifg, CifgConfig(embedding=3, hidden=5))
+    with caplog.at_level("DEBUG", "jax._src.interpreters.pxla"):
+        fedlm.simulate(data=data, **SETTINGS | {"model": model})
+    large = ("_first_state", "_run_chunk", "add_devices", "_next_state")
+    found = [record for record in caplog.records if record.getMessage().startswith("Compiling")]
+    compiled = [
+        (name, record.threadName) for record in found for name in large if f"jit({name}) " in record.getMessage()
+    ]
+    assert sorted(name for name, _ in compiled) == sorted(large)
+    assert all(thread.startswith("compile") for _, thread in compiled)
