@@ -10,7 +10,7 @@ normal.
 import math
 from typing import Any, Literal, NamedTuple
 
-from scipy.stats import t
+from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
 """That all intervals of a run hold together."""
@@ -80,7 +80,7 @@ def _interval(devices: float, shifted: float, squares: float, *, noise: float, l
     anything = Interval(-0.5, 0.5)
     if devices < 2 or not math.isfinite(noise):
         return anything
-    quantile = float(t.ppf((1 + level) / 2, devices - 1))
+    quantile = float(stdtrit(devices - 1, (1 + level) / 2))
     mean = min(max(shifted / devices, -0.5), 0.5)
     # What noise may have taken from the variance is added; no variance within bounds is above the other term.
     margin = quantile * noise * (0.25 + 2 * abs(mean)) / devices
