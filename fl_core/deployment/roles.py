@@ -36,10 +36,10 @@ from fedlm.fl_core.deployment.runs.shown_runs import RunLogs, ShownRuns
 from fedlm.fl_core.deployment.security.audit_log import AuditLog
 from fedlm.fl_core.deployment.security.keys import Authority
 from fedlm.fl_core.deployment.server.client_service import ClientService, make_offer, secure_settings
-from fedlm.fl_core.deployment.server.run_names import refuse_other_folder
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.server.training import DeployedTraining
 from fedlm.fl_core.deployment.state.retrying import with_retries
+from fedlm.fl_core.deployment.state.run_names import refuse_other_folder
 from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
 from fedlm.fl_core.deployment.transparency.log_handlers import HandlersWithLog
 from fedlm.fl_core.deployment.transparency.logged_run import LoggedRun

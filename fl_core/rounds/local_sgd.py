@@ -26,11 +26,9 @@ order in which they are stored, the same in every round."""
 class LocalTraining:
     """How a client trains. The defaults are those of the published Stack Overflow task.
 
-    Published code differs in how it makes batches. The Stack Overflow task of google-research/federated takes the first
-    so many examples, shuffles those, repeats and then cuts into batches: `max_examples` with `cap_then_shuffle` and
-    `batches_across_epochs`. FedJAX's `shuffle_repeat_batch` shuffles all examples, repeats, cuts into batches and caps
-    their number: `max_batches` with `batches_across_epochs`, but that it fills the last batch up with examples of one
-    epoch more, which is not done here.
+    Published code differs in how it makes batches. The Stack Overflow task of google-research/federated has
+    `max_examples` with `cap_then_shuffle` and `batches_across_epochs`. FedJAX's `shuffle_repeat_batch` has
+    `max_batches` with the latter, and fills the last batch with examples of one epoch more, which is not done here.
 
     Attributes:
       batch_size: examples per local step.
@@ -69,8 +67,7 @@ class LocalTraining:
 
     def count_examples(self, num_examples: npt.ArrayLike) -> np.ndarray:
         """Count the examples that clients train on in an epoch, of int [clients], or one int, that they have."""
-        counts = np.asarray(num_examples)
-        return counts if self.max_examples is None else np.minimum(counts, self.max_examples)
+        return np.asarray(num_examples if self.max_examples is None else np.minimum(num_examples, self.max_examples))
 
     @property
     def most_examples(self) -> int:
@@ -202,8 +199,7 @@ def algorithm_step(
     learning_rate: jax.typing.ArrayLike,
     gradient_clip: float | None,
 ) -> tuple[LocalState, TrainingSums]:
-    """Take one local step of an algorithm, given what the server sent; otherwise as `local_step`. One that does not
-    train only scores the batch, without a gradient, and nothing is told of training."""
+    """Take one local step of an algorithm, or score a batch, given what the server sent; otherwise as `local_step`."""
     if not algorithm.trains:
         batch = batch._replace(dropout=None)
         return algorithm.score(local, weigh_examples(model.loss(server.params, batch), batch)), TrainingSums.zero()

@@ -20,10 +20,10 @@ from fedlm.fl_core.deployment.server.capabilities import CAPABILITIES
 from fedlm.fl_core.deployment.server.planned_privacy import check_sizes, planned_privacy
 from fedlm.fl_core.deployment.server.reports.summed_integers import NoisedSums
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
-from fedlm.fl_core.deployment.server.run_names import CommonState, run_name
 from fedlm.fl_core.deployment.server.settings import MAY_CHANGE, Deployment
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.state.retrying import with_retries
+from fedlm.fl_core.deployment.state.run_names import CommonState, run_name
 from fedlm.fl_core.deployment.state.state import OtherStateError, ReleaseRecord
 from fedlm.fl_core.deployment.state.state_sql import SqlState
 from fedlm.fl_core.privacy.mechanisms.registry import MECHANISMS
