@@ -179,7 +179,6 @@ def local_step(
       model: the model.
       params: the client's parameters.
       batch: its examples; a batch without any leaves the parameters as they are.
-      learning_rate: scalar.
       gradient_clip: largest global norm of the gradient, or None.
 
     Returns:
@@ -238,16 +237,13 @@ def train_client(
     local = training.algorithm.init(server) if kept is None else training.algorithm.begin(server, kept)
     sums = TrainingSums.zero()
     steps = batch_rows(len(sequences), training, rng)
-    keys = None
-    if training.draws_dropout:
-        assert dropout_rng is not None
-        keys = dropout_keys(steps, dropout_rng)
+    assert dropout_rng is not None or not training.draws_dropout
+    keys = dropout_keys(steps, dropout_rng) if dropout_rng is not None and training.draws_dropout else None
     for number, rows in enumerate(steps):
         if before_step is not None:
             before_step()
-        batch = Batch(*map(jnp.asarray, gather_batch(sequences, rows)))
-        if keys is not None:
-            batch = batch._replace(dropout=jnp.asarray(keys[number]))
+        dropout = None if keys is None else jnp.asarray(keys[number])
+        batch = Batch(*map(jnp.asarray, gather_batch(sequences, rows)))._replace(dropout=dropout)
         local, sums = _step(
             model,
             training.algorithm,
