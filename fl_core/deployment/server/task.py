@@ -13,18 +13,12 @@ from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.privacy.origins.vocabulary_origin import GIVEN, VocabularyOrigin
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.rounds.cohorts import CohortSampler
-from fedlm.fl_core.runs.capabilities.bounded_norms import BoundedNorms
-from fedlm.fl_core.runs.capabilities.interface import Capability
-from fedlm.fl_core.runs.capabilities.warm_start import WarmStart
 from fedlm.fl_core.runs.federated_training import Score
 from fedlm.models.base import Model
 
 if TYPE_CHECKING:
     # A run without privacy need not load the libraries of privacy.
     from fedlm.fl_core.runs.capabilities.data_budget import DataBudget
-
-CAPABILITIES: tuple[type[Capability], ...] = (WarmStart, BoundedNorms)
-"""The capabilities of deployments, in the order in which they are read: a new one is a file and a line."""
 
 
 @dataclass(frozen=True)

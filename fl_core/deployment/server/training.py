@@ -16,11 +16,12 @@ from fedlm.fl_core.client_algorithms.evaluate import Evaluate
 from fedlm.fl_core.composed_settings import idle_names, path_settings, settings_as_json
 from fedlm.fl_core.deployment.event_log import warn
 from fedlm.fl_core.deployment.secure_aggregation.attempts_sql import SecureAttempts
+from fedlm.fl_core.deployment.server.capabilities import CAPABILITIES
 from fedlm.fl_core.deployment.server.planned_privacy import check_sizes, planned_privacy
 from fedlm.fl_core.deployment.server.reports.summed_integers import NoisedSums
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
 from fedlm.fl_core.deployment.server.settings import MAY_CHANGE, Deployment
-from fedlm.fl_core.deployment.server.task import CAPABILITIES, Task
+from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.run_names import CommonState, run_name
 from fedlm.fl_core.deployment.state.state import OtherStateError, ReleaseRecord
