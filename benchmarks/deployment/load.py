@@ -11,10 +11,10 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.deployment.servers import LOOPBACK, receive
 from benchmarks.deployment.shapes import Shape
@@ -96,8 +96,32 @@ def _connected(port: int, tls: ssl.SSLContext | None) -> socket.socket:
     return client if tls is None else tls.wrap_socket(client, server_hostname=LOOPBACK)
 
 
-def rounds(connection: Connection, port: int, shape: Shape, upload: bytes, keys: Path | None = None) -> None:
+class Repeated(NamedTuple):
+    """A large upload of few bytes of its own: float32 values of a block, again and again.
+
+    Attributes:
+      head: what it begins with.
+      block: its values.
+      values: bytes of these in all.
+      tail: its checksum.
+    """
+
+    head: bytes
+    block: bytes
+    values: int
+    tail: bytes
+
+    def pieces(self) -> Iterator[bytes]:
+        yield self.head
+        for start in range(0, self.values, len(self.block)):
+            yield self.block[: self.values - start]
+        yield self.tail
+
+
+def rounds(connection: Connection, port: int, shape: Shape, upload: bytes | Repeated, keys: Path | None = None) -> None:
     """The same with fedlm's server; seconds count from the first check-in."""
+    pieces = (lambda: iter([upload])) if isinstance(upload, bytes) else upload.pieces
+    size_up = sum(map(len, pieces()))
 
     def take_part(client: socket.socket, name: str) -> bool:
         reply = messages.CheckInReply()
@@ -109,12 +133,13 @@ def rounds(connection: Connection, port: int, shape: Shape, upload: bytes, keys:
         size, begun = _receive_head(client)
         if not receive(client, size - len(begun)):
             return False
-        header = _header_of(round_, len(upload)).SerializeToString()
+        header = _header_of(round_, size_up).SerializeToString()
         fields = {UPLOAD_HEADER: base64.b64encode(header).decode(), "Expect": "100-continue"}
-        _send_head(client, "PUT", UPLOAD_PATH, name, len(upload), fields)
+        _send_head(client, "PUT", UPLOAD_PATH, name, size_up, fields)
         size, begun = _receive_head(client)
         if size < 0:
-            client.sendall(upload)
+            for piece in pieces():
+                client.sendall(piece)
             size, begun = _receive_head(client)
         body = begun + _receive_exactly(client, size - len(begun))
         return messages.UploadReply.FromString(body).status == messages.UploadReply.ACCEPTED

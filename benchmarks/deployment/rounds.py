@@ -65,7 +65,7 @@ def measure(shape: Shape, passes: int, tls: bool = False) -> dict[str, Any]:
     """
     (down, up), upload = sizes_of(shape), random_upload(shape)
     with contextlib.ExitStack() as stack:
-        keys = _make_keys(Path(stack.enter_context(tempfile.TemporaryDirectory())), shape) if tls else None
+        keys = make_keys(Path(stack.enter_context(tempfile.TemporaryDirectory())), shape) if tls else None
         running = {
             "fedlm": _start(stack, (servers.fedlm, shape, 0.2, keys), (load.rounds, shape, upload, keys)),
             "raw": _start(stack, (servers.raw, down, up, keys), (load.raw_rounds, shape, down, up, keys)),
@@ -87,7 +87,7 @@ def measure(shape: Shape, passes: int, tls: bool = False) -> dict[str, Any]:
     }
 
 
-def _make_keys(folder: Path, shape: Shape) -> Path:
+def make_keys(folder: Path, shape: Shape) -> Path:
     authority = Authority.create(folder / "keys")
     authority.make_server([servers.LOOPBACK])
     for number in range(shape.selected):

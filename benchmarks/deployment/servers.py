@@ -32,9 +32,6 @@ def fedlm(
     from fedlm.fl_core.deployment.endpoints import Endpoints
     from fedlm.fl_core.deployment.roles import serve
     from fedlm.fl_core.deployment.server.task import Task
-    from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
-    from fedlm.fl_core.deployment.transport.http_server import HttpServer
-    from fedlm.fl_core.deployment.transport.listeners import Listener, ListenOptions
     from fedlm.fl_core.process_memory import return_freed_memory
 
     return_freed_memory()
@@ -44,9 +41,21 @@ def fedlm(
     jax.jit(lambda values: values + 1)(jax.numpy.zeros(1)).block_until_ready()
     before = psutil.Process().memory_info().rss
 
-    class Telling(NamedTuple):
-        """A listener that tells its port."""
+    async def run() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            await serve(task, Path(folder), Endpoints(telling(connection, before, keys)), lambda row: None)
 
+    until_closed(connection)
+    asyncio.run(run())
+
+
+def telling(connection: Connection, memory: int, keys: Path | None = None) -> Any:
+    """Make what listens to clients on a free port, and then tells it, and the memory before."""
+    from fedlm.fl_core.deployment.transport.connection_limits import ConnectionLimits
+    from fedlm.fl_core.deployment.transport.http_server import HttpServer
+    from fedlm.fl_core.deployment.transport.listeners import Listener, ListenOptions
+
+    class Telling(NamedTuple):
         inner: Listener
 
         @property
@@ -55,7 +64,7 @@ def fedlm(
 
         async def start(self) -> None:
             await self.inner.start()
-            connection.send({"port": self.port, "memory": before})
+            connection.send({"port": self.port, "memory": memory})
 
         async def stop(self, grace: float) -> None:
             await self.inner.stop(grace)
@@ -63,15 +72,14 @@ def fedlm(
     def listen(handlers: Any) -> Telling:
         # All clients come from one address.
         limits = ConnectionLimits(of_address=ConnectionLimits().in_all)
-        options = ListenOptions(f"{LOOPBACK}:0", keys, limits=limits)
-        return Telling(HttpServer(handlers, options))
+        return Telling(HttpServer(handlers, ListenOptions(f"{LOOPBACK}:0", keys, limits=limits)))
 
-    async def run() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            await serve(task, Path(folder), Endpoints(listen), lambda row: None)
+    return listen
 
+
+def until_closed(connection: Connection) -> None:
+    """End this process once who started it has gone or says so."""
     threading.Thread(target=_until_closed, args=(connection,), daemon=True).start()
-    asyncio.run(run())
 
 
 def _until_closed(connection: Connection) -> None:
@@ -85,7 +93,7 @@ def raw(connection: Connection, down: int, up: int, keys: Path | None = None) ->
     model = memoryview(random.randbytes(down))
     listener = socket.create_server((LOOPBACK, 0), backlog=1024)
     connection.send({"port": listener.getsockname()[1], "memory": psutil.Process().memory_info().rss})
-    threading.Thread(target=_until_closed, args=(connection,), daemon=True).start()
+    until_closed(connection)
 
     tls = None if keys is None else server_tls(keys, certified=True)
 

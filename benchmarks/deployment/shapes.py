@@ -17,15 +17,21 @@ class Shape(NamedTuple):
 
     Attributes:
       name: in words.
-      parameters: of the model; float32 down, 8 bits up.
+      parameters: of the model; float32 down.
       selected: clients that download it.
       goal: uploads that a round is to have; all that are selected send one, and are waited for.
+      bits: of a parameter's update on its way up.
+      server_optimizer: by name.
+      checkpoint_every: rounds.
     """
 
     name: str
     parameters: int
     selected: int
     goal: int
+    bits: int = BITS
+    server_optimizer: str = "fedadam"
+    checkpoint_every: int = 1_000_000
 
 
 SHAPES = [
@@ -71,9 +77,10 @@ def deployment_of(shape: Shape, check_in_seconds: float) -> "Deployment":
         reporting_seconds=3600.0,
         check_in_seconds=check_in_seconds,
         update_clip_norm=1.0,
-        upload_bits=BITS,
+        upload_bits=shape.bits,
+        server_optimizer=shape.server_optimizer,
         chunk_bytes=CHUNK,
-        checkpoint_every=1_000_000,
+        checkpoint_every=shape.checkpoint_every,
         evaluate_every=1_000_000,
     )
 

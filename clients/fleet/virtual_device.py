@@ -153,10 +153,12 @@ class VirtualLink:
     async def upload(self, header: messages.UploadHeader, pieces: AsyncIterator[bytes]) -> messages.UploadReply:
         device = self._device
         device.check_reachable()
+        if header.asks:
+            return await self._inner.upload(header, pieces)
         cut = device.cut("upload", 1.0)
         # A device trains before it calls; the server waits for no header that long.
         await device.train(header.num_examples)
-        reply = await self._inner.upload(header, self._slowed(header.size, pieces))
+        reply = await self._inner.upload(header, self._slowed(header.size - header.offset, pieces))
         if cut:
             device.drop()
         device.tally.answers[messages.UploadReply.Status.Name(reply.status).lower()] += 1

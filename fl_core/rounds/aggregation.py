@@ -110,6 +110,7 @@ def contribution(
     *,
     clip_norm: jax.typing.ArrayLike | None = None,
     norm: jax.Array | None = None,
+    coordinates: int | None = None,
 ) -> CohortAggregate:
     """Turn one client's update, as the server decompressed it, into what it adds to the aggregate.
 
@@ -121,7 +122,8 @@ def contribution(
       training: what the client says of its training.
       rules: weighting and rounding.
       clip_norm: scalar, an update is scaled down to this L2 norm; None leaves norms alone, which exact sums do not.
-      norm: the L2 norm of `delta`, where it is known already.
+      norm: the L2 norm of the update, where it is known already.
+      coordinates: of the update, where `delta` is a part of it.
     """
     norm = global_norm(delta) if norm is None else norm
     # A sum of squares may overflow where every value is finite; such an update is as useless.
@@ -141,7 +143,8 @@ def contribution(
 
     added = jax.tree_util.tree_map(lambda leaf: jnp.where(accepted, leaf * scale, 0.0), delta)
     if rules.exact:
-        step = grid_step(jnp.asarray(clip_norm, jnp.float32), number_of_coordinates(delta))
+        coordinates = number_of_coordinates(delta) if coordinates is None else coordinates
+        step = grid_step(jnp.asarray(clip_norm, jnp.float32), coordinates)
         added = on_grid(added, step, "toward_zero")
     return CohortAggregate(
         delta=added,

@@ -33,6 +33,13 @@ class Scheme(NamedTuple):
     settings: dict[str, int]
 
 
+class Cut(NamedTuple):
+    """What values `[a, b)` of a tensor need of its bytes, and are then a tensor of their own: the head, and theirs."""
+
+    head: int  # bytes at the beginning, which all values need
+    bits: int  # of each value behind it; a power of two
+
+
 class Compressor(Protocol):
     """Turns each tensor of an update into what travels, and back; hashable."""
 
@@ -62,6 +69,12 @@ class Compressor(Protocol):
 
     def is_finite(self, packed: Buffer) -> bool:
         """Say whether all floats in the bytes of `pieces` are finite."""
+        ...
+
+    @property
+    def cut(self) -> "Cut | None":
+        """How the bytes of `pieces` may be cut, so that some of a tensor's values are read without the others; None
+        where each value depends on all bytes."""
         ...
 
     def squared_norm(self, keys: Any, message: jax.Array, start: int, shape: Shape) -> jax.Array:
@@ -94,10 +107,13 @@ def compress_update(compressor: Compressor, key: jax.Array, update: Params) -> l
     return [_compress(compressor, of_tensor, leaf) for of_tensor, leaf in zip(keys, leaves, strict=True)]
 
 
-def decompress_update(compressor: Compressor, key: jax.Array, compressed: list, like: Params) -> Params:
-    """Undo `compress_update`, as far as the compressor can; `like` are arrays, or shapes, of the update's structure."""
+def decompress_update(
+    compressor: Compressor, key: jax.Array, compressed: list, like: Params, *, first: jax.Array | int = 0
+) -> Params:
+    """Undo `compress_update`, as far as the compressor can; `like` are arrays, or shapes, of the update's structure,
+    and `first` is the place of the first of them where they are a part of it."""
     leaves, structure = jax.tree_util.tree_flatten(like)
-    keys = keys_of_tensors(compressor, key, len(leaves))
+    keys = keys_of_tensors(compressor, key, len(leaves), first)
     restored = [
         _decompress(compressor, of_tensor, tensor, tuple(leaf.shape))
         for of_tensor, tensor, leaf in zip(keys, compressed, leaves, strict=True)
@@ -105,10 +121,11 @@ def decompress_update(compressor: Compressor, key: jax.Array, compressed: list, 
     return jax.tree_util.tree_unflatten(structure, restored)
 
 
-def keys_of_tensors(compressor: Compressor, key: jax.Array, number: int) -> list:
-    """Make the keys of each of so many tensors from the key of this client in this round."""
+def keys_of_tensors(compressor: Compressor, key: jax.Array, number: int, first: jax.Array | int = 0) -> list:
+    """Make the keys of each of so many tensors, from the first of them on, from the key of this client in this
+    round."""
     # Drawn one by one, each would be a loop of its own, which takes long to compile.
-    keys = jax.vmap(lambda index: compressor.keys(jax.random.fold_in(key, index)))(jnp.arange(number))
+    keys = jax.vmap(lambda index: compressor.keys(jax.random.fold_in(key, index)))(first + jnp.arange(number))
     return [jax.tree_util.tree_map(lambda leaf: leaf[index], keys) for index in range(number)]  # noqa: B023
 
 

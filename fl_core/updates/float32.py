@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedlm.fl_core.updates.compressors import Buffer, Scheme, Shape, sum_of_squares
+from fedlm.fl_core.updates.compressors import Buffer, Cut, Scheme, Shape, sum_of_squares
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,7 @@ class Float32Upload:
     """No compression; a `fedlm.fl_core.updates.compressors.Compressor` that uses no key."""
 
     scheme = Scheme(1, 1, {})
+    cut = Cut(0, 32)
 
     def keys(self, key: jax.Array) -> jax.Array:
         return key

@@ -37,6 +37,7 @@ class PowerSgd:
     """Factors of one rank; a `fedlm.fl_core.updates.compressors.Compressor` whose server needs no key."""
 
     rank: int
+    cut = None
 
     @property
     def scheme(self) -> Scheme:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedlm.fl_core.errors import ConfigurationError
-from fedlm.fl_core.updates.compressors import Buffer, Scheme, Shape, sum_of_squares
+from fedlm.fl_core.updates.compressors import Buffer, Cut, Scheme, Shape, sum_of_squares
 from fedlm.fl_core.updates.rotation import rotate, rotate_back, rotated_size
 
 
@@ -56,6 +56,10 @@ class UniformQuantization:
     @property
     def scheme(self) -> Scheme:
         return Scheme(2, 1, {"bits": self.bits, "rotation": int(self.rotation)})
+
+    @property
+    def cut(self) -> Cut | None:
+        return None if self.rotation else Cut(8, self.bits)
 
     def keys(self, key: jax.Array) -> QuantizationKeys:
         return QuantizationKeys(*jax.random.split(key))

@@ -6,9 +6,11 @@ model's tensors in that order and nothing else. docs/protocol.md says it for oth
 """
 
 import hashlib
+import math
+import mmap
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +18,14 @@ import ml_dtypes
 import numpy as np
 
 from fedlm.fl_core.errors import UserError
-from fedlm.fl_core.updates.compressors import Buffer, Compressor, Scheme, Shape, keys_of_tensors, shapes_of
+from fedlm.fl_core.updates.compressors import Buffer, Compressor, Cut, Scheme, Shape, keys_of_tensors, shapes_of
 from fedlm.models.base import Params
 
 DownloadEncoding = Literal["float32", "bfloat16"]
 _DOWNLOAD_TYPES: dict[str, type] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 _HEADER = struct.Struct("<4s4s")
 _CHECKSUM = struct.Struct("<I")
+_VALUES_AT_ONCE, _BYTES_AT_ONCE, _ALIGNMENT = 1 << 20, 1 << 22, 64
 
 
 class WireError(UserError):
@@ -47,17 +50,85 @@ def check_update(compressor: Compressor, message: Buffer, like: Params) -> None:
       WireError: the length or header is not that of such an update, or a float is not finite.
       DamagedError: the checksum does not match.
     """
-    message, expected = memoryview(message), upload_bytes(compressor, like)
+    message, expected, crc = memoryview(message), upload_bytes(compressor, like), 0
     if len(message) != expected:
         raise WireError(f"the upload has {len(message)} bytes, but an update of this model has {expected}")
     body, (checksum,) = message[: -_CHECKSUM.size], _CHECKSUM.unpack(message[-_CHECKSUM.size :])
-    if checksum != _checksum(body):
+    for start in range(0, len(body), _BYTES_AT_ONCE):
+        crc = _checksum(body[start : start + _BYTES_AT_ONCE], crc)
+        _let_go(message)
+    if checksum != crc:
         raise DamagedError("the upload's checksum does not match: it was damaged on the way; send it again")
     if body[: _HEADER.size] != upload_header(compressor, like):
         raise WireError("the upload was not made for this plan: its header names another compression or shapes")
-    for index, (start, end, _) in enumerate(_places(compressor, like)):
-        if not compressor.is_finite(body[start:end]):
-            raise WireError(f"tensor {index} of the upload holds a number that is not finite")
+    for part in parts_of(compressor, shapes_of(like)):
+        content = part.content(message).data
+        for index, (start, end, _) in enumerate(_places(compressor, part.shapes, part.skip)):
+            if not compressor.is_finite(content[start:end]):
+                raise WireError(f"tensor {part.first + index} of the upload holds a number that is not finite")
+
+
+class Part(NamedTuple):
+    """What of an upload is worked on at once: tensors that follow one another, or some values of a large one, which
+    are a tensor of one axis by themselves.
+
+    Attributes:
+      first: place of the first tensor among all.
+      shapes: of the tensors.
+      skip: bytes before the first of them.
+      spans: where the bytes lie in the upload, which are to be laid end to end.
+      value: which value of its tensor the first one is; None where tensors are whole.
+    """
+
+    first: int
+    shapes: tuple[Shape, ...]
+    skip: int
+    spans: tuple[tuple[int, int], ...]
+    value: int | None = None
+
+    def content(self, message: memoryview) -> np.ndarray:
+        """Take the bytes out of an upload, uint8 [bytes]; of one that is in a file, no other stays in memory."""
+        pieces = [np.frombuffer(message[start:end], np.uint8) for start, end in self.spans]
+        found = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        if isinstance(message.obj, mmap.mmap):
+            found = found.copy() if len(pieces) == 1 else found
+            _let_go(message)
+        return found
+
+
+def parts_of(compressor: Compressor, shapes: Sequence[Shape], most: int = _VALUES_AT_ONCE) -> list[Part]:
+    """Cut an upload of tensors of these shapes into parts of so many values at most, where its compressor allows."""
+    parts: list[Part] = []
+    group: list[tuple[int, int, Shape]] = []
+
+    def close(first: int) -> None:
+        if group:
+            start, end = group[0][0], group[-1][1]
+            skip = start % _ALIGNMENT  # JAX takes memory as it is only from there
+            tensors = tuple(shape for _, _, shape in group)
+            parts.append(Part(first - len(group), tensors, skip, ((start - skip, end),)))
+            group.clear()
+
+    for index, place in enumerate(_places(compressor, shapes, _HEADER.size)):
+        size = math.prod(place[2])
+        if size + sum(math.prod(shape) for _, _, shape in group) > most:
+            close(index)
+        if size > most and compressor.cut is not None:
+            parts += _pieces(compressor.cut, index, place, most)
+        else:
+            group.append(place)
+    close(len(shapes))
+    return parts
+
+
+def _pieces(cut: Cut, index: int, place: tuple[int, int, Shape], most: int) -> Iterator[Part]:
+    start, _, shape = place
+    codes, size = start + cut.head, math.prod(shape)
+    for value in range(0, size, most):
+        count = min(most, size - value)
+        begin, end = codes + value * cut.bits // 8, codes - (-(value + count) * cut.bits // 8)
+        spans = ((start, codes), (begin, end)) if cut.head else ((begin, end),)
+        yield Part(index, ((count,),), 0, spans, value)
 
 
 def unpack_update(compressor: Compressor, message: jax.Array, like: Params) -> list:
@@ -66,13 +137,33 @@ def unpack_update(compressor: Compressor, message: jax.Array, like: Params) -> l
     Returns:
       The compressed tensors for `decompress_update`.
     """
-    return [compressor.unpack(message[start:end], shape) for start, end, shape in _places(compressor, like)]
+    return unpack_tensors(compressor, message, shapes_of(like), _HEADER.size)
 
 
-def squared_norm(compressor: Compressor, key: jax.Array, message: jax.Array, like: Params) -> jax.Array:
-    """Sum the squares of all values that `decompress_update` would give of a message; traceable by JAX."""
-    total, places = jnp.float32(0.0), list(_places(compressor, like))
-    for keys, (start, _, shape) in zip(keys_of_tensors(compressor, key, len(places)), places, strict=True):
+def unpack_tensors(compressor: Compressor, message: jax.Array, shapes: Sequence[Shape], skip: int) -> list:
+    """Read tensors of these shapes that lie in a message behind so many bytes; see `unpack_update`."""
+    return [compressor.unpack(message[start:end], shape) for start, end, shape in _places(compressor, shapes, skip)]
+
+
+def squared_norm(
+    compressor: Compressor,
+    key: jax.Array,
+    message: jax.Array,
+    shapes: Sequence[Shape],
+    *,
+    skip: int = _HEADER.size,
+    first: jax.Array | int = 0,
+) -> jax.Array:
+    """Sum the squares of all values that `decompress_update` would give of tensors in a message; traceable by JAX.
+
+    Args:
+      key: of the update.
+      message: uint8 [bytes], with the tensors behind `skip` bytes.
+      shapes: of the tensors.
+      first: place of the first of them in the update.
+    """
+    total, all_keys = jnp.float32(0.0), keys_of_tensors(compressor, key, len(shapes), first)
+    for keys, (start, _, shape) in zip(all_keys, _places(compressor, shapes, skip), strict=True):
         total += compressor.squared_norm(keys, message, start, shape)
     return total
 
@@ -115,20 +206,25 @@ def unpack_parameters(content: Buffer, encoding: str, like: Params) -> Params:
     return jax.tree_util.tree_unflatten(structure, arrays)
 
 
-def _places(compressor: Compressor, like: Params) -> Iterator[tuple[int, int, Shape]]:
-    """Say where in an upload each tensor begins and ends, and its shape."""
-    start = _HEADER.size
-    for leaf in jax.tree_util.tree_leaves(like):
-        end = start + compressor.packed_bytes(leaf.shape)
-        yield start, end, leaf.shape
+def _places(compressor: Compressor, shapes: Sequence[Shape], start: int) -> Iterator[tuple[int, int, Shape]]:
+    """Say where each tensor begins and ends, the first at `start`, and its shape."""
+    for shape in shapes:
+        end = start + compressor.packed_bytes(shape)
+        yield start, end, shape
         start = end
 
 
-def _checksum(body: Buffer) -> int:
+def _checksum(body: Buffer, before: int = 0) -> int:
     # Simulations only count bytes; they run where this package is not installed.
     from isal import isal_zlib
 
-    return isal_zlib.crc32(body)
+    return isal_zlib.crc32(body, before)
+
+
+def _let_go(message: memoryview) -> None:
+    """Keep nothing in memory of an upload that is in a file; it is read again where it is looked at again."""
+    if isinstance(message.obj, mmap.mmap):
+        message.obj.madvise(mmap.MADV_DONTNEED)
 
 
 def upload_header(compressor: Compressor, like: Params) -> bytes:

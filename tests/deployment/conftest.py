@@ -1,9 +1,7 @@
 """Tests are coroutines; their databases are SQLite, and a PostgreSQL server of the tests' own where it is installed."""
 
 import os
-import pwd
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -11,49 +9,9 @@ import pytest
 
 from fedlm.fl_core.deployment.state.state_sql import sqlite_url
 from tests.support.coroutines import pytest_pyfunc_call
+from tests.support.postgresql import PostgreSQL
 
 __all__ = ["pytest_pyfunc_call"]
-
-
-class PostgreSQL:
-    """A server in a temporary folder, reached by a socket there."""
-
-    def __init__(self, folder):
-        self.folder, self._databases = folder, 0
-        # PostgreSQL refuses to run as root.
-        self._user = ["setpriv", f"--reuid={_nobody()}", f"--regid={_nobody()}", "--clear-groups"]
-        if os.geteuid():
-            self._user = []
-        else:
-            os.chown(folder, pwd.getpwnam(_nobody()).pw_uid, -1)
-        self._command(
-            "initdb", "-D", folder / "data", "-U", "fedlm", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C"
-        )
-
-    def _command(self, *words):
-        done = subprocess.run([*self._user, *map(str, words)], capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    def start(self):
-        options = f"-c listen_addresses='' -c fsync=off -c unix_socket_directories={self.folder}"
-        self._command("pg_ctl", "-D", self.folder / "data", "-w", "-l", self.folder / "log", "-o", options, "start")
-
-    def stop(self, mode="immediate"):
-        self._command("pg_ctl", "-D", self.folder / "data", "-w", "-m", mode, "stop")
-
-    def url(self):
-        """The URL of a new database."""
-        import psycopg
-
-        self._databases += 1
-        with psycopg.connect(f"host={self.folder} user=fedlm dbname=postgres", autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE test{self._databases}")
-        return f"postgresql://fedlm@/test{self._databases}?host={self.folder}"
-
-
-def _nobody():
-    """Name the user that PostgreSQL runs as where the tests run as root."""
-    return "postgres" if any(user.pw_name == "postgres" for user in pwd.getpwall()) else "nobody"
 
 
 @pytest.fixture(scope="session")

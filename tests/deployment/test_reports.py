@@ -40,6 +40,22 @@ async def test_reports_count_once_and_those_that_come_too_late_not_at_all(tmp_pa
         assert (await round_.send("d", *last)).status == Status.NOT_SELECTED
 
 
+async def test_an_upload_goes_on_where_it_broke_off(tmp_path):
+    async with in_round(tmp_path, cohort_size=1, drain_seconds=0.1) as round_:
+        header, content = round_.report(await round_.select("a"))
+        assert (await round_.send("a", header, content[:100])).status == Status.DAMAGED
+        header.asks = True
+        assert (await round_.send("a", header)).received == 100
+        header.asks, header.offset = False, 101
+        assert "is not there" in (await round_.send("a", header, content[101:])).reason
+        header.offset = 0
+        await round_.send("a", header, content[:-1])
+        header.offset = len(content) - 1
+        assert (await round_.send("a", header, content[-1:])).status == Status.ACCEPTED
+        round_.rounds.drain()
+        assert float((await round_.collecting).aggregate.clients) == 1
+
+
 def broken(round_, configuration):
     """Uploads that must not count, each with the answer that it gets."""
     header, content = round_.report(configuration)

@@ -8,7 +8,7 @@ import contextlib
 import functools
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
@@ -29,6 +29,7 @@ from .link.protocol import PROTOCOL
 from .own_participation import OwnParticipation
 from .secure_aggregation.device import PATIENCE_SECONDS, SecureSums, take_on, why_unsafe
 from .training import Channel, EndedError, Round, Trainer, Update
+from .uploading import send_upload
 from .waits import Waits, told_seconds
 
 VERSION = "0.1.0"
@@ -210,7 +211,8 @@ class Client:
             # A masked vector is sent after training, when the server waits for it.
             masked = self._sums is not None and header.outcome == _Outcome.TRAINED
             until = time.monotonic() + PATIENCE_SECONDS if masked else deadline
-            return await self._send(channel, header, functools.partial(in_pieces, upload, take), until)
+            pieces = functools.partial(in_pieces, upload, take)
+            return await send_upload(channel, header, pieces, until, waits=self._waits, notice=self._notice)
 
         if update is not None and self._sums is not None:
             try:
@@ -276,25 +278,3 @@ class Client:
         if not assembly.complete:
             raise TransportError("a download ended before its last chunk")
         return assembly.content
-
-    async def _send(
-        self,
-        channel: Channel,
-        header: messages.UploadHeader,
-        pieces: Callable[[], AsyncIterator[bytes]],
-        deadline: float,
-    ) -> messages.UploadReply:
-        """Upload, again where the connection broke, under the same id so that it counts once."""
-        while True:
-            reply = None
-            try:
-                reply = await channel.upload(header, pieces())
-            except TransportError as error:
-                self._notice(f"the upload broke off: {error}")
-            if reply is not None and reply.status != _Reply.DAMAGED:
-                self._waits.worked()
-                return reply
-            wait = self._waits.after_failure()
-            if time.monotonic() + wait > deadline:
-                raise TransportError("the upload did not get through while the round was open")
-            await asyncio.sleep(wait)

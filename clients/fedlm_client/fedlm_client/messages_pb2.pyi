@@ -262,7 +262,7 @@ class Artifact(_message.Message):
     def __init__(self, digest: _Optional[bytes] = ..., encoding: _Optional[str] = ..., size: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., chunk_digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class UploadHeader(_message.Message):
-    __slots__ = ("attempt", "upload_id", "outcome", "size", "num_examples", "loss", "tokens", "gradient_norm")
+    __slots__ = ("attempt", "upload_id", "outcome", "size", "num_examples", "loss", "tokens", "gradient_norm", "offset", "asks")
     class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         OUTCOME_UNSPECIFIED: _ClassVar[UploadHeader.Outcome]
@@ -285,6 +285,8 @@ class UploadHeader(_message.Message):
     LOSS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_NORM_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ASKS_FIELD_NUMBER: _ClassVar[int]
     attempt: bytes
     upload_id: bytes
     outcome: UploadHeader.Outcome
@@ -293,10 +295,12 @@ class UploadHeader(_message.Message):
     loss: float
     tokens: float
     gradient_norm: float
-    def __init__(self, attempt: _Optional[bytes] = ..., upload_id: _Optional[bytes] = ..., outcome: _Optional[_Union[UploadHeader.Outcome, str]] = ..., size: _Optional[int] = ..., num_examples: _Optional[int] = ..., loss: _Optional[float] = ..., tokens: _Optional[float] = ..., gradient_norm: _Optional[float] = ...) -> None: ...
+    offset: int
+    asks: bool
+    def __init__(self, attempt: _Optional[bytes] = ..., upload_id: _Optional[bytes] = ..., outcome: _Optional[_Union[UploadHeader.Outcome, str]] = ..., size: _Optional[int] = ..., num_examples: _Optional[int] = ..., loss: _Optional[float] = ..., tokens: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., offset: _Optional[int] = ..., asks: _Optional[bool] = ...) -> None: ...
 
 class UploadReply(_message.Message):
-    __slots__ = ("status", "reason", "come_back_seconds")
+    __slots__ = ("status", "reason", "come_back_seconds", "received")
     class Status(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATUS_UNSPECIFIED: _ClassVar[UploadReply.Status]
@@ -316,10 +320,12 @@ class UploadReply(_message.Message):
     STATUS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     COME_BACK_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
     status: UploadReply.Status
     reason: str
     come_back_seconds: float
-    def __init__(self, status: _Optional[_Union[UploadReply.Status, str]] = ..., reason: _Optional[str] = ..., come_back_seconds: _Optional[float] = ...) -> None: ...
+    received: int
+    def __init__(self, status: _Optional[_Union[UploadReply.Status, str]] = ..., reason: _Optional[str] = ..., come_back_seconds: _Optional[float] = ..., received: _Optional[int] = ...) -> None: ...
 
 class EnrolRequest(_message.Message):
     __slots__ = ("token", "request")

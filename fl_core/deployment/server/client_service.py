@@ -40,6 +40,7 @@ from fedlm.fl_core.updates.update_bytes import DownloadEncoding, download_bytes,
 # what the database, the ledger and files beside these grow by.
 _KEPT_MODELS, _KEPT_BYTES = 5, 1 << 26
 _ROSTER_BYTES = 4096
+_UPLOADS_IN_MEMORY = 1 << 26
 # Of a parameter in a masked vector, at most: 32 bits, of up to twice as many integers.
 _MASKED_BYTES = 8
 
@@ -119,7 +120,7 @@ class ClientService:
         download, update = sent_by_server(algorithm, like), sent_by_client(algorithm, like)
         downloads = ModelDownloads(deployment.download_encoding, deployment.chunk_bytes, folder)
         room = DiskRoom(folder, _KEPT_MODELS * download_bytes(download) + _KEPT_BYTES)
-        buffers = UploadBuffers(download_bytes(like), room)
+        buffers = UploadBuffers(min(download_bytes(like), _UPLOADS_IN_MEMORY), room)
         round_bytes = download_bytes(download) + upload_bytes(compressor, update) + len(task.vocabulary)
         if deployment.aggregation == "secure":
             # Steps of a secure sum are several calls; rosters and shares are small beside models of any use.

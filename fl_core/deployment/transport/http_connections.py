@@ -180,8 +180,9 @@ class ServedCall:
             header = parse_message(messages.UploadHeader, base64.b64decode(field, validate=True))
         except ValueError as error:
             raise MalformedError(f"{len(field)} characters that are no base64") from error
-        if header.outcome == messages.UploadHeader.TRAINED and header.size != self._left:
-            raise MalformedError(f"{self._left} bytes follow, but the upload is declared to have {header.size}")
+        follow = 0 if header.asks else header.size - header.offset
+        if header.outcome == messages.UploadHeader.TRAINED and follow != self._left:
+            raise MalformedError(f"{self._left} bytes follow, but {follow} are declared")
         return header
 
     async def read_into(self, space: memoryview) -> int:

@@ -96,7 +96,7 @@ class HttpServer(HttpListener):
         elif (method, path) == ("POST", LOG):
             named = parse_message(messages.LogRequest, await call.body())
             await call.reply(await self._handlers.log(peer, named))
-        elif (method, path) == ("PUT", UPLOAD):
+        elif (method, path) in (("PUT", UPLOAD), ("POST", UPLOAD)):
             await call.reply(await self._handlers.upload(peer, call))
         elif method == "GET" and path.startswith(ARTIFACTS):
             await self._send_artifact(call, peer)

@@ -36,6 +36,13 @@ def _orbax() -> Any:
     return ocp
 
 
+class _Lent(np.ndarray):
+    """An array that orbax need not copy before it writes it: nobody changes it until that is done."""
+
+    def __deepcopy__(self, memo: Any) -> "_Lent":
+        return self
+
+
 class Checkpoints:
     """The last few checkpoints of one run, used by one process alone; a context manager.
 
@@ -84,7 +91,7 @@ class Checkpoints:
             return
         # What an interrupted process left behind would lie there for ever.
         self._clear_unfinished()
-        arrays = jax.tree_util.tree_map(np.asarray, jax.device_get(state))
+        arrays = jax.tree_util.tree_map(lambda leaf: np.asarray(leaf).view(_Lent), jax.device_get(state))
         self.check_room(arrays)
         args = _orbax().args
         digests = {name: _digest(leaf) for name, leaf in _named(arrays)}
@@ -215,7 +222,7 @@ def parameters_digest(params: Params) -> str:
     """Compute the SHA-256 of all leaves' bytes, in hex: equal exactly where every bit is."""
     digest = hashlib.sha256()
     for leaf in jax.tree_util.tree_leaves(jax.device_get(params)):
-        digest.update(np.ascontiguousarray(leaf).tobytes())
+        digest.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

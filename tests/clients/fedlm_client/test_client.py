@@ -52,6 +52,7 @@ class FakeServer:
         for name, value in program.items():
             setattr(self.program, name, value)
         self.seconds, self.come_back = 10.0, None
+        self.there = None  # bytes of an upload that it says are there
 
     def fault(self, call):
         return self.faults[call].pop(0) if self.faults[call] else None
@@ -86,6 +87,10 @@ class FakeServer:
             yield Chunk(number=number, data=artifact.chunk(number).content())
 
     async def upload(self, header, pieces):
+        if header.asks and self.there is None:
+            raise UnknownArtifactError("a server of before does not say")
+        if header.asks:
+            return Reply(status=Reply.DAMAGED, received=self.there)
         received, fault = [piece async for piece in pieces], self.fault("upload")
         if isinstance(fault, Exception):
             raise fault
@@ -468,6 +473,15 @@ def test_a_server_that_was_there_and_is_another_is_waited_for(tmp_path, monkeypa
     server = Mended()
     assert waits_of(server, tmp_path, monkeypatch)[-2:] == [60, 60]
     assert len(server.headers) == 1
+
+
+def test_an_upload_goes_on_with_the_byte_that_the_server_lacks(tmp_path):
+    server = FakeServer()
+    server.faults["upload"], server.there = [Reply.DAMAGED], 100
+    run(server, tmp_path)
+    (first, whole), (again, rest) = server.uploads
+    assert (again, rest) == (first, whole[100:])
+    assert server.headers[0].offset == 100
 
 
 def test_a_status_of_a_later_version_is_no_defect(tmp_path):

@@ -20,10 +20,11 @@ class Chunk(NamedTuple):
     data: bytes
 
 
-async def in_pieces(upload: bytes, before: Callable[[], None]) -> AsyncIterator[bytes]:
-    """Yield an upload piece by piece; `before` the first, something is done. Nothing is done before one of no bytes."""
+async def in_pieces(upload: bytes, before: Callable[[], None], first: int = 0) -> AsyncIterator[bytes]:
+    """Yield an upload piece by piece, from a byte on; `before` the first, something is done. Nothing is done before one
+    of no bytes."""
     # A server that wants nothing of an update is sent nothing.
     if upload:
         before()
-    for start in range(0, len(upload), _AT_ONCE):
+    for start in range(first, len(upload), _AT_ONCE):
         yield upload[start : start + _AT_ONCE]

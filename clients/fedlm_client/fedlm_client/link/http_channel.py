@@ -116,12 +116,13 @@ class HttpChannel:
 
     async def upload(self, header: messages.UploadHeader, pieces: AsyncIterator[bytes]) -> messages.UploadReply:
         encoded = base64.b64encode(header.SerializeToString()).decode("ascii")
-        fields = [(UPLOAD_HEADER, encoded), ("Content-Length", str(header.size))]
-        if header.size:
+        size = 0 if header.asks else header.size - header.offset
+        fields = [(UPLOAD_HEADER, encoded), ("Content-Length", str(size))]
+        if size:
             fields.append(("Expect", "100-continue"))
-        async with self._connection(_TRANSFER_SECONDS) as connection:
-            await connection.begin("PUT", UPLOAD, fields)
-            if not header.size or await connection.wanted():
+        async with self._connection(_TRANSFER_SECONDS if size else _ANSWER_SECONDS) as connection:
+            await connection.begin("POST" if header.asks else "PUT", UPLOAD, fields)
+            if not size or await connection.wanted():
                 await connection.send_while_wanted(pieces)
             return messages.UploadReply.FromString(await connection.body(await connection.answer()))
 

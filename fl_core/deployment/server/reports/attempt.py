@@ -9,6 +9,7 @@ from typing import Protocol
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.server.reports.streaming_sum import StreamingSum
+from fedlm.fl_core.deployment.server.reports.upload_buffers import UploadBuffer
 from fedlm.fl_core.rounds.round_loop import RoundPlan
 
 
@@ -20,6 +21,7 @@ class Participant:
     upload_id: bytes = b""
     receiving: asyncio.Task | None = None  # the task that receives its upload now
     adding: asyncio.Task | None = None  # the task that adds its report, once that is whole; nothing cancels it
+    begun: tuple[bytes, UploadBuffer] | None = None  # id, and what came, of an upload whose connection broke
     bytes_down: int = 0
 
 

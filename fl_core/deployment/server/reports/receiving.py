@@ -43,9 +43,13 @@ class _Sent(NamedTuple):
     def attempt(self) -> Attempt:
         return self.collection.attempt
 
+    @property
+    def participant(self) -> Participant:
+        return self.attempt.participants[self.client]
+
     def answer(self, reply: messages.UploadReply) -> messages.UploadReply:
         """Note that an answer is final."""
-        participant = self.attempt.participants[self.client]
+        participant = self.participant
         participant.receipt, participant.upload_id = reply, self.header.upload_id
         self.collection.answered(self.client, reply)
         return reply
@@ -72,16 +76,14 @@ class Receiver:
     async def receive(
         self, collection: RoundCollection, number: int, header: messages.UploadHeader, upload: Upload
     ) -> messages.UploadReply:
-        """Receive a report whose header was read, of a client that takes part, unless it was received before."""
+        """Receive a report whose header was read, of a client that takes part, unless it was received before; or say
+        how much of it is there."""
         participant = collection.attempt.participants[number]
-        if participant.adding is not None:
-            await asyncio.wait({participant.adding})
-        if participant.receipt is not None:
-            if participant.upload_id == header.upload_id:
-                return participant.receipt
-            return refusal(_Reply.INVALID, "this client has answered in this round already")
-        if participant.receiving is not None:
-            participant.receiving.cancel()
+        if reply := await self._answered(participant, header):
+            return reply
+        if header.asks:
+            there = _there(participant, header)
+            return _Reply(status=_Reply.DAMAGED, reason="the upload broke off", received=there.written if there else 0)
         task = asyncio.create_task(self._receive(_Sent(collection, number, header), upload))
         participant.receiving = task
         try:
@@ -98,6 +100,19 @@ class Receiver:
             return refusal(_Reply.LATE, "the round ended before the upload did")
         return refusal(_Reply.DAMAGED, "another upload of this client took the place of this one")
 
+    async def _answered(self, participant: Participant, header: messages.UploadHeader) -> messages.UploadReply | None:
+        """End what an earlier call of a client does, and give the answer that it has had, if any."""
+        if participant.adding is not None:
+            await asyncio.wait({participant.adding})
+        while participant.receipt is None and (task := participant.receiving) is not None:
+            task.cancel()
+            await asyncio.wait({task})
+            if participant.receiving is task:
+                participant.receiving = None
+        if participant.receipt is None or participant.upload_id == header.upload_id:
+            return participant.receipt
+        return refusal(_Reply.INVALID, "this client has answered in this round already")
+
     async def close(self, attempt: Attempt) -> None:
         """Take no more reports; what is being added now belongs to the sum, what waits for its turn finds it closed."""
         attempt.closed = True
@@ -107,6 +122,7 @@ class Receiver:
         for participant in attempt.participants.values():
             if participant.receiving is not None:
                 participant.receiving.cancel()
+            _forget(participant)
         await self.in_adding_thread(lambda: None)
         self._buffers.forget()
 
@@ -128,16 +144,32 @@ class Receiver:
         with self._turns.transfer() as transfer:
             await transfer.turn()
             try:
-                buffer = self._buffers.open(sent.attempt.sum.upload_bytes)
+                buffer = self._goes_on(sent) or self._buffers.open(sent.attempt.sum.upload_bytes)
             except OSError as error:
                 return _no_room(error)
-            with buffer:
+            try:
+                if buffer.written != sent.header.offset:
+                    return refusal(_Reply.DAMAGED, f"what came before byte {sent.header.offset} is not there")
                 if reply := await self._fill(buffer, upload, transfer):
                     return reply
                 sent.attempt.bytes_up += buffer.written
                 # The next one would find no memory while this one is there.
                 transfer.keep()
                 return await self._add_whole(sent, buffer)
+            finally:
+                if buffer.complete or not buffer.written or buffer.gave_way or sent.attempt.closed:
+                    buffer.close()
+                else:
+                    sent.participant.begun = sent.header.upload_id, buffer
+
+    def _goes_on(self, sent: _Sent) -> UploadBuffer | None:
+        """Take what is there of an upload that goes on behind it; forget it where another begins."""
+        buffer = _there(sent.participant, sent.header)
+        if buffer is not None and buffer.written == sent.header.offset:
+            sent.participant.begun = None
+            return buffer
+        _forget(sent.participant)
+        return None
 
     def _contradiction(self, header: messages.UploadHeader, total: StreamingSum) -> str:
         """Say what is wrong with a header; empty where nothing is."""
@@ -243,6 +275,18 @@ async def read_header(upload: Upload) -> messages.UploadHeader | None:
 def refusal(status: "messages.UploadReply.Status", reason: str) -> messages.UploadReply:
     """Make the answer to a report that does not count."""
     return _Reply(status=status, reason=reason)
+
+
+def _there(participant: Participant, header: messages.UploadHeader) -> UploadBuffer | None:
+    """Find what came of an upload before its connection broke."""
+    upload_id, buffer = participant.begun or (b"", None)
+    return buffer if buffer is not None and upload_id == header.upload_id and not buffer.gave_way else None
+
+
+def _forget(participant: Participant) -> None:
+    if participant.begun is not None:
+        participant.begun[1].close()
+        participant.begun = None
 
 
 def _no_room(error: OSError) -> messages.UploadReply:

@@ -85,13 +85,13 @@ class RobustSum(StreamingSum):
                 f"aggregation {rule.name} keeps until a round's end"
             ) from error
 
-    def _add(self, client: int, message: jax.Array, num_examples: int, training: TrainingSums) -> bool:
+    def _add(self, client: int, message: memoryview, num_examples: int, training: TrainingSums) -> bool:
         delta, added = _contribution(
             self._compressor,
             self._rules,
             self._shapes,
             jax.random.fold_in(self._key, client),
-            message=message,
+            message=jax.device_put(np.frombuffer(message, np.uint8), may_alias=True),
             num_examples=jnp.float32(num_examples),
             training=TrainingSums(*map(jnp.float32, training)),
             clip_norm=self._clip_norm,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedlm.fedlm_client import messages_pb2 as messages
-from fedlm.fl_core.exact_sums import like_of, normalized
+from fedlm.fl_core.exact_sums import is_exact, normalized, number_of_coordinates
 from fedlm.fl_core.rounds.aggregation import (
     AggregationRules,
     CohortAggregate,
@@ -16,12 +16,14 @@ from fedlm.fl_core.rounds.aggregation import (
     empty_aggregate,
 )
 from fedlm.fl_core.rounds.local_sgd import TrainingSums
-from fedlm.fl_core.updates.compressors import Buffer, Compressor, decompress_update
+from fedlm.fl_core.updates.compressors import Buffer, Compressor, Shape, decompress_update, shapes_of
 from fedlm.fl_core.updates.update_bytes import (
+    Part,
     WireError,
     check_update,
+    parts_of,
     squared_norm,
-    unpack_update,
+    unpack_tensors,
     upload_bytes,
 )
 from fedlm.models.base import Params
@@ -69,6 +71,8 @@ class StreamingSum:
         self.upload_bytes = upload_bytes(self._compressor, self._like)
         # Its arrays are given to the compiled program one by one, so that no two may be the same, and there is only one
         # sum in memory: all of it is zeros.
+        self._coordinates = number_of_coordinates(self._like)
+        self._parts = parts_of(self._compressor, shapes_of(self._like))
         empty = jax.eval_shape(lambda: empty_aggregate(self._like, self._rules.exact))
         self._delta = jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), empty.delta)
         # In float64 the order in which reports come does not show, once the sum is rounded to float32.
@@ -76,7 +80,8 @@ class StreamingSum:
 
     def compile(self) -> None:
         """Compile what adds a report, so that the first one of a run does not wait for it. The sum is used up."""
-        message = jnp.zeros(self.upload_bytes, jnp.uint8)
+        # Zeros that nobody writes take no memory.
+        message = np.zeros(self.upload_bytes, np.uint8).data
         self._add(0, message, 1, TrainingSums(0.0, 0.0, 0.0))  # type: ignore[arg-type]
 
     def add(self, report: Report) -> None:
@@ -87,23 +92,35 @@ class StreamingSum:
             the client as dropped where its numbers were the reason.
         """
         check_update(self._compressor, report.content, self._like)
-        # Where it is aligned as JAX wants it, the message is not copied; it is not looked at any more below.
-        message = jax.device_put(np.frombuffer(report.content, np.uint8), may_alias=True)
-        if not self._add(report.client, message, report.num_examples, report.training):
+        if not self._add(report.client, memoryview(report.content), report.num_examples, report.training):
             raise WireError("the update's length, or its loss, is not a finite number")
 
-    def _add(self, client: int, message: jax.Array, num_examples: int, training: TrainingSums) -> bool:
-        self._delta, added = _fold(
-            self._compressor,
-            self._rules,
-            self._delta,
-            jax.random.fold_in(self._key, client),
-            message=message,
-            num_examples=jnp.float32(num_examples),
-            training=TrainingSums(*map(jnp.float32, training)),
-            clip_norm=self._clip_norm,
-        )
-        jax.block_until_ready(self._delta)  # the message is not copied
+    def _add(self, client: int, message: memoryview, num_examples: int, training: TrainingSums) -> bool:
+        # Decompressed twice, once for the norm and once for the sum, an update need never be in memory: that is several
+        # times as fast.
+        key, squares = jax.random.fold_in(self._key, client), jnp.float32(0.0)
+        for part in self._parts:
+            kind = _Kind(self._compressor, self._rules, self._coordinates, part.shapes, part.skip)
+            squares += _squares(kind, key, part.first, message=_on_device(part, message))
+            # Else the parts that wait for their turn would be a whole upload.
+            jax.block_until_ready(squares)
+        nodes, structure = jax.tree_util.tree_flatten(self._delta, is_leaf=is_exact)
+        self._delta = {}
+        for part in self._parts:
+            there = slice(part.first, part.first + len(part.shapes))
+            nodes[there], added = _fold(
+                _Kind(self._compressor, self._rules, self._coordinates, part.shapes, part.skip),
+                nodes[there],
+                key,
+                (part.first, part.value),
+                message=_on_device(part, message),
+                num_examples=jnp.float32(num_examples),
+                training=TrainingSums(*map(jnp.float32, training)),
+                clip_norm=self._clip_norm,
+                norm=jnp.sqrt(squares),
+            )
+            jax.block_until_ready(nodes[there])  # the message is not copied
+        self._delta = jax.tree_util.tree_unflatten(structure, nodes)
         return self._count(added)
 
     def _count(self, added: CohortAggregate) -> bool:
@@ -121,23 +138,59 @@ class StreamingSum:
         self._counts = counted._replace(clients=counted.clients + 1, dropped=counted.dropped + 1)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
+class _Kind(NamedTuple):
+    """What one compiled program is for."""
+
+    compressor: Compressor
+    rules: AggregationRules
+    coordinates: int  # of the whole update
+    shapes: tuple[Shape, ...]  # of the part
+    skip: int
+
+
+def _on_device(part: Part, message: memoryview) -> jax.Array:
+    # Where it is aligned as JAX wants it, the message is not copied.
+    return jax.device_put(part.content(message), may_alias=True)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _squares(kind: _Kind, key: jax.Array, first: jax.Array, *, message: jax.Array) -> jax.Array:
+    return squared_norm(kind.compressor, key, message, kind.shapes, skip=kind.skip, first=first)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _fold(
-    compressor: Compressor,
-    rules: AggregationRules,
-    total: Params,
+    kind: _Kind,
+    totals: list,
     key: jax.Array,
+    place: tuple[jax.Array, jax.Array | None],
     *,
     message: jax.Array,
     num_examples: jax.Array,
     training: TrainingSums,
     clip_norm: jax.Array | None,
-) -> tuple[Params, CohortAggregate]:
-    # Decompressed twice, once for the norm and once for the sum, an update need never be in memory: that is several
-    # times as fast.
-    like = like_of(total)
-    norm = jnp.sqrt(squared_norm(compressor, key, message, like))
-    delta = decompress_update(compressor, key, unpack_update(compressor, message, like), like)
-    added = contribution(delta, num_examples, training, rules, clip_norm=clip_norm, norm=norm)
-    total = normalized(jax.tree_util.tree_map(jnp.add, total, added.delta))
-    return total, added._replace(delta=())
+    norm: jax.Array,
+) -> tuple[list, CohortAggregate]:
+    """Add a part to the tensors that it is of, from a value of the only one on where there is a second place."""
+    first, value = place
+    like = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in kind.shapes]
+    tensors = unpack_tensors(kind.compressor, message, kind.shapes, kind.skip)
+    delta = decompress_update(kind.compressor, key, tensors, like, first=first)
+    added = contribution(
+        delta, num_examples, training, kind.rules, clip_norm=clip_norm, norm=norm, coordinates=kind.coordinates
+    )
+    count = None if value is None else kind.shapes[0][0]
+    there = jax.tree_util.tree_map(lambda total: _values(total, value, count), totals)
+    new = normalized(jax.tree_util.tree_map(jnp.add, there, added.delta))
+    totals = jax.tree_util.tree_map(lambda total, values: _with_values(total, value, values), totals, new)
+    return totals, added._replace(delta=())
+
+
+def _values(total: jax.Array, first: jax.Array | None, count: int | None) -> jax.Array:
+    return total if first is None else jax.lax.dynamic_slice(total.reshape(-1), (first,), (count,))
+
+
+def _with_values(total: jax.Array, first: jax.Array | None, values: jax.Array) -> jax.Array:
+    if first is None:
+        return values
+    return jax.lax.dynamic_update_slice(total.reshape(-1), values, (first,)).reshape(total.shape)

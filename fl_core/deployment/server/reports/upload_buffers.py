@@ -20,7 +20,7 @@ import numpy as np
 from fedlm.fl_core.updates.compressors import Buffer
 
 _ALIGNMENT = 64
-_AT_ONCE_TO_MEMORY, _AT_ONCE_TO_DISK = 1 << 21, 1 << 16
+_AT_ONCE_TO_MEMORY, _AT_ONCE_TO_DISK = 1 << 21, 1 << 20
 _STANDS_STILL_SECONDS = 10.0
 _now = time.monotonic
 
@@ -101,6 +101,7 @@ class UploadBuffer:
     Attributes:
       size: bytes of the upload.
       written: bytes of these that have come.
+      gave_way: whether another upload has its room.
     """
 
     def __init__(self, size: int, owner: UploadBuffers, file: BinaryIO | None):
@@ -109,12 +110,16 @@ class UploadBuffer:
         self._passing = bytearray()
         self._map: mmap.mmap | None = None
         self.written = 0
-        self._went_on, self._writing, self._gave_way = _now(), False, False
+        self._went_on, self._writing, self.gave_way = _now(), False, False
 
     def __enter__(self) -> "UploadBuffer":
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forget the bytes."""
         if self._file is None:
             self._owner.give_back(self._memory)
         else:
@@ -128,7 +133,7 @@ class UploadBuffer:
 
     def give_way(self) -> None:
         """Let another upload have the room; what comes of this one is refused."""
-        self._gave_way = True
+        self.gave_way = True
         assert self._file is not None
         self._close(self._file)
 
@@ -152,13 +157,16 @@ class UploadBuffer:
         """Keep so many bytes of `space`; False where the upload has no more. `OSError`: the disk is full."""
         if self.complete:
             return False
-        if self._gave_way:
+        if self.gave_way:
             raise no_room()
         if self._file is not None:
-            self._writing = True
+            self._writing, data = True, memoryview(self._passing)[:count]
+            writing = asyncio.ensure_future(asyncio.to_thread(_write, self._file, data, self.written))
             try:
-                await asyncio.to_thread(_append, self._file, memoryview(self._passing)[:count])
+                await asyncio.shield(writing)
             finally:
+                # Where the connection is lost meanwhile, nobody else may use the file before this has ended.
+                await asyncio.wait({writing})
                 self._writing, self._went_on = False, _now()
             self._owner.went_on(self, count)
         self.written += count
@@ -190,7 +198,8 @@ def _aligned(size: int) -> memoryview:
     return memory[start : start + size].data
 
 
-def _append(file: BinaryIO, data: memoryview) -> None:
+def _write(file: BinaryIO, data: memoryview, place: int) -> None:
+    file.seek(place)
     # Flushed at once, so that a full disk is noticed while the client can still be told.
     file.write(data)
     file.flush()
