@@ -18,7 +18,7 @@ from fedlm.fedlm_client.secure_aggregation.keys import Advertisement, AttemptNam
 from fedlm.fedlm_client.secure_aggregation.masks import Words, word
 from fedlm.fedlm_client.secure_aggregation.member import Dealing, Dealt, Revealed
 from fedlm.fedlm_client.secure_aggregation.roster import Parameters, Roster
-from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError, RefusedAnswerError
+from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError, NotRecoveredError, RefusedAnswerError
 from fedlm.fl_core.deployment.secure_aggregation.recovery import Unmasking, remove_masks, unmasking
 
 Phase = Literal["advertising", "dealing", "masking", "agreeing", "revealing", "finished", "abandoned"]
@@ -242,7 +242,8 @@ class SecureAttempt:
         hashes = {index: dealing.commitment for index, dealing in self.dealings.items()}
         try:
             secrets = unmasking(roster, hashes, self._shares())
-        except AbandonedError as error:
+        except NotRecoveredError as error:
+            self.culprits = error.culprits
             self._abandon(str(error))
         remove_masks(total, roster, secrets)
         if roster.parameters.bits < 8 * total.itemsize:

@@ -5,5 +5,17 @@ class AbandonedError(Exception):
     """An attempt cannot come to a sum any more; the message says why."""
 
 
+class NotRecoveredError(AbandonedError):
+    """Secrets cannot be computed from the shares that members gave.
+
+    Attributes:
+      culprits: indices of members that gave shares that do not fit those secrets that were found.
+    """
+
+    def __init__(self, reason: str, culprits: frozenset[int]):
+        super().__init__(reason)
+        self.culprits = culprits
+
+
 class RefusedAnswerError(Exception):
     """A member's answer is not taken: it is late, not what was asked, or not the one that it gave before."""

@@ -1,8 +1,7 @@
 """What a server computes from members' shares: secrets, checked, and a sum without its masks."""
 
-import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -12,7 +11,8 @@ from fedlm.fedlm_client.secure_aggregation.keys import mask_key, public_of
 from fedlm.fedlm_client.secure_aggregation.masks import Words
 from fedlm.fedlm_client.secure_aggregation.member import commitment
 from fedlm.fedlm_client.secure_aggregation.roster import Roster
-from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError
+from fedlm.fl_core.deployment.secure_aggregation.error_correction import fitting
+from fedlm.fl_core.deployment.secure_aggregation.errors import AbandonedError, NotRecoveredError
 from fedlm.fl_core.deployment.secure_aggregation.mask_work import Stream, take_off
 
 _TRIES = 200
@@ -25,22 +25,26 @@ class Recovered(NamedTuple):
     culprits: frozenset[int]  # indices of members
 
 
-def recover(shares: Mapping[int, bytes], threshold: int, holds: Callable[[bytes], bool]) -> Recovered:
+def recover(
+    shares: Mapping[int, bytes], threshold: int, holds: Callable[[bytes], bool], doubted: Set[int] = frozenset()
+) -> Recovered:
     """Compute a secret, although some shares may be wrong.
 
-    Other choices of shares are tried where the first does not give the secret, at random.
+    Whoever chose the wrong ones, the secret is found where they are at most half of those beyond the threshold, or are
+    of doubted members and enough others fit. Of few members it is found wherever enough shares fit.
 
     Args:
-      shares: by the index of the member that gave them, those that are tried first before the others.
+      shares: by the index of the member that gave them.
       threshold: how many give the secret back.
       holds: whether a secret is the right one.
+      doubted: members whose shares are tried last.
 
     Raises:
       AbandonedError: there are too few, or so many wrong ones that the secret was not found.
     """
     if len(shares) < threshold:
         raise AbandonedError(f"{len(shares)} shares of a secret, but it needs {threshold}")
-    for chosen in itertools.islice(_choices([*shares], threshold), _TRIES):
+    for chosen in _choices(shares, threshold, doubted):
         placed = {index + 1: shares[index] for index in chosen}
         try:
             secret = shamir.combine(placed)
@@ -53,12 +57,21 @@ def recover(shares: Mapping[int, bytes], threshold: int, holds: Callable[[bytes]
     raise AbandonedError(f"no {threshold} of {len(shares)} shares that were tried give the secret that was announced")
 
 
-def _choices(indices: list[int], count: int) -> Iterator[list[int]]:
-    yield indices[:count]
-    if len(indices) > count:
+def _choices(shares: Mapping[int, bytes], threshold: int, doubted: Set[int]) -> Iterator[list[int]]:
+    values = {index: int.from_bytes(share, "big") for index, share in sorted(shares.items())}
+    numbers = {index: value for index, value in values.items() if value < shamir.PRIME}
+    trusted = {index: value for index, value in numbers.items() if index not in doubted}
+    # A member that dealt some wrong shares has brought honest ones into doubt.
+    for pool in (trusted, numbers) if trusted != numbers else (numbers,):
+        if len(pool) >= threshold:
+            yield [*pool][:threshold]
+        if len(pool) <= threshold:
+            continue
+        fit = fitting({index + 1: value for index, value in pool.items()}, threshold)
+        if len(fit) >= threshold:
+            yield [place - 1 for place in fit[:threshold]]
         drawn = random.Random(0)
-        while True:
-            yield drawn.sample(indices, count)
+        yield from (drawn.sample([*pool], threshold) for _ in range(_TRIES))
 
 
 class Unmasking(NamedTuple):
@@ -82,15 +95,8 @@ def unmasking(
       shares: of own masks, and of masking keys: for each member's index the shares by who gave them.
 
     Raises:
-      AbandonedError: a secret cannot be recovered.
+      NotRecoveredError: a secret cannot be recovered.
     """
-    threshold, culprits = roster.parameters.threshold, set[int]()
-
-    def found(given: Mapping[int, bytes], holds: Callable[[bytes], bool]) -> bytes:
-        believed = sorted(given, key=lambda giver: (giver in culprits, giver))
-        recovered = recover({giver: given[giver] for giver in believed}, threshold, holds)
-        culprits.update(recovered.culprits)
-        return recovered.secret
 
     def is_own_mask(index: int) -> Callable[[bytes], bool]:
         return lambda secret: commitment(roster.digest, index, secret) == commitments[index]
@@ -99,9 +105,25 @@ def unmasking(
         key = roster.members[index].masking_key
         return lambda secret: public_of(X25519PrivateKey.from_private_bytes(secret)) == key
 
-    own = {index: found(given, is_own_mask(index)) for index, given in shares[0].items()}
-    keys = {index: found(given, is_masking_key(index)) for index, given in shares[1].items()}
-    return Unmasking(own, keys, frozenset(culprits))
+    kinds, culprits = (is_own_mask, is_masking_key), set[int]()
+    found: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})
+    waiting = [(kind, index) for kind, of_members in enumerate(shares) for index in of_members]
+    while waiting:
+        before, failed = len(culprits), dict[tuple[int, int], str]()
+        for kind, index in waiting:
+            given = shares[kind][index]
+            try:
+                secret, wrong = recover(given, roster.parameters.threshold, kinds[kind](index), culprits)
+            except AbandonedError as error:
+                failed[kind, index] = str(error)
+                continue
+            found[kind][index] = secret
+            culprits |= wrong
+        if failed and len(culprits) == before:
+            raise NotRecoveredError(next(iter(failed.values())), frozenset(culprits))
+        # Who was found to lie since then counts last now.
+        waiting = [*failed]
+    return Unmasking(*found, frozenset(culprits))
 
 
 def remove_masks(total: Words, roster: Roster, secrets: Unmasking) -> None:

@@ -160,6 +160,12 @@ class SecureRound:
             self.attempt.close_agreeing()
         elif phase == "revealing":
             assert self.total is not None
-            owners = [*self.attempt.advertisements]
-            for index in sorted(self.attempt.finish(self.total).culprits):
-                warn("wrong_shares", client=owners[index], round=self.attempt.name.round_number)
+            try:
+                self.attempt.finish(self.total)
+            finally:
+                self._name_liars()
+
+    def _name_liars(self) -> None:
+        owners = [*self.attempt.advertisements]
+        for index in sorted(self.attempt.culprits):
+            warn("wrong_shares", client=owners[index], round=self.attempt.name.round_number)

@@ -23,7 +23,7 @@ def split(secret: bytes, threshold: int, places: Iterable[int]) -> dict[int, byt
     """
     coefficients = [secrets.randbelow(PRIME) for _ in range(threshold - 1)]
     whole = int.from_bytes(secret, "big")
-    return {place: _value([whole, *coefficients], _checked(place)).to_bytes(SHARE_BYTES, "big") for place in places}
+    return {place: evaluated([whole, *coefficients], _checked(place)).to_bytes(SHARE_BYTES, "big") for place in places}
 
 
 def combine(shares: Mapping[int, bytes]) -> bytes:
@@ -50,6 +50,14 @@ def value_at(shares: Mapping[int, bytes], place: int) -> int:
     return sum(one * (low * high % PRIME) for one, low, high in zip(scaled, below, above, strict=True)) % PRIME
 
 
+def evaluated(coefficients: list[int], place: int) -> int:
+    """Evaluate a polynomial, the lowest coefficient first, modulo the prime."""
+    value = 0
+    for coefficient in reversed(coefficients):
+        value = (value * place + coefficient) % PRIME
+    return value
+
+
 @functools.lru_cache(64)
 def _inverses(places: tuple[int, ...]) -> tuple[int, ...]:
     """Compute what Lagrange's interpolation divides each value by, inverted: all by one inversion (Montgomery)."""
@@ -64,13 +72,6 @@ def _inverses(places: tuple[int, ...]) -> tuple[int, ...]:
 
 def _times(one: int, other: int) -> int:
     return one * other % PRIME
-
-
-def _value(coefficients: list[int], place: int) -> int:
-    value = 0
-    for coefficient in reversed(coefficients):
-        value = (value * place + coefficient) % PRIME
-    return value
 
 
 def _checked(place: int) -> int:

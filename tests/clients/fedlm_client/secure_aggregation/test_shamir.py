@@ -14,7 +14,7 @@ def test_any_three_values_of_the_golden_polynomial_give_its_secret(monkeypatch):
     shamir._inverses.cache_clear()
     values = {place: 42 + 7 * place + 3 * place**2 for place in range(1, 6)}
     assert [value % 257 for value in values.values()] == [52, 68, 90, 118, 152]
-    assert [shamir._value([42, 7, 3], place) for place in values] == [52, 68, 90, 118, 152]
+    assert [shamir.evaluated([42, 7, 3], place) for place in values] == [52, 68, 90, 118, 152]
     for places in itertools.combinations(values, 3):
         shares = {place: (values[place] % 257).to_bytes(33, "big") for place in places}
         assert shamir.value_at(shares, 0) == 42
