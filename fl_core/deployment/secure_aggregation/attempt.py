@@ -57,6 +57,7 @@ class SecureAttempt:
       signatures: by index, of U4.
       revealed: by index, of U5.
       culprits: members that have given wrong shares.
+      dealers_in_doubt: members whose secrets were not found in shares enough.
       gone: indices of members that have said that they go on no more.
       left_out: why, by the names in certificates of clients that are in no roster though they had advertised.
       reason: why it was abandoned.
@@ -72,6 +73,7 @@ class SecureAttempt:
     signatures: dict[int, bytes] = field(default_factory=dict)
     revealed: dict[int, Revealed] = field(default_factory=dict)
     culprits: frozenset[int] = frozenset()
+    dealers_in_doubt: frozenset[int] = frozenset()
     gone: set[int] = field(default_factory=set)
     left_out: dict[str, str] = field(default_factory=dict)
     reason: str = ""
@@ -243,7 +245,7 @@ class SecureAttempt:
         try:
             secrets = unmasking(roster, hashes, self._shares())
         except NotRecoveredError as error:
-            self.culprits = error.culprits
+            self.culprits, self.dealers_in_doubt = error.culprits, error.dealers
             self._abandon(str(error))
         remove_masks(total, roster, secrets)
         if roster.parameters.bits < 8 * total.itemsize:

@@ -10,11 +10,13 @@ class NotRecoveredError(AbandonedError):
 
     Attributes:
       culprits: indices of members that gave shares that do not fit those secrets that were found.
+      dealers: of the secrets that were not found though there were shares enough. They dealt shares of another secret
+        than they announced, or their neighbours lie.
     """
 
-    def __init__(self, reason: str, culprits: frozenset[int]):
+    def __init__(self, reason: str, culprits: frozenset[int], dealers: frozenset[int]):
         super().__init__(reason)
-        self.culprits = culprits
+        self.culprits, self.dealers = culprits, dealers
 
 
 class RefusedAnswerError(Exception):

@@ -120,7 +120,8 @@ def unmasking(
             found[kind][index] = secret
             culprits |= wrong
         if failed and len(culprits) == before:
-            raise NotRecoveredError(next(iter(failed.values())), frozenset(culprits))
+            dealers = {index for kind, index in failed if len(shares[kind][index]) >= roster.parameters.threshold}
+            raise NotRecoveredError(next(iter(failed.values())), frozenset(culprits), frozenset(dealers))
         # Who was found to lie since then counts last now.
         waiting = [*failed]
     return Unmasking(*found, frozenset(culprits))

@@ -167,5 +167,9 @@ class SecureRound:
 
     def _name_liars(self) -> None:
         owners = [*self.attempt.advertisements]
-        for index in sorted(self.attempt.culprits):
-            warn("wrong_shares", client=owners[index], round=self.attempt.name.round_number)
+        for event, members in (
+            ("wrong_shares", self.attempt.culprits),
+            ("shares_not_of_announced", self.attempt.dealers_in_doubt),
+        ):
+            for index in sorted(members):
+                warn(event, client=owners[index], round=self.attempt.name.round_number)

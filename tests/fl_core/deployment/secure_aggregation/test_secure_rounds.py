@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -201,6 +202,24 @@ def test_who_reveals_a_wrong_share_is_named_in_the_log(kept, monkeypatch, caplog
     assert np.array_equal(server.total, plain(range(COUNT)))
     (said,) = [record for record in caplog.records if record.msg == "wrong_shares"]
     assert said.fields == {"client": [*server.attempt.advertisements][2], "round": 3}
+
+
+@pytest.mark.parametrize("kind", ["commitment", "masking key"])
+def test_who_deals_shares_of_another_secret_than_it_announced_is_named_in_the_log(kind, kept, monkeypatch, caplog):
+    deal = Member.deal
+
+    def spoiled(member, roster):
+        lies = roster.members.index(member.advertise()) == 2
+        if lies and kind == "masking key":
+            member._masking = X25519PrivateKey.generate()
+        dealing = deal(member, roster)
+        return dealing._replace(commitment=bytes(32)) if lies and kind == "commitment" else dealing
+
+    monkeypatch.setattr(Member, "deal", spoiled)
+    with pytest.raises(AbandonedError, match="give the secret that was announced"):
+        asyncio.run(run(kept, ends={2: "vector"} if kind == "masking key" else {}))
+    (said,) = [record for record in caplog.records if record.msg == "shares_not_of_announced"]
+    assert said.fields == {"client": "client2", "round": 3}
 
 
 def test_a_client_that_the_server_goes_on_without_says_no_more():
