@@ -263,7 +263,7 @@ def compile_step(optimization: FederatedOptimization, state: ServerState, mean: 
 
     Args:
       optimization: whose step it is.
-      state: `jax.ShapeDtypeStruct`s with the places of its arrays.
+      state: shapes, dtypes and places of its arrays.
       mean: those of the mean.
     """
     _step.lower(optimization.server, optimization.algorithm, state, mean, learning_rate=1.0).compile()
