@@ -90,6 +90,10 @@ class Floors:
         sizes = (rules.clip_norm, rules.scale, rules.variance)
         if not all(map(math.isfinite, sizes)) or min(sizes[:2]) <= 0 or rules.variance < 0:
             _refuse(f"clip norm, scale and variance {sizes}", "finite, positive numbers")
+        if rules.length < 1 or rules.clip_norm * rules.scale >= 1 << MOST_BITS:
+            _refuse(
+                f"{rules.length} integers, {rules.scale:g} to a unit of {rules.clip_norm:g}", "fewer, and at least 1"
+            )
         honest = max(0, rules.least_cohort - corrupt)
         noise = math.sqrt(rules.variance * honest) / _longest(rules)
         if noise < self.noise_multiplier:

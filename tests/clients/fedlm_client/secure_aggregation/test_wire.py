@@ -1,7 +1,7 @@
 """What members and server say to each other: canonical, and refused where a byte is wrong."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedlm.fedlm_client.errors import UnsafeSumError
@@ -9,12 +9,15 @@ from fedlm.fedlm_client.secure_aggregation import wire
 from fedlm.fedlm_client.secure_aggregation.canonical import decoded, digest, encoded
 from fedlm.fedlm_client.secure_aggregation.keys import Advertisement, AttemptName
 from fedlm.fedlm_client.secure_aggregation.member import Dealing, Dealt, Revealed
-from fedlm.fedlm_client.secure_aggregation.roster import Roster
+from fedlm.fedlm_client.secure_aggregation.roster import Parameters, Roster
 from tests.support import secure_cohorts as cohorts
 
 ADVERTISEMENT = Advertisement(b"certificate", b"s" * 32, b"m" * 32, b"", b"signature")
 SCALARS = st.binary() | st.text() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
 VALUES = SCALARS | st.lists(SCALARS | st.lists(SCALARS, max_size=2).map(tuple), max_size=3).map(tuple)
+NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 40)
+ANY = {int: NUMBERS, float: st.floats() | st.sampled_from([1e200, 5e-324]), str: st.text(), bytes: st.binary()}
+CHANGES = st.fixed_dictionaries({}, optional={name: ANY[kind] for name, kind in Parameters.__annotations__.items()})
 MESSAGES = {
     "advertisement": ADVERTISEMENT,
     "roster": Roster(cohorts.NAME, cohorts.rules(3), (ADVERTISEMENT,) * 3),
@@ -58,3 +61,18 @@ def test_indices_that_are_negative_twice_or_not_in_order_are_refused():
 def test_both_shares_of_one_member_are_refused():
     with pytest.raises(UnsafeSumError, match="both secrets"):
         wire.read_revealed(wire.write_revealed(Revealed({1: b"a" * 33}, {1: b"b" * 33})))
+
+
+@given(CHANGES, st.sampled_from((0.0, 1.0)))
+@example({"length": -5}, 0.0)
+@example({"length": 0, "clip_norm": 5e-324}, 0.0)
+@example({"clip_norm": 1e200}, 0.0)
+def test_whatever_the_rules_of_a_roster_a_client_deals_or_refuses(changes, noise_multiplier):
+    members = [cohorts.member(one, floors=cohorts.Floors(3, 0.0, 0.0, noise_multiplier)) for one in range(4)]
+    advertised = tuple(one.advertise() for one in members)
+    roster = Roster(cohorts.NAME, cohorts.rules(4)._replace(**changes), advertised)
+    try:
+        members[0].deal(wire.read_roster(wire.write_roster(roster)))
+    except UnsafeSumError:
+        return
+    assert roster.parameters.length > 0
