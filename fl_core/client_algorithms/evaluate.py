@@ -30,17 +30,17 @@ class Evaluate(ClientAlgorithm):
     """Scores of the server's model, with each device counted once.
 
     Example:
-      >>> Evaluate(reference_loss=4.0).trains
+      >>> Evaluate(largest_loss=8.0).trains
       False
     """
 
     help = "scores the model on each device's text and trains nothing (docs/operating.md)"
     trains = False
-    reference_loss: Annotated[
+    largest_loss: Annotated[
         Positive,
         Doc(
-            "Mean loss of a token, in nats, that evaluate compares the model's with: that of the model which is in use "
-            "now. Of a device a loss above twice this number counts as twice this number."
+            "Mean loss of a token, in nats, that evaluate counts of a device at most: a larger one counts as this. "
+            "Noise and intervals grow with it."
         ),
     ] = 10.0
 
@@ -63,8 +63,8 @@ class Evaluate(ClientAlgorithm):
         loss, tokens, correct, scored = local.memory
         loss = loss / jnp.maximum(tokens, 1.0)
         # A loss that is no number is the worst.
-        part = jnp.where(loss <= 2 * self.reference_loss, loss / (2 * self.reference_loss), 1.0)
-        below = jnp.where(loss < self.reference_loss, 1.0, 0.0)
+        part = jnp.where(loss <= self.largest_loss, loss / self.largest_loss, 1.0)
+        below = jnp.where(loss < self.largest_loss, 1.0, 0.0)
         others = jnp.stack([part, jnp.square(2 * part - 1), correct / jnp.maximum(scored, 1.0), below])
         return {"evaluated": jnp.concatenate([jnp.ones(1), others - 0.5]) / _LONGEST}
 
@@ -73,7 +73,7 @@ class Evaluate(ClientAlgorithm):
         losses, squares, accuracies, below = (other + devices / 2 for other in others)
         return {
             "evaluated_devices": devices,
-            "evaluated_losses": 2 * self.reference_loss * losses,
+            "evaluated_losses": self.largest_loss * losses,
             "evaluated_squares": squares,
             "evaluated_accuracies": accuracies,
             "evaluated_below": below,

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from fedlm.clients.device.server_instructions import AllowedPrograms
-from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.composed_settings import with_changes
+from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.rounds import local_sgd
+from fedlm.fl_core.runs.evaluation import EvaluationSettings
 from fedlm.fl_core.runs.run_folder import RunFolder
 from fedlm.models.base import Batch
 from fedlm.models.registry import create_model
@@ -24,7 +26,7 @@ from tests.deployment.plain_loop import final_parameters
 
 EVALUATE = {
     "client_algorithm": "evaluate",
-    "evaluate_reference_loss": 4.0,
+    "evaluate_largest_loss": 8.0,
     "update_clip_norm": 1.0,
     "upload_bits": 32,
     "rounds": 1,
@@ -72,7 +74,7 @@ def test_devices_score_the_model_of_another_run_and_train_nothing(trained, tmp_p
     found = summary["evaluation"]
     assert (found["devices"], found["noise"]) == (pytest.approx(8), 0)
     assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
-    assert found["below_reference"] == pytest.approx(np.mean(np.array(losses) < 4))
+    assert (found["below_largest"], found["verdict"]) == (pytest.approx(1), None)
     assert found["loss_low"] < found["loss"] < found["loss_high"]
     assert summary["privacy"].startswith("NOT PRIVATE")
     # Of a device there came five numbers, and nothing of training.
@@ -80,12 +82,38 @@ def test_devices_score_the_model_of_another_run_and_train_nothing(trained, tmp_p
     assert {row[name] for name in ("train_loss", "update_norm", "examples", "steps", "gradient_norm")} == {None}
 
 
+def earlier(folder, **changes):
+    """The folder of an evaluation that is over, as far as another is compared with it: worse than any model."""
+    told = {"loss_low": 9.0, "loss_high": 9.0, "largest_loss": 8.0} | changes
+    folder.mkdir()
+    (folder / "summary.json").write_text(json.dumps({"evaluation": told, "vocabulary": "numbers"}))
+    return folder
+
+
 def test_an_evaluation_that_is_decided_ends_and_stays_so(trained, tmp_path):
-    settings = small.deployment(**EVALUATE | {"rounds": 3, "evaluate_reference_loss": 50.0}, init_from=trained)
+    changes = {"rounds": 3, "max_participations": 1, "evaluate_against": earlier(tmp_path / "earlier")}
+    settings = small.deployment(**EVALUATE | changes, init_from=trained)
     for begun in (True, False):
         rows, summary = asyncio.run(deploy(settings, tmp_path / "run"))
         assert len(rows) == begun
         assert (summary["status"], summary["evaluation"]["verdict"]) == ("finished", "better")
+        assert "reference between 9 and 9" in summary["evaluation"]["statement"]
+    # What was said rests on the number of looks and on the reference.
+    for found in ({"rounds": 2}, {"evaluate_against": earlier(tmp_path / "other", loss_low=7.0)}):
+        with pytest.raises(CheckpointError, match=r"rounds|reference of its evaluation"):
+            asyncio.run(deploy(with_changes(settings, **found), tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [({"largest_loss": 7.0}, "give the same"), ({"loss_low": None}, "no evaluation there that is over")],
+)
+def test_an_evaluation_that_cannot_be_compared_with_is_refused(tmp_path, reference, words):
+    settings = EvaluationSettings(evaluate_against=earlier(tmp_path / "earlier", **reference))
+    with pytest.raises(ConfigurationError, match=words):
+        settings.reference(8.0, "numbers")
+    with pytest.raises(ConfigurationError, match="another vocabulary"):
+        EvaluationSettings(evaluate_against=earlier(tmp_path / "words")).reference(8.0, "words")
 
 
 class KilledError(Exception):
@@ -134,7 +162,8 @@ def test_a_server_that_is_killed_between_charge_and_release_tells_no_sum_twice(t
         ({"aggregation": "median"}, "give --aggregation mean or secure"),
         (GAUSSIAN | {"privacy": "tree"}, "give --privacy gaussian"),
         (GAUSSIAN | {"clip_quantile": 0.5}, "leave --clip-quantile out"),
-        ({"evaluate_reference_loss": 0.0}, "evaluate-reference-loss"),
+        ({"evaluate_largest_loss": 0.0}, "evaluate-largest-loss"),
+        ({"client_algorithm": "sgd", "evaluate_largest_loss": 10.0, "evaluate_against": Path("run")}, "leave it out"),
     ],
 )
 def test_what_does_not_go_with_an_evaluation_is_refused(changes, words):

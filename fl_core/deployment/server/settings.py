@@ -21,6 +21,7 @@ from fedlm.fl_core.rounds.round_loop import FederatedOptimization
 from fedlm.fl_core.rounds.server_optimizers import DEFAULT_SERVER_RATE
 from fedlm.fl_core.rounds.settings import TrainingSettings
 from fedlm.fl_core.runs.capabilities.warm_start_settings import WarmStartSettings
+from fedlm.fl_core.runs.evaluation import EvaluationSettings
 from fedlm.fl_core.updates.float32 import FLOAT32
 from fedlm.fl_core.updates.update_bytes import DownloadEncoding
 
@@ -125,6 +126,7 @@ class Deployment(_Travel, _Selection, _Model):
     training: TrainingSettings = field(default_factory=TrainingSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     start: WarmStartSettings = field(default_factory=WarmStartSettings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
 
     def __post_init__(self) -> None:
         check_value_types(self)
@@ -142,7 +144,7 @@ class Deployment(_Travel, _Selection, _Model):
             "min_separation", training.update_clip_norm, training.weighting, states_epsilon=False
         )
         training.algorithm.check_privacy(self.privacy.is_private)
-        if not training.algorithm.make().trains:
+        if self.evaluates:
             self._check_evaluation()
         if self.privacy.is_distributed:
             self._check_noise_of_clients()
@@ -253,8 +255,20 @@ class Deployment(_Travel, _Selection, _Model):
 
     @property
     def saved_every(self) -> int:
-        """Rounds after which the server saves them; with privacy each of them, before its model is released."""
-        return 1 if self.privacy.is_private or self.aggregation == "secure" else self.checkpoint_every
+        """Rounds after which the server saves them; with privacy each of them, before its model is released. So is each
+        of an evaluation, which would look again at what was told."""
+        often = self.privacy.is_private or self.aggregation == "secure" or self.evaluates
+        return 1 if often else self.checkpoint_every
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether devices score a model and train nothing."""
+        return not self.training.algorithm.make().trains
+
+    @property
+    def may_change(self) -> tuple[str, ...]:
+        """What a run may go on with other values of. How many looks an evaluation has is part of what it says."""
+        return tuple(name for name in MAY_CHANGE if not (self.evaluates and name == "rounds"))
 
     def optimization(self) -> FederatedOptimization:
         """What the round loop needs."""

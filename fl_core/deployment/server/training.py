@@ -20,7 +20,7 @@ from fedlm.fl_core.deployment.server.capabilities import CAPABILITIES
 from fedlm.fl_core.deployment.server.planned_privacy import check_sizes, planned_privacy
 from fedlm.fl_core.deployment.server.reports.summed_integers import NoisedSums
 from fedlm.fl_core.deployment.server.round_rules import DrainedError
-from fedlm.fl_core.deployment.server.settings import MAY_CHANGE, Deployment
+from fedlm.fl_core.deployment.server.settings import Deployment
 from fedlm.fl_core.deployment.server.task import Task
 from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.run_names import CommonState, run_name
@@ -36,7 +36,7 @@ from fedlm.fl_core.rounds.tracing import round_trace, span
 from fedlm.fl_core.runs.capabilities.interface import Opening
 from fedlm.fl_core.runs.capabilities.run_capabilities import Capabilities
 from fedlm.fl_core.runs.driver import Observer, Run, Step
-from fedlm.fl_core.runs.evaluation import NOT_DECIDED, evaluation_of
+from fedlm.fl_core.runs.evaluation import BETTER, WORSE, Interval, evaluation_of
 from fedlm.fl_core.runs.federated_training import FederatedTraining
 from fedlm.fl_core.runs.identity import Fact, RunIdentity
 from fedlm.fl_core.runs.round_rows import find_divergence, find_worse_than_guess
@@ -64,7 +64,8 @@ class DeployedTraining:
         with folder.fence():
             name = run_name(folder.directory)
         capabilities = Capabilities.read(CAPABILITIES, _opening(task, folder.directory))
-        self._identity = _identity(task, name, capabilities)
+        self._reference = _reference(task)
+        self._identity = _identity(task, name, capabilities, self._reference)
         state.claim(name)
         aggregation, terms = _privacy(task, folder, self._identity)
         self._aggregation = aggregation
@@ -77,8 +78,9 @@ class DeployedTraining:
             steps=deployment.rounds,
             save_every=deployment.saved_every,
             # When a private run ends must follow from what was released alone: not from what clients sent, nor from
-            # scores on held-out text, which may be that of clients, since nobody knows who these are.
-            find_divergence=find_divergence if terms is None else lambda rows: None,
+            # scores on held-out text, which may be that of clients, since nobody knows who these are. What is scored
+            # alone does not diverge.
+            find_divergence=find_divergence if terms is None and not deployment.evaluates else lambda rows: None,
             privacy=terms,
             common=CommonState(state),
             # The ledger of a private run says itself what was seen.
@@ -117,7 +119,7 @@ class DeployedTraining:
         algorithm = deployment.training.algorithm.make()
         if not isinstance(algorithm, Evaluate):
             return None
-        return evaluation_of(self.rows, algorithm.reference_loss, deployment.rounds)
+        return evaluation_of(self.rows, algorithm.largest_loss, deployment.rounds, self._reference)
 
     def participation(self) -> dict[str, Any]:
         """Put how often, and how close together, clients took part beside what is promised; not to be published."""
@@ -185,12 +187,13 @@ class DeployedTraining:
     @property
     def _decided(self) -> bool:
         found = self.evaluation()
-        return found is not None and found["verdict"] != NOT_DECIDED
+        return found is not None and found["verdict"] in (BETTER, WORSE)
 
     def _finish(self) -> None:
         """Write the summary: how it ended, by the same rules as a simulation, and the newest held-out scores."""
         run, model = self._run, self._task.model
-        run.divergence = run.divergence or find_worse_than_guess(run.folder.rows, model.vocabulary_size)
+        if not self._task.deployment.evaluates:
+            run.divergence = run.divergence or find_worse_than_guess(run.folder.rows, model.vocabulary_size)
         precision = resolve_precision(self._task.deployment.training.precision, jax.default_backend())
         facts = describe_training(model, precision, run.folder.rows)
         found = self.evaluation()
@@ -230,13 +233,25 @@ def _opening(task: Task, directory: Path) -> Opening:
     )
 
 
-def _identity(task: Task, name: str, capabilities: Capabilities) -> RunIdentity:
+def _reference(task: Task) -> Interval | None:
+    algorithm = task.deployment.training.algorithm.make()
+    if not isinstance(algorithm, Evaluate):
+        return None
+    return task.deployment.evaluation.reference(algorithm.largest_loss, task.fingerprint)
+
+
+def _identity(task: Task, name: str, capabilities: Capabilities, reference: Interval | None) -> RunIdentity:
+    compared = None if reference is None else " to ".join(map(repr, reference))
     return RunIdentity(
         kind="experiment",
         settings=settings_as_json(task.deployment),
-        facts={"vocabulary": Fact(task.fingerprint, "vocabulary"), **capabilities.named_facts()},
+        facts={
+            "vocabulary": Fact(task.fingerprint, "vocabulary"),
+            "evaluated_against": Fact(compared, "reference of its evaluation"),
+            **capabilities.named_facts(),
+        },
         paths=path_settings(Deployment),
-        may_change=(*MAY_CHANGE, *idle_names(task.deployment)),
+        may_change=(*task.deployment.may_change, *idle_names(task.deployment)),
         unchecked={"run": name},
         origins=capabilities.origins(Origins(vocabulary=task.vocabulary_origin)),
     )
@@ -279,6 +294,6 @@ def _training(
         aggregation,
         averaging=averaging,
         # Where nothing scores the model there is nothing to go back for, and no first state to keep.
-        goes_back=task.score is not None,
+        goes_back=task.score is not None and not deployment.evaluates,
         in_place=True,
     )
