@@ -273,11 +273,16 @@ export class Client {
     }
   }
 
-  /** Upload, again where the connection broke, under the same id so that it counts once. */
+  /** Upload, where the connection broke from the byte on that the server lacks, under the same id so that it counts once. */
   private async send(header: UploadHeader, upload: Uint8Array, before: () => Promise<void>, deadline: number): Promise<UploadReply> {
-    for (;;) {
+    for (let broke = false; ; broke = true) {
       try {
-        const reply = await this.channel.upload(header, upload, before);
+        header.offset = 0n;
+        let reply = broke && header.size ? await this.askWhatCame(header) : null;
+        if (reply === null || reply.status === Status.DAMAGED) {
+          header.offset = reply !== null && reply.received < header.size ? reply.received : 0n;
+          reply = await this.channel.upload(header, upload.subarray(Number(header.offset)), before);
+        }
         if (reply.status !== Status.DAMAGED) {
           this.failures = 0;
           return reply;
@@ -289,6 +294,16 @@ export class Client {
       const wait = this.backoff();
       if (performance.now() + 1000 * wait > deadline) throw new TransportError("the upload did not get through while the round was open");
       await new Promise((resolve) => setTimeout(resolve, 1000 * wait));
+    }
+  }
+
+  /** Ask how much of an upload there is; null where the server is of a version that does not say. */
+  private async askWhatCame(header: UploadHeader): Promise<UploadReply | null> {
+    try {
+      return await this.channel.upload({ ...header, asks: true }, new Uint8Array(), async () => {});
+    } catch (error) {
+      if (error instanceof GoneError) return null;
+      throw error;
     }
   }
 }

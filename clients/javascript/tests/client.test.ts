@@ -86,6 +86,21 @@ test("a model that broke off on the way is fetched from its first missing chunk 
   assert.deepEqual([late.uploads.length, late.asked.includes(1)], [1, true]);
 });
 
+test("an upload goes on with the byte that the server lacks", async () => {
+  class BreakingServer extends MemoryServer {
+    override async upload(header: Parameters<MemoryServer["upload"]>[0], body: Uint8Array, before: () => Promise<void>): Promise<UploadReply> {
+      if (header.asks) return create(UploadReplySchema, { status: UploadReply_Status.DAMAGED, received: 100n });
+      const reply = await super.upload({ ...header }, body, before);
+      if (this.uploads.length === 1) throw new TransportError("the connection was lost");
+      return reply;
+    }
+  }
+  const server = new BreakingServer(offer(honest));
+  await run(server);
+  const [first, again] = server.uploads;
+  assert.deepEqual([again!.header.uploadId, again!.header.offset, again!.body], [first!.header.uploadId, 100n, first!.body.subarray(100)]);
+});
+
 test("a plan learns no more by how training ends than the count allows", async () => {
   class CuriousServer extends MemoryServer {
     override async upload(header: Parameters<MemoryServer["upload"]>[0], body: Uint8Array): Promise<UploadReply> {

@@ -71,7 +71,7 @@ export class NodeChannel implements Channel {
   async upload(header: UploadHeader, body: Uint8Array, beforeBytes: () => Promise<void>): Promise<UploadReply> {
     const encoded = Buffer.from(toBinary(UploadHeaderSchema, header)).toString("base64");
     const fields = { "fedlm-upload": encoded, "Content-Length": body.length };
-    if (!body.length) return this.message(UploadReplySchema, { method: "PUT", path: "/upload", fields });
+    if (!body.length) return this.message(UploadReplySchema, { method: header.asks ? "POST" : "PUT", path: "/upload", fields });
     return this.message(UploadReplySchema, { method: "PUT", path: "/upload", fields: { ...fields, Expect: "100-continue" }, body, beforeBytes });
   }
 

@@ -51,7 +51,7 @@ export class PageChannel implements Channel {
     // A browser does not ask whether the bytes are wanted, so that they count from here on.
     if (body.length) await beforeBytes();
     const encoded = btoa(String.fromCharCode(...toBinary(UploadHeaderSchema, header)));
-    return this.message(UploadReplySchema, "/upload", { method: "PUT", body: body.length ? (body as Uint8Array<ArrayBuffer>) : null, headers: { "fedlm-upload": encoded } });
+    return this.message(UploadReplySchema, "/upload", { method: header.asks ? "POST" : "PUT", body: body.length ? (body as Uint8Array<ArrayBuffer>) : null, headers: { "fedlm-upload": encoded } });
   }
 
   close(): void {
