@@ -96,6 +96,17 @@ def test_a_device_takes_the_first_plan_of_each_of_its_populations_and_trains_for
         agreeing.may(asked("phones", 11), "text")
 
 
+def test_a_device_that_was_shown_a_plan_takes_no_round_without_one_for_another_population():
+    uncounted = messages.RoundConfiguration(population="tablets")
+    for accept_plan in (False, True):
+        own = OwnParticipation(populations=NAMES, accept_plan=accept_plan)
+        assert own.may(uncounted, "text") == ""
+        plan = messages.ParticipationPlan(rounds=9, min_separation=1)
+        assert own.may(messages.RoundConfiguration(population="phones", participation=plan), "text") == ""
+        with pytest.raises(ClientError, match=r"shows no plan .*, but one was shown before"):
+            own.may(uncounted, "text")
+
+
 async def test_each_population_has_a_budget_of_its_own_and_one_may_be_added(tmp_path):
     with opened(tmp_path) as server:
         for name in ("one", "two"):

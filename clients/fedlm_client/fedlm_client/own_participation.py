@@ -79,7 +79,8 @@ class OwnParticipation:
         Args:
           path: its file, for one client alone; it lasts as long as the process where None.
           accept_plan: take the next plan that a server shows in place of what was shown before, also one of another
-            population or none at all: the owner's word, for once.
+            population: the owner's word, for once, or once for each population that is named. No plan is never taken
+            in place of one.
           require_plan: take part for a server that shows a plan alone.
           receipts: where the device shows what it saw of its server's log, and sees what others saw.
           populations: those that the device belongs to by its owner's word, which takes the first plan of each; where
@@ -111,37 +112,30 @@ class OwnParticipation:
         name, plan = configuration.population, _read_plan(configuration)
         record = self._read()
         known = {one: ShownPlan(*found["plan"]) for one, found in record.items() if found["plan"] is not None}
+        if self._named and name not in self._named:
+            raise ClientError(
+                f"the server asks for the population {name!r}, but this device belongs to "
+                f"{', '.join(map(repr, self._named))}. If its owner agrees, name it with --population too"
+            )
+        if plan is None and (known or self._require):
+            raise ClientError(
+                "the server shows no plan of how often this device takes part"
+                + (_ANOTHER_RECORD if known else "; leave out --require-plan to take part all the same")
+            )
         if self._named:
-            if name not in self._named:
-                raise ClientError(
-                    f"the server asks for the population {name!r}, but this device belongs to "
-                    f"{', '.join(map(repr, self._named))}. If its owner agrees, name it with --population too"
-                )
-            # What other populations were shown is nothing to this one.
+            # What plan another population was shown is nothing to this one.
             known = {one: shown for one, shown in known.items() if one == name}
-        if (word := name if self._named else None) in self._accept:
+        agreed = (word := name if self._named else None) in self._accept
+        if agreed:
             self._accept.remove(word)
             exact = self.record.read("exact_sums", _check_sums)
             self.record.write("exact_sums", {one: latest for one, latest in exact.items() if one != (word or "")})
-            if plan is None:
-                record |= {one: _of(record, one) | {"plan": None} for one in known}
-                known = {}
-            else:
-                record[name] = _of(record, name) | {"plan": list(plan)}
-                known[name] = plan
-            self._write(record)
-        elif plan is not None and not known:
-            record[name] = _of(record, name) | {"plan": list(plan)}
-            known = {name: plan}
-            self._write(record)
         if plan is None:
-            if known or self._require:
-                raise ClientError(
-                    "the server shows no plan of how often this device takes part"
-                    + (", but one was shown before" if known else "")
-                    + (_ADVICE if known else "; leave out --require-plan to take part all the same")
-                )
             return self._why_no_exact_sum(configuration)
+        if agreed or not known:
+            record[name] = _of(record, name) | {"plan": list(plan)}
+            known[name] = plan
+            self._write(record)
         if name not in known:
             raise ClientError(
                 f"the server asks for the population {name!r}, but this device is one of "
@@ -205,6 +199,7 @@ class OwnParticipation:
 
 
 _ADVICE = ". If its owner agrees, start the client with --accept-plan"
+_ANOTHER_RECORD = ", but one was shown before. If its owner agrees to that, give the client another --record"
 
 
 def _check_sums(found: dict[str, Any]) -> None:

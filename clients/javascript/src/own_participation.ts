@@ -27,17 +27,18 @@ export class OwnParticipation {
   async may(asked: RoundConfiguration, examples: string): Promise<string> {
     const promise = promised(asked), record = await this.read(), name = asked.population;
     const known = (): [string, Promised][] => [...record].flatMap(([one, { plan }]) => (plan ? [[one, plan]] : []));
-    if (this.accept || (promise && !known().length)) {
-      if (promise) record.set(name, { ...of(record, name), plan: promise });
-      else for (const [one, kept] of record) record.set(one, { ...kept, plan: null });
+    if (!promise) {
+      const before = known().length > 0;
+      if (before || this.require)
+        throw new ClientError(`the server promises nothing of how often this device takes part${before ? ", but one did before; use another record for one that promises nothing" : ""}`);
+      return "";
+    }
+    if (this.accept || !known().length) {
+      record.set(name, { ...of(record, name), plan: promise });
       this.accept = false;
       await this.write(record);
     }
     const advice = `; if its owner agrees, ${this.advice}`, shown = new Map(known());
-    if (!promise) {
-      if (shown.size || this.require) throw new ClientError(`the server promises nothing of how often this device takes part${advice}`);
-      return "";
-    }
     const first = shown.get(name);
     if (!first) throw new ClientError(`the server asks for the population ${JSON.stringify(name)}, but this device is of another${advice}`);
     if (promise[0] > first[0] || mostOf(promise) > mostOf(first) || promise[2] < first[2])

@@ -213,6 +213,13 @@ test("a plan of participation that allows more than the first, another populatio
   await assert.rejects(run(new MemoryServer(offer(honest)), Object.assign(new MemoryRecord(), { kept: "{}" })), /not a record/);
 });
 
+test("once a plan was shown no round without one is taken, whatever the owner accepts", async () => {
+  const record = new MemoryRecord(), uncounted = create(RoundConfigurationSchema, { population: "others" });
+  assert.equal(await new OwnParticipation(record).may(uncounted, "text"), "");
+  await run(new MemoryServer(offer(honest)), record);
+  for (const accept of [false, true]) await assert.rejects(new OwnParticipation(record, accept).may(uncounted, "text"), /promises nothing .* but one did before/);
+});
+
 test("parts of a record that clients in Python keep stay", async () => {
   const record = Object.assign(new MemoryRecord(), { kept: JSON.stringify({ populations: {}, log: { size: 7 } }) });
   await run(new MemoryServer(offer(honest)), record);

@@ -323,8 +323,9 @@ def test_the_owner_agrees_once(tmp_path):
     agreeing = OwnParticipation(record, accept_plan=True)
     assert agreeing.may(asked(1, population="others"), text) == ""
     assert agreeing.may(asked(1, looser), text) == ""
-    assert OwnParticipation(record, accept_plan=True).may(asked(50, False), text) == ""
-    assert OwnParticipation(record).may(asked(51, False), text) == ""
+    # But not to be asked uncounted.
+    with pytest.raises(ClientError, match="another --record"):
+        OwnParticipation(record, accept_plan=True).may(asked(50, False), text)
 
 
 def test_a_plan_may_be_required_and_without_privacy_there_is_none():
