@@ -8,15 +8,15 @@ from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, check_com
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.models.imported_names import import_named, is_imported_name
 
+SGD, EVALUATE = "sgd", "evaluate"
+"""The names of what clients do that know of no other algorithm, and of what they do where they train nothing."""
 _FILES = (
-    "sgd",
+    SGD,
     "fedprox",
     "mime_lite",
     "local_adam",
-    "evaluate",
+    EVALUATE,
 )
-SGD = "sgd"
-"""The name of what clients do that know of no other algorithm."""
 
 CLIENT_ALGORITHMS: dict[str, type[ClientAlgorithm]] = {
     file: importlib.import_module(f"{__package__}.{file}").ALGORITHM for file in _FILES

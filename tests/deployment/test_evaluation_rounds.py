@@ -1,6 +1,7 @@
 """Evaluation rounds: devices score the model of an earlier run, train nothing, and only noised sums are told."""
 
 import asyncio
+import dataclasses
 import json
 import tempfile
 from pathlib import Path
@@ -12,7 +13,10 @@ import pytest
 
 from fedlm.clients.device.server_instructions import AllowedPrograms
 from fedlm.fl_core.composed_settings import with_changes
+from fedlm.fl_core.deployment.server.planned_privacy import planned_privacy
+from fedlm.fl_core.deployment.server.task import PlaceInPopulation
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
+from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.rounds import local_sgd
@@ -123,7 +127,9 @@ class KilledError(Exception):
 @pytest.mark.parametrize("saved", [True, False])
 def test_a_server_that_is_killed_between_charge_and_release_tells_no_sum_twice(trained, tmp_path, monkeypatch, saved):
     settings = small.deployment(
-        **EVALUATE | GAUSSIAN | {"rounds": 2, "max_participations": 2}, init_from=trained, initial_data="public"
+        **EVALUATE | GAUSSIAN | {"rounds": 2, "cohort_size": 4, "minimum_reports": 4, "over_selection": 1.0},
+        init_from=trained,
+        initial_data="public",
     )
     written = []
 
@@ -148,7 +154,7 @@ def test_a_server_that_is_killed_between_charge_and_release_tells_no_sum_twice(t
     ledger = PrivacyLedger(tmp_path / "run" / "privacy" / LEDGER_FILE)
     assert ledger.last_release.rounds == 2
     assert summary["evaluation"]["rounds"] == len(rows)
-    assert "rho = 1; unit: client" in summary["privacy"], "both rounds are paid for"
+    assert "rho = 0.5; unit: client" in summary["privacy"], "each device takes part in one round of both"
 
 
 @pytest.mark.parametrize(
@@ -162,6 +168,7 @@ def test_a_server_that_is_killed_between_charge_and_release_tells_no_sum_twice(t
         ({"aggregation": "median"}, "give --aggregation mean or secure"),
         (GAUSSIAN | {"privacy": "tree"}, "give --privacy gaussian"),
         (GAUSSIAN | {"clip_quantile": 0.5}, "leave --clip-quantile out"),
+        ({"rounds": 2}, "give --max-participations 1"),
         ({"evaluate_largest_loss": 0.0}, "evaluate-largest-loss"),
         ({"client_algorithm": "sgd", "evaluate_largest_loss": 10.0, "evaluate_against": Path("run")}, "leave it out"),
     ],
@@ -170,6 +177,14 @@ def test_what_does_not_go_with_an_evaluation_is_refused(changes, words):
     with pytest.raises(ConfigurationError) as refused:
         small.deployment(**EVALUATE | {"init_from": Path("run")} | changes)
     assert words in refused.value.for_command_line()
+
+
+def test_an_evaluation_of_a_population_counts_each_device_once_at_the_price_that_devices_hold():
+    settings = small.deployment(**EVALUATE | GAUSSIAN | {"rounds": 3, "min_separation": 2}, init_from=Path("run"))
+    promised = BoundedParticipation(2, 2)
+    place = PlaceInPopulation("check", 0, 50, promised, None, {})
+    _, planned = planned_privacy(dataclasses.replace(small.task(settings), place=place))
+    assert (planned.participation, settings.participation) == (promised, BoundedParticipation(1, 2))
 
 
 @pytest.mark.long

@@ -93,6 +93,13 @@ async def test_a_run_that_promises_less_than_the_population_was_is_refused(tmp_p
         server.submit("one", settings_of(**changes))
 
 
+async def test_an_evaluation_may_count_each_device_once(tmp_path):
+    evaluate = {"client_algorithm": "evaluate", "privacy": "gaussian", "update_clip_norm": 1.0, "upload_bits": 32}
+    settings = settings_of(**evaluate, max_participations=1, init_from=tmp_path)
+    with opened(tmp_path) as server:
+        assert server.populations.chosen(settings).complete(settings)["max_participations"] == 1
+
+
 async def test_a_run_that_never_began_gives_its_numbers_back(tmp_path):
     with opened(tmp_path) as server:
         server.submit("long", settings_of(rounds=48, noise_multiplier=50.0))

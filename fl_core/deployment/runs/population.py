@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedlm.fl_core.client_algorithms.registry import EVALUATE
 from fedlm.fl_core.deployment.runs.population_settings import POPULATION_DEFAULTS, PopulationSettings
 from fedlm.fl_core.deployment.runs.run_queue import STOPPED, SubmittedRun
 from fedlm.fl_core.deployment.server.task import PlaceInPopulation, Task
@@ -105,9 +106,10 @@ class Population:
                 f"{setting('min_separation')} is {settings['min_separation']}, but the population was promised "
                 f"{self.promised.min_separation}, which its devices hold; give that"
             )
-        # Its epsilon rests on no more than what devices themselves hold all runs to.
+        # Its epsilon rests on no more than what devices themselves hold all runs to, also where a server counts each
+        # device of an evaluation once.
         most, held = settings["max_participations"], self.promised.most(settings["rounds"])
-        if most is not None and most < held:
+        if most is not None and most < held and settings["client_algorithm"] != EVALUATE:
             raise ConfigurationError(
                 f"{setting('max_participations')} is {most}, but by what the population was promised its devices may "
                 f"take part in {held} of {settings['rounds']} rounds; give that, or leave it out"

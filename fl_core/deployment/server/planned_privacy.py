@@ -26,7 +26,11 @@ def planned_privacy(task: Task) -> "tuple[PrivacySettings, PlannedRounds]":
     privacy, clip_norm = deployment.privacy, deployment.training.update_clip_norm
     assert clip_norm is not None
     assert privacy.delta is not None
-    rounds = (deployment.rounds, deployment.cohort_size, clip_norm, deployment.participation, privacy.delta)
+    bound = deployment.participation
+    if task.place is not None and bound.most(deployment.rounds) < task.place.promised.most(deployment.rounds):
+        # An evaluation counts a device once. Its epsilon is by what devices themselves hold.
+        bound = task.place.promised
+    rounds = (deployment.rounds, deployment.cohort_size, clip_norm, bound, privacy.delta)
     planned = PlannedRounds(*rounds)
     if not privacy.is_distributed:
         return privacy, planned

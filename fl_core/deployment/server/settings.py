@@ -186,6 +186,11 @@ class Deployment(_Travel, _Selection, _Model):
                 f"{evaluates} tells each round's sums, so their noise must be independent; give {setting('privacy')} "
                 "gaussian, or skellam or discrete_gaussian with secure sums"
             )
+        if (most := self.participation.most(self.rounds)) > 1:
+            raise ConfigurationError(
+                f"{evaluates} counts each device once, but one may take part in {most} of {self.rounds} rounds; give "
+                f"{setting('max_participations')} 1"
+            )
         if privacy.clip_quantile is not None:
             raise ConfigurationError(
                 f"{evaluates} knows the norm of what devices send; leave {setting('clip_quantile')} out"
@@ -255,8 +260,7 @@ class Deployment(_Travel, _Selection, _Model):
 
     @property
     def saved_every(self) -> int:
-        """Rounds after which the server saves them; with privacy each of them, before its model is released. So is each
-        of an evaluation, which would look again at what was told."""
+        """Rounds after which the server saves them: 1 with privacy, before a model is released, and of evaluations."""
         often = self.privacy.is_private or self.aggregation == "secure" or self.evaluates
         return 1 if often else self.checkpoint_every
 
