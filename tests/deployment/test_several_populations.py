@@ -68,6 +68,20 @@ async def test_a_client_is_asked_for_runs_of_its_own_populations_and_for_the_fir
         await runs.check_in("hal", asking("strangers"))
 
 
+async def test_two_check_ins_of_a_client_at_once_have_to_do_with_one_run():
+    class Slow(Draws):
+        async def check_in(self, peer, request):
+            await asyncio.sleep(0)
+            return await super().check_in(peer, request)
+
+    one, two, runs = Slow("one"), Slow("two"), CurrentRuns()
+    for run in (one, two):
+        runs.begin(run.answers)
+    for name in map(str, range(20)):
+        await asyncio.gather(*(runs.check_in(name, asking("people of one", "people of two")) for _ in range(2)))
+    assert not one.candidates & two.candidates
+
+
 async def test_the_server_of_one_run_refuses_a_device_of_other_people():
     offer, limiter = Offer(messages.TrainingProgram(), None, "phones", None), RateLimiter(RateLimits.for_rounds(0, 1))
     handlers = ClientHandlers(None, offer, None, pacing=None, limiter=limiter)

@@ -4,10 +4,12 @@ Each population has one run at a time. A client that belongs to several is asked
 waits for a draw, or works for a round, no other run is asked whether it wants it.
 """
 
+import asyncio
 import contextlib
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import RefusedError, UnknownArtifactError
@@ -49,6 +51,8 @@ class CurrentRuns:
         self._runs: dict[str, AnsweringRun] = {}
         # The run that a client has, or had last, to do with.
         self._latest: dict[str, AnsweringRun] = {}
+        # One check-in of a client at a time: two at once would each find that no run has it.
+        self._checking_in: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._limiter = RateLimiter(RateLimits.for_rounds(0, _BETWEEN_RUNS_SECONDS))
 
     def begin(self, run: AnsweringRun) -> None:
@@ -61,6 +65,11 @@ class CurrentRuns:
         self._latest = {peer: run for peer, run in self._latest.items() if run is not ended}
 
     async def check_in(self, peer: str, request: messages.CheckInRequest) -> messages.CheckInReply:
+        async with self._checking_in.setdefault(peer, asyncio.Lock()):
+            return await self._choose(peer, request)
+
+    async def _choose(self, peer: str, request: messages.CheckInRequest) -> messages.CheckInReply:
+        """Let the run that has a client answer it, or the first one that wants it."""
         belongs, asked = self._belongs(request), self._latest.get(peer)
         runs = [run for population, run in self._runs.items() if belongs is None or population in belongs]
         if asked in runs and asked.keeps(peer):
