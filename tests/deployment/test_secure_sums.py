@@ -163,6 +163,7 @@ async def test_clients_with_higher_floors_add_nothing(credentials, tmp_path):
         ({"upload_bits": 8}, "give upload_bits 32"),
         ({"privacy": "tree", "noise_multiplier": 1.0, "delta": 1e-3}, "give privacy skellam or discrete_gaussian"),
         (NOISY | {"aggregation": "mean"}, "give aggregation secure"),
+        (SECURE | {"dropout": 0.1}, "leave out dropout, or give privacy skellam"),
         (NOISY | {"noise_seed": "experiment"}, "clients draw the noise"),
         (NOISY | {"least_survivors": 5}, "minimum_reports"),
         ({"weighting": "examples"}, "all clients count the same"),

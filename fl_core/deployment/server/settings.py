@@ -226,6 +226,11 @@ class Deployment(_Travel, _Selection, _Model):
                 f"{setting('aggregation')} is secure, whose integers are compressed by no other means; give "
                 f"{setting('upload_bits')} 32"
             )
+        if training.dropout and not self.privacy.is_private:
+            raise ConfigurationError(
+                f"{setting('aggregation')} is secure without noise, but no client computes with dropout for "
+                f"an exact sum; leave out {setting('dropout')}, or give {setting('privacy')} skellam"
+            )
 
     def robust_rule(self) -> RobustRule:
         """How updates become one."""

@@ -17,6 +17,7 @@ from cryptography import x509
 from .. import messages_pb2 as messages
 from ..errors import TransportError, UnsafeSumError
 from ..link.credentials import AUTHORITY_FILE, CLIENT, read_certificates, read_credentials, read_key
+from ..own_participation import asked_of_all
 from ..training import Channel, Update
 from .floors import Floors
 from .keys import AttemptName, Identity
@@ -43,14 +44,14 @@ class SecureSums:
       identity: its certificate and key.
       authorities: whose certificates of other members it believes.
       floors: what it asks for.
-      index: with a round's seed, what its streams of random numbers follow from, in place of the number that a server
-        gives it. Nobody else knows it: of an exact sum, who knew what each member dropped could tell some apart.
+      secret: 32 bytes that nobody else knows. What this client draws in training follows from them and the round, and
+        not from a number that a server gives it: of an exact sum, who knew the draws of all could tell some apart.
     """
 
     identity: Identity
     authorities: tuple[x509.Certificate, ...]
     floors: Floors
-    index: int = field(default_factory=lambda: secrets.randbits(32), repr=False)
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     @classmethod
     def read(cls, folder: Path, floors: Floors) -> "SecureSums":
@@ -92,8 +93,6 @@ class SecureSums:
                 asks, until = step, time.monotonic() + PATIENCE_SECONDS
             if step == "vector":
                 told_rules.check(member.rules)
-                if not told_rules.noise:
-                    self.floors.check_dropout(member.roster, asked.program.dropout)
                 reply = await send(content)
                 accepted = reply.status == messages.UploadReply.ACCEPTED
                 return Reply("ready" if accepted else "over", reason=reply.reason)
@@ -125,7 +124,10 @@ def why_unsafe(sums: SecureSums | None, asked: messages.RoundConfiguration) -> s
     """Say why an update would be seen by itself or without noise, or could not be masked; else empty."""
     if (sums is not None) != asked.HasField("secure_sum"):
         return "the server would see its update by itself" if sums else "it has no keys to mask its update with"
-    if sums is None or asked.HasField("participation") == asked.secure_sum.HasField("noise"):
+    noised = asked.secure_sum.HasField("noise")
+    if sums is not None and not noised and asked.program.dropout != 0:
+        return "an exact sum of a model with dropout may tell its members apart"
+    if sums is None or asked.HasField("participation") == noised:
         return ""
     if asked.HasField("participation"):
         return "the server shows a plan of privacy, but a sum without noise would be exact"
@@ -133,11 +135,12 @@ def why_unsafe(sums: SecureSums | None, asked: messages.RoundConfiguration) -> s
 
 
 def take_on(asked: messages.RoundConfiguration, sums: SecureSums | None, by_plan: bool) -> None:
-    """Put into a request of a secure sum, in place, what is this device's own affair: its index, and no plan if it
-    trains by none."""
+    """Put into a request of a secure sum, in place, what is this device's own affair: an index, which repeated attempts
+    at one round share and nobody connects with those of other rounds, and no plan if it trains by none."""
     if sums is None:
         return
-    asked.client_index = sums.index
+    index = hashlib.sha256(sums.secret + asked_of_all(asked)).digest()[:4]
+    asked.client_index = int.from_bytes(index, "big")
     if not by_plan:
         asked.ClearField("plan")
 

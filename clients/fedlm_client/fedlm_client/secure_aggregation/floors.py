@@ -14,9 +14,6 @@ from .keys import check_advertisement
 from .masks import LEAST_BITS, MOST_BITS
 from .roster import Parameters, Roster
 
-_MOST_ALONE = 2.0**-20
-"""Of one member's numbers, the share that no other member of an exact sum adds to."""
-
 
 @dataclass(frozen=True)
 class Floors:
@@ -54,18 +51,6 @@ class Floors:
         alive = [one in survivors for one in roster.ring]
         if min(sum((alive + alive)[start : start + half]) for start in range(count)) <= bad:
             _refuse(f"a sum without {half - bad} of {half} members side by side", "fewer to be missing")
-
-    def check_dropout(self, roster: Roster, rate: float) -> None:
-        """Refuse a sum without noise of so few members that it may show what one alone did not drop.
-
-        A member's numbers are 0 where what is before or behind them was dropped in all that it trains on: of one place
-        of text a share of 1 - (1 - rate)^2, of more a smaller one. Others are 0 together with that chance to the power
-        of their count. Who works with the server counts for nothing.
-        """
-        count, least = len(roster.members), roster.parameters.least_cohort
-        others = max(0, least - math.floor(self.corrupt_share * count) - 1)
-        if not 0 <= rate < 1 or (rate and (1 - (1 - rate) ** 2) ** others > _MOST_ALONE):
-            _refuse(f"an exact sum of {least} members that drop {rate:g} of what they compute", "more, or less dropped")
 
     def check_signers(self, roster: Roster, signers: int) -> None:
         """Refuse a story that so many signed, if as many could have signed another: the corrupt ones sign both."""

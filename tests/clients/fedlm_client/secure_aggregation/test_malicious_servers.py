@@ -100,16 +100,6 @@ def test_an_exact_sum_of_members_that_train_by_other_plans_is_refused_and_a_nois
     refused(lambda: one.deal(noised), "client1 has not signed")
 
 
-@pytest.mark.parametrize(("least", "most"), [(10, 0.11), (50, 0.5), (100, 0.63)])
-def test_an_exact_sum_of_members_that_drop_so_much_that_numbers_are_of_one_alone_is_refused(cohort, least, most):
-    floors, roster = Floors(corrupt_share=0.0), cohort.roster
-    roster = roster._replace(parameters=roster.parameters._replace(least_cohort=least))
-    for rate in (0.0, most):
-        floors.check_dropout(roster, rate)
-    for rate in (most + 0.02, 1.0, -1.0, float("nan")):
-        refused(lambda rate=rate: floors.check_dropout(roster, rate), "more, or less dropped")
-
-
 def test_a_short_roster_and_one_without_the_client_are_refused(cohort):
     one, roster = mine(cohort.roster)
     refused(lambda: one.deal(roster._replace(members=roster.members[:2])), "a sum of 3 of 2 members")

@@ -3,11 +3,9 @@
 import asyncio
 from types import SimpleNamespace
 
-import pytest
-
 from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.errors import UnsafeSumError
-from fedlm.fedlm_client.secure_aggregation.device import SecureSums
+from fedlm.fedlm_client.secure_aggregation.device import SecureSums, take_on, why_unsafe
 from fedlm.fedlm_client.secure_aggregation.keys import AttemptName
 from fedlm.fedlm_client.training import Update
 from fedlm.fl_core.deployment.secure_aggregation.secure_round import SecureRound
@@ -27,7 +25,7 @@ def asked(**program):
 
 
 async def vectors(asked):
-    """Let devices take part until each has sent its vector or refused; what the server got, and why others refused."""
+    """Let devices take part until each has sent its vector or refused; what the server got."""
     rules = cohorts.rules(COUNT, graph=(2, 2), length=16, largest=256, scale=1 / STEP)
     authorities, sent = (cohorts.authority("ours")[0],), []
     server = SecureRound(AttemptName.of(asked), lambda count: rules, authorities, lambda state: None)
@@ -51,11 +49,27 @@ async def vectors(asked):
         server.end_step()
     ended = await asyncio.gather(*giving, return_exceptions=True)
     assert all(isinstance(one, UnsafeSumError) for one in ended)
-    return sent, {str(one) for one in ended}
+    return sent
 
 
-@pytest.mark.parametrize(("dropout", "count"), [(0.0, COUNT), (0.1, 0)])
-def test_members_that_drop_so_much_that_numbers_are_of_one_alone_send_no_vector(dropout, count):
-    sent, refusals = asyncio.run(asyncio.wait_for(vectors(asked(dropout=dropout)), 20))
-    assert len(sent) == count
-    assert any("that drop 0.1 of what they compute" in why for why in refusals) == (not count)
+def test_a_device_takes_part_in_an_exact_sum_without_dropout_alone():
+    assert len(asyncio.run(asyncio.wait_for(vectors(asked()), 20))) == COUNT
+    sums = SecureSums(cohorts.identity("client0"), (), cohorts.FLOORS)
+    for rate in (1e-300, 0.1, -1.0, float("nan")):
+        assert "may tell its members apart" in why_unsafe(sums, asked(dropout=rate))
+    noised = asked(dropout=0.1)
+    noised.participation.rounds, noised.secure_sum.noise.bits = 1, 20
+    assert why_unsafe(sums, asked()) == why_unsafe(sums, noised) == ""
+
+
+def test_a_device_draws_from_another_index_in_each_round_and_run_and_the_same_in_each_attempt():
+    def index(sums, **others):
+        one = messages.RoundConfiguration(secure_sum={"clip_norm": 1.0}, client_index=7)
+        one.MergeFrom(messages.RoundConfiguration(**others))
+        take_on(one, sums, by_plan=False)
+        return one.client_index
+
+    one, other = (SecureSums(cohorts.identity("client0"), (), cohorts.FLOORS) for _ in range(2))
+    rounds = [{"run": "a"}, {"run": "b"}, {"round_number": 1}, {"seed": 3}]
+    assert len({index(sums, **asked) for sums in (one, other) for asked in rounds}) == 8
+    assert len({index(one, attempt=attempt, client_index=3, seconds=2.0) for attempt in (b"1", b"2")}) == 1
