@@ -59,6 +59,11 @@ async def test_a_client_is_asked_for_runs_of_its_own_populations_and_for_the_fir
     one, two, runs = Draws("one"), Draws("two"), CurrentRuns()
     for run in (one, two):
         runs.begin(run.answers)
+    runs.first = "people of one"
+    for name in ("ian", "joe", "kim", "lea", "mia", "ned"):
+        await runs.check_in(name, asking())
+    assert (len(one.asked), two.asked) == (6, []), "also where nothing is promised"
+    one.asked.clear()
     runs.promised = ("people of two", "people of one")
     await runs.check_in("ann", asking("people of one", "strangers"))
     for name in ("ben", "cleo", "dora", "eve", "fay", "gus"):

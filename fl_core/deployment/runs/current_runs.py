@@ -19,6 +19,7 @@ from fedlm.fl_core.deployment.event_log import of_run, warn
 from fedlm.fl_core.deployment.protocol.artifacts import ServedChunk
 from fedlm.fl_core.deployment.protocol.errors import TooManyCallsError
 from fedlm.fl_core.deployment.protocol.interface import RunHandlers, Upload
+from fedlm.fl_core.deployment.runs.population_settings import POPULATION_DEFAULTS
 from fedlm.fl_core.deployment.server.pacing import spread
 from fedlm.fl_core.deployment.server.rate_limits import RateLimiter, RateLimits
 from fedlm.fl_core.deployment.server.reports.receiving import refusal
@@ -43,11 +44,13 @@ class CurrentRuns:
       queued: populations of which a run is trained, or will be soon; None where nobody has looked.
       promised: populations to which something was promised, the first one first; empty where nothing was. A client that
         names none belongs to the first.
+      first: the population of such a client where nothing was promised: that of the server's first run.
     """
 
     def __init__(self) -> None:
         self.queued: frozenset[str] | None = None
         self.promised: tuple[str, ...] = ()
+        self.first = POPULATION_DEFAULTS["population"]
         self._runs: dict[str, AnsweringRun] = {}
         # The run that a client has, or had last, to do with.
         self._latest: dict[str, AnsweringRun] = {}
@@ -71,7 +74,7 @@ class CurrentRuns:
     async def _choose(self, peer: str, request: messages.CheckInRequest) -> messages.CheckInReply:
         """Let the run that has a client answer it, or the first one that wants it."""
         belongs, asked = self._belongs(request), self._latest.get(peer)
-        runs = [run for population, run in self._runs.items() if belongs is None or population in belongs]
+        runs = [run for population, run in self._runs.items() if population in belongs]
         if asked in runs and asked.keeps(peer):
             runs = [asked]
         _randomness.shuffle(runs)
@@ -94,14 +97,12 @@ class CurrentRuns:
             raise refused
         return min(replies, key=lambda reply: reply.come_back.seconds)
 
-    def _belongs(self, request: messages.CheckInRequest) -> Collection[str] | None:
-        """Name the populations of a client; None for any. Raises RefusedError where the server has none of them."""
+    def _belongs(self, request: messages.CheckInRequest) -> Collection[str]:
+        """Name the populations of a client. Raises RefusedError where the server has none of them."""
         named = frozenset(request.populations)
-        if not self.promised:
-            return named or None
-        if named and named.isdisjoint(self.promised):
+        if named and self.promised and named.isdisjoint(self.promised):
             raise RefusedError(_other_people(sorted(named), self.promised))
-        return named or self.promised[:1]
+        return named or self.promised[:1] or (self.first,)
 
     def _seconds(self, belongs: Collection[str] | None) -> float:
         soon = self.queued is None or (self.queued if belongs is None else self.queued.intersection(belongs))

@@ -123,6 +123,8 @@ class RunServer:
         if self.draining:
             return
         runs = await asyncio.to_thread(with_retries, self.queue.next_runs)
+        if runs and not self.held:
+            self.clients.first = (await asyncio.to_thread(with_retries, self.queue.all))[0].population
         self.clients.queued = frozenset(runs)
         for population, run in runs.items():
             if population not in training:
