@@ -68,6 +68,11 @@ class Evaluate(ClientAlgorithm):
         others = jnp.stack([part, jnp.square(2 * part - 1), correct / jnp.maximum(scored, 1.0), below])
         return {"evaluated": jnp.concatenate([jnp.ones(1), others - 0.5]) / _LONGEST}
 
+    def bounded(self, sent: Any) -> Any:
+        part, _, accuracy, below = jnp.clip(_LONGEST * sent["evaluated"][1:], -0.5, 0.5)
+        others = jnp.stack([part, 4 * jnp.square(part) - 0.5, accuracy, below])
+        return {"evaluated": jnp.concatenate([jnp.ones(1), others]) / _LONGEST}
+
     def report(self, total: Any, noise: float) -> dict[str, float]:
         devices, *others = (_LONGEST * np.asarray(total["evaluated"], np.float64)).tolist()
         losses, squares, accuracies, below = (other + devices / 2 for other in others)

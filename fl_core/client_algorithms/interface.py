@@ -125,6 +125,10 @@ class ClientAlgorithm(ABC):
         weighted mean over clients."""
         return jax.tree_util.tree_map(jnp.subtract, server.params, local.params)
 
+    def bounded(self, sent: Any) -> Any:
+        """Make of what one client sent what a server that sees it counts, each number within its own bounds."""
+        return sent
+
     def init_server(self, params: Params) -> Any:
         """Make what the server remembers before the first round: a pytree of float32 arrays."""
         return ()

@@ -1,6 +1,7 @@
 """Evaluation rounds: devices score the model of an earlier run, train nothing, and only noised sums are told."""
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import tempfile
@@ -13,15 +14,24 @@ import pytest
 
 from fedlm.clients.device.server_instructions import AllowedPrograms
 from fedlm.fl_core.composed_settings import with_changes
+from fedlm.fl_core.deployment.server.client_service import ClientService
 from fedlm.fl_core.deployment.server.planned_privacy import planned_privacy
+from fedlm.fl_core.deployment.server.reports.streaming_sum import Report
 from fedlm.fl_core.deployment.server.task import PlaceInPopulation
+from fedlm.fl_core.deployment.state.database import Database
+from fedlm.fl_core.deployment.state.state_sql import SqlState, sqlite_url
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.promise.plan import LEDGER_FILE
 from fedlm.fl_core.privacy.record.ledger import PrivacyLedger
 from fedlm.fl_core.rounds import local_sgd
+from fedlm.fl_core.rounds.local_sgd import TrainingSums
+from fedlm.fl_core.rounds.round_loop import RoundPlan
 from fedlm.fl_core.runs.evaluation import EvaluationSettings
 from fedlm.fl_core.runs.run_folder import RunFolder
+from fedlm.fl_core.updates.compressors import compress_update
+from fedlm.fl_core.updates.float32 import FLOAT32
+from fedlm.fl_core.updates.update_bytes import pack_update
 from fedlm.models.base import Batch
 from fedlm.models.registry import create_model
 from tests.deployment import small_deployment as small
@@ -185,6 +195,21 @@ def test_an_evaluation_of_a_population_counts_each_device_once_at_the_price_that
     place = PlaceInPopulation("check", 0, 50, promised, None, {})
     _, planned = planned_privacy(dataclasses.replace(small.task(settings), place=place))
     assert (planned.participation, settings.participation) == (promised, BoundedParticipation(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("sent", "counted"),
+    [([0.7, -0.1, -0.3, 0.2, 0.1], [1, -0.1414, -0.42, 0.2828, 0.1414]), ([9, -9, -9, 9, 0], [1, -0.5, 0.5, 0.5, 0])],
+)
+def test_a_device_that_lies_counts_once_and_within_the_bounds_of_each_number(tmp_path, sent, counted):
+    settings = small.deployment(**EVALUATE, init_from=Path("run"))
+    with contextlib.closing(SqlState(Database(sqlite_url(tmp_path / "state.db")))) as state:
+        sums = ClientService.make(small.task(settings), state, tmp_path).sums
+        total, like = sums.new(RoundPlan(0, np.zeros(0), 1, 1.0), 1.0), {"evaluated": jnp.asarray(sent, jnp.float32)}
+        content = pack_update(FLOAT32["float32"], compress_update(FLOAT32["float32"], jax.random.key(0), like), like)
+        total.add(Report(0, content, 1, TrainingSums(0.0, 0.0, 0.0)))
+    found = np.sqrt(2) * np.asarray(total.finish().delta["evaluated"])
+    np.testing.assert_allclose(found, [*counted[:2], 4 * counted[1] ** 2 - 0.5, *counted[3:]], atol=1e-3)
 
 
 @pytest.mark.long

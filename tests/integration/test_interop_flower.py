@@ -42,6 +42,7 @@ def test_nodes_that_lie_count_for_nothing_and_end_no_run():
     # Trees of four rounds restart after rounds 3 and 7, whatever Flower calls these rounds, and the clip norm moves
     # nowhere else. The length of the noise would say what it was added to.
     assert found["begun_again"] == {"moved": [3, 7], "metrics": ["clip_norm"]}
+    assert "trains nothing" in found["refused"]
 
 
 def test_the_lines_of_the_page_run(small_store, tmp_path):

@@ -9,12 +9,15 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedlm.fl_core.client_algorithms.evaluate import Evaluate
+from fedlm.fl_core.errors import ConfigurationError
 from fedlm.fl_core.privacy.mechanisms.tree import Trees
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
 from fedlm.fl_core.privacy.private_rounds import AdaptiveClipping, PrivateAggregation
 from fedlm.fl_core.privacy.promise.plan import PrivacyPlan
+from fedlm.fl_core.rounds.local_sgd import LocalTraining
 from fedlm.fl_core.rounds.server_optimizers import ServerOptimizerConfig
-from fedlm.interop.flower import FedlmStrategy, NoUpdateError
+from fedlm.interop.flower import FedlmStrategy, NoUpdateError, make_client_app
 
 SHAPE, MOVE = (4,), 0.5
 
@@ -125,6 +128,17 @@ def begun_again():
     return {"moved": moved, "metrics": sorted(metrics)}
 
 
+def refused():
+    """Why no app is made of an evaluation, whose clients send no parameters back."""
+    training = LocalTraining(batch_size=1, algorithm=Evaluate())
+    try:
+        make_client_app(None, training, 1.0, examples_of=lambda context: None)
+    except ConfigurationError as error:
+        return str(error)
+    return ""
+
+
 if __name__ == "__main__":
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
-    json.dump({"lied_to": lied_to(), "nobody": nobody(), "begun_again": begun_again()}, sys.stdout)
+    found = {"lied_to": lied_to(), "nobody": nobody(), "begun_again": begun_again(), "refused": refused()}
+    json.dump(found, sys.stdout)

@@ -118,6 +118,7 @@ class ClientService:
         like = jax.eval_shape(task.model.init, jax.random.key(0))
         algorithm = deployment.training.algorithm.make()
         download, update = sent_by_server(algorithm, like), sent_by_client(algorithm, like)
+        bounded = algorithm.bounded if deployment.evaluates else None
         downloads = ModelDownloads(deployment.download_encoding, deployment.chunk_bytes, folder)
         room = DiskRoom(folder, _KEPT_MODELS * download_bytes(download) + _KEPT_BYTES)
         buffers = UploadBuffers(min(download_bytes(like), _UPLOADS_IN_MEMORY), room)
@@ -142,7 +143,7 @@ class ClientService:
             ),
             limiter=RateLimiter(RateLimits.for_rounds(round_bytes, deployment.check_in_seconds)),
             sums=RoundSums(
-                SumSettings(update, compressor, deployment.aggregation_rules()),
+                SumSettings(update, compressor, deployment.aggregation_rules(), bounded),
                 deployment.robust_rule(),
                 rules.most_reports,
                 room,

@@ -1,6 +1,7 @@
 """Adds reports as they come: each is checked, dequantized, clipped, added and forgotten."""
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -16,14 +17,16 @@ from fedlm.fl_core.rounds.aggregation import (
     empty_aggregate,
 )
 from fedlm.fl_core.rounds.local_sgd import TrainingSums
-from fedlm.fl_core.updates.compressors import Buffer, Compressor, Shape, decompress_update, shapes_of
+from fedlm.fl_core.updates.compressors import Buffer, Compressor, Shape, compress_update, decompress_update, shapes_of
 from fedlm.fl_core.updates.update_bytes import (
     Part,
     WireError,
     check_update,
+    pack_update,
     parts_of,
     squared_norm,
     unpack_tensors,
+    unpack_update,
     upload_bytes,
 )
 from fedlm.models.base import Params
@@ -44,6 +47,8 @@ class SumSettings(NamedTuple):
     like: Params  # arrays, or shapes, of the model's structure
     compressor: Compressor
     rules: AggregationRules  # how they are screened and weighed
+    # what is counted of what one client sent, where it is small and not as it was sent
+    bounded: Callable[[Params], Params] | None = None
 
 
 class StreamingSum:
@@ -65,7 +70,7 @@ class StreamingSum:
           upload_key: of the round; see `fedlm.fl_core.rounds.round_loop.RoundPlan.upload_key`.
           clip_norm: of this round; None leaves norms alone.
         """
-        self._compressor, self._rules = settings.compressor, settings.rules
+        self._compressor, self._rules, self._bounded = settings.compressor, settings.rules, settings.bounded
         self._clip_norm, self._key = clip_norm, upload_key
         self._like = jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), settings.like)
         self.upload_bytes = upload_bytes(self._compressor, self._like)
@@ -92,8 +97,16 @@ class StreamingSum:
             the client as dropped where its numbers were the reason.
         """
         check_update(self._compressor, report.content, self._like)
-        if not self._add(report.client, memoryview(report.content), report.num_examples, report.training):
+        content = report.content if self._bounded is None else self._bounded_content(report)
+        if not self._add(report.client, memoryview(content), report.num_examples, report.training):
             raise WireError("the update's length, or its loss, is not a finite number")
+
+    def _bounded_content(self, report: Report) -> bytes:
+        assert self._bounded is not None
+        key, message = jax.random.fold_in(self._key, report.client), np.frombuffer(report.content, np.uint8)
+        tensors = unpack_update(self._compressor, jnp.asarray(message), self._like)
+        kept = self._bounded(decompress_update(self._compressor, key, tensors, self._like))
+        return pack_update(self._compressor, compress_update(self._compressor, key, kept), self._like)
 
     def _add(self, client: int, message: memoryview, num_examples: int, training: TrainingSums) -> bool:
         # Decompressed twice, once for the norm and once for the sum, an update need never be in memory: that is several
