@@ -50,10 +50,10 @@ EVALUATE = {
 GAUSSIAN = {"privacy": "gaussian", "noise_multiplier": 1.0, "delta": 1e-3, "max_participations": 1}
 
 
-async def deploy(settings, out):
+async def deploy(settings, out, score=None):
     """Run a server, with eight clients, to its end; gives the rows and the summary."""
     folder = Path(tempfile.mkdtemp(dir=out.parent))
-    server = small.Server(small.task(settings), out)
+    server = small.Server(dataclasses.replace(small.task(settings), score=score), out)
     allowed = AllowedPrograms((settings.model,), (settings.training.algorithm.client_algorithm,))
     async with asyncio.timeout(small.PATIENCE), server:
         clients = [small.make_client(server.port, folder, one, allowed=allowed) for one in range(8)]
@@ -79,7 +79,9 @@ def loss_on_device(params, client):
 def test_devices_score_the_model_of_another_run_and_train_nothing(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(local_sgd, "local_gradient", lambda *_: pytest.fail("a device makes a gradient"))
     settings = small.deployment(**EVALUATE, init_from=trained)
-    (row,), summary = asyncio.run(deploy(settings, tmp_path / "run"))
+    # A bad model is what an evaluation may find.
+    (row,), summary = asyncio.run(deploy(settings, tmp_path / "run", lambda params: {"heldout_loss": 99.0}))
+    assert summary["status"] == "finished"
     params = final_parameters(trained, private=False)
     assert jax.tree_util.tree_all(
         jax.tree_util.tree_map(np.array_equal, params, final_parameters(tmp_path / "run", private=False))
