@@ -12,10 +12,11 @@ from fedlm.fl_core.deployment.roles import serve_runs
 from fedlm.fl_core.deployment.runs import current_runs
 from fedlm.fl_core.deployment.runs.current_runs import AnsweringRun, CurrentRuns
 from fedlm.fl_core.deployment.runs.population_settings import PopulationSettings
-from fedlm.fl_core.deployment.runs.run_queue import FINISHED, STOPPED
+from fedlm.fl_core.deployment.runs.run_queue import FAILED, FINISHED, STOPPED
 from fedlm.fl_core.deployment.server.client_handlers import ClientHandlers, Offer
 from fedlm.fl_core.deployment.server.rate_limits import RateLimiter, RateLimits
 from fedlm.fl_core.errors import ConfigurationError
+from fedlm.fl_core.runs.run_folder import lock_of_run
 from tests.deployment import small_deployment as small
 from tests.deployment.test_population import maker, opened, settings_of
 
@@ -137,6 +138,19 @@ async def test_each_population_has_a_budget_of_its_own_and_one_may_be_added(tmp_
         assert server.become("three", STOPPED).population == "tablets"
         told = {one["name"]: one["epsilon_reserved"] > 0 for one in server.populations.read(server.queue.all())}
     assert told == {"default": True, "phones": False, "tablets": False}
+
+
+async def test_a_damaged_database_of_a_run_fails_that_run_and_no_other(tmp_path):
+    with opened(tmp_path) as server:
+        for name in ("one", "two"):
+            run = server.submit(name, settings_of())
+            # The next run counts what the first one's clients gave.
+            lock_of_run(server.folder("one"), True).close()
+            (server.folder("one") / "state.db").write_bytes(b"garbage" * 2000)
+            await server._train(run)
+            failed = server.queue.find(name)
+            assert failed.state == FAILED
+            assert "runs/one/state.db: is damaged" in failed.reason
 
 
 @pytest.mark.long

@@ -15,8 +15,7 @@ from fedlm.fl_core.client_algorithms.registry import EVALUATE
 from fedlm.fl_core.deployment.runs.population_settings import POPULATION_DEFAULTS, PopulationSettings
 from fedlm.fl_core.deployment.runs.run_queue import STOPPED, SubmittedRun
 from fedlm.fl_core.deployment.server.task import PlaceInPopulation, Task
-from fedlm.fl_core.deployment.state.database import Database
-from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, state_in
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.fl_core.privacy.accounting.printed_bounds import rounded_up
 from fedlm.fl_core.privacy.participation.limits import BoundedParticipation
@@ -158,7 +157,7 @@ def _rounds_taken(folders: Iterable[Path], begun: Collection[str]) -> dict[str, 
                 f"{folder}: is not whole, but says how often each client took part in that run, which counts in all "
                 "that follow; put it back"
             )
-        state = SqlState(Database(sqlite_url(folder / DATABASE_FILE)))
+        state = state_in(folder)
         try:
             for client in state.clients():
                 taken[client.identity] = taken.get(client.identity, 0) + client.participations

@@ -31,7 +31,7 @@ from fedlm.fl_core.deployment.server.training import planned_reservation
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.retrying import with_retries
 from fedlm.fl_core.deployment.state.state import OtherStateError, StateError
-from fedlm.fl_core.deployment.state.state_sql import DATABASE_FILE, SqlState, sqlite_url
+from fedlm.fl_core.deployment.state.state_sql import state_in
 from fedlm.fl_core.deployment.transparency.stored_log import StoredLog
 from fedlm.fl_core.errors import ConfigurationError, DiskError, UserError, setting
 from fedlm.fl_core.runs.driver import Observer
@@ -183,7 +183,7 @@ class RunServer:
         out, private = self.folder(run.name), task.deployment.privacy.is_private
         async with contextlib.AsyncExitStack() as opened:
             lock = opened.enter_context(contextlib.closing(lock_of_run(out, private)))
-            state = SqlState(await asyncio.to_thread(Database, sqlite_url(out / DATABASE_FILE)))
+            state = await asyncio.to_thread(state_in, out)
             opened.callback(state.close)
             await opened.enter_async_context(leading(lock, state.database, stands_by=True))
             folder = opened.enter_context(RunFolder(out, private=private, fence=state.database.fenced))

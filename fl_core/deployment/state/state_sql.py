@@ -7,6 +7,7 @@ import sqlalchemy as sql
 from sqlalchemy.engine import Connection
 
 from fedlm.fl_core.deployment.state.database import Database
+from fedlm.fl_core.deployment.state.database_errors import first_line
 from fedlm.fl_core.deployment.state.state import (
     LATE_ROUNDS,
     SILENT_ONCE,
@@ -15,12 +16,14 @@ from fedlm.fl_core.deployment.state.state import (
     OtherStateError,
     ReleaseRecord,
     SeenClient,
+    StateError,
     Totals,
 )
 from fedlm.fl_core.deployment.state.tables import ATTEMPTS, CLIENTS, PARTICIPATIONS, RELEASES, RUNS
 from fedlm.fl_core.privacy.participation.realised import RealisedParticipation
 
 DATABASE_FILE = "state.db"
+_DAMAGED = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
 _AT_ONCE = 500
 
 
@@ -234,3 +237,17 @@ def _known(connection: Connection, indices: list[int]) -> set[int]:
         part = indices[start : start + _AT_ONCE]
         known |= set(connection.scalars(sql.select(CLIENTS.c.number).where(CLIENTS.c.number.in_(part))))
     return known
+
+
+def state_in(folder: Path) -> SqlState:
+    """Open the state in a run's folder. Raises OtherStateError where its file is damaged, or of a newer version of
+    fedlm, and StateError where it cannot be opened for what would hinder other runs too."""
+    try:
+        return SqlState(Database(sqlite_url(folder / DATABASE_FILE)))
+    except StateError as error:
+        cause = error.__cause__
+        found = getattr(getattr(cause, "orig", cause), "sqlite_errorname", "")
+        if cause is not None and not found.startswith(_DAMAGED):
+            raise
+        why = str(error) if cause is None else f"{folder / DATABASE_FILE}: is damaged ({first_line(cause)})"
+        raise OtherStateError(f"{why}; put back what belongs to this run, then resume what failed") from error
