@@ -7,7 +7,7 @@ import sys
 import jax
 import pytest
 
-from benchmarks.deployment import check_ins, rounds
+from benchmarks.deployment import check_ins, large_model, rounds
 from benchmarks.deployment.shapes import Shape, sizes_of
 from benchmarks.security import poisoning
 
@@ -53,6 +53,16 @@ def test_rounds_over_tls_are_timed_against_a_plain_copy():
     assert all(min(contestant["seconds"]) > 0 for contestant in found["contestants"].values())
     assert found["over_raw"]["least"] <= found["over_raw"]["greatest"]
     assert rounds.plot({"tls": True, "rounds": [found]}).axes
+
+
+@pytest.mark.long
+def test_a_server_takes_little_more_than_two_models_whatever_the_number_of_clients(monkeypatch):
+    # With the four devices of tests JAX takes five models more.
+    monkeypatch.delenv("JAX_NUM_CPU_DEVICES")
+    small, large = large_model.measure(10_000_000, 2, 1), large_model.measure(40_000_000, 5, 1)
+    assert large["accepted"] == [5]
+    models = (large["peak_mib"] - small["peak_mib"]) * 2**20 / (4 * 30_000_000)
+    assert 1 < models < 2.7
 
 
 @pytest.mark.long
