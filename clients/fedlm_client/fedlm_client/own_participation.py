@@ -8,8 +8,8 @@ All runs of a population number their rounds one after another, so that they sha
 
 An abandoned attempt at a round may be made again: the same request gives the same update, bit for bit. But each attempt
 at a secure sum has other noise, and the difference of two exact sums may be one update. So its round is over for the
-device before its vector leaves, whatever the server says, also where no plan is shown. Rounds without a plan go forward
-in one run alone: a server makes up names of runs, and models that differ in a bit, as it likes.
+device before its vector leaves, whatever the server says, also where no plan is shown, in all populations and for
+good. Rounds without a plan go forward in one run alone: a server makes up runs, and models that differ in a bit.
 
 The result of training (a loss, or no number) goes to the server before an update, and the server need not take the
 update. A server could make up a model whose loss tells the text. So the device counts results too: beside the updates
@@ -128,8 +128,8 @@ class OwnParticipation:
         agreed = (word := name if self._named else None) in self._accept
         if agreed:
             self._accept.remove(word)
-            exact = self.record.read("exact_sums", _check_sums)
-            self.record.write("exact_sums", {one: latest for one, latest in exact.items() if one != (word or "")})
+            if plan is None and configuration.HasField("secure_sum"):
+                self._let_sum(configuration)
         if plan is None:
             return self._why_no_exact_sum(configuration)
         if agreed or not known:
@@ -163,8 +163,9 @@ class OwnParticipation:
         """Count a round that an update goes to; when this returns, it is on disk. Raises ClientError where it cannot
         be written."""
         if configuration.HasField("secure_sum") and not configuration.HasField("participation"):
-            latest = {self._word(configuration): [configuration.run, configuration.round_number]}
-            self.record.write("exact_sums", self.record.read("exact_sums", _check_sums) | latest)
+            self._let_sum(configuration)
+            latest = {configuration.run: configuration.round_number}
+            self.record.write("exact_rounds", self.record.read("exact_rounds", _check_rounds) | latest)
             return
         record, name, digest = self._read(), configuration.population, _digest(configuration, device)
         found = _of(record, name)
@@ -178,14 +179,25 @@ class OwnParticipation:
         round."""
         if not configuration.HasField("secure_sum"):
             return ""
-        first = [configuration.run, -1]
-        run, latest = self.record.read("exact_sums", _check_sums).get(self._word(configuration), first)
-        if configuration.run != run:
+        runs = self.record.read("exact_runs", _check_runs)
+        # Who only now names populations, or names none any more, has agreed to no other run.
+        words = (self._word(configuration), "", *(() if self._named else runs))
+        if configuration.run != next((runs[one] for one in words if one in runs), configuration.run):
             raise ClientError(
                 "the server asks for an exact sum of another run than the one that this device was in sums of, which "
                 f"would tell more of it{_ADVICE}"
             )
-        return "" if configuration.round_number > latest else "it was in a sum of that round, or of a later one"
+        latest = self.record.read("exact_rounds", _check_rounds)
+        return (
+            ""
+            if configuration.round_number > latest.get(configuration.run, -1)
+            else "it was in a sum of that round, or of a later one"
+        )
+
+    def _let_sum(self, configuration: messages.RoundConfiguration) -> None:
+        """Let a run, and no other, have exact sums of its population."""
+        runs = self.record.read("exact_runs", _check_runs)
+        self.record.write("exact_runs", runs | {self._word(configuration): configuration.run})
 
     def _word(self, configuration: messages.RoundConfiguration) -> str:
         """Name the population, where the device's owner and not the server says which there are."""
@@ -202,9 +214,14 @@ _ADVICE = ". If its owner agrees, start the client with --accept-plan"
 _ANOTHER_RECORD = ", but one was shown before. If its owner agrees to that, give the client another --record"
 
 
-def _check_sums(found: dict[str, Any]) -> None:
-    if any(type(run) is not str or type(number) is not int or number < 0 for run, number in found.values()):
-        raise ValueError("its latest exact sums are not of runs and rounds")
+def _check_runs(found: dict[str, Any]) -> None:
+    if any(type(run) is not str for run in found.values()):
+        raise ValueError("its exact sums are not of runs")
+
+
+def _check_rounds(found: dict[str, Any]) -> None:
+    if any(type(number) is not int or number < 0 for number in found.values()):
+        raise ValueError("its latest exact sums are not of rounds")
 
 
 def _check_populations(found: dict[str, Any]) -> None:

@@ -208,15 +208,29 @@ def test_a_run_without_a_plan_gets_one_exact_sum_of_a_round(tmp_path):
             device.may(exact(0, run="another"), "text")
 
 
-def test_the_owner_lets_another_run_have_exact_sums_and_a_record_keeps_one(tmp_path):
+def test_the_owner_lets_another_run_have_exact_sums_but_never_a_round_of_the_same_run_twice(tmp_path):
     path = tmp_path / "record.json"
-    for number, run in enumerate(("one", "another", "one")):
+    for number, run in enumerate(("one", "another", "one", "one")):
         device = OwnParticipation(path, accept_plan=number > 0)
-        for round_number in (0, 1):
+        for round_number in range(2 * number, 2 * number + 2):
             assert device.may(exact(round_number, run=run), "text") == ""
             device.take(exact(round_number, run=run), "text")
         assert json.loads(path.read_text()).get("populations", {}) == {}
-        assert json.loads(path.read_text())["exact_sums"] == {"": [run, 1]}
+        again = OwnParticipation(path, accept_plan=True)
+        assert "in a sum of that round" in again.may(exact(round_number, run=run), "text")
+
+
+@pytest.mark.parametrize(("before", "after"), [((), ["people"]), (["people"], ()), (["others"], ["others", "people"])])
+def test_no_name_of_a_population_gets_a_second_sum_of_a_round(tmp_path, before, after):
+    """Whatever the server calls it, and whatever its owner begins to name."""
+    device = OwnParticipation(tmp_path / "record.json", populations=before)
+    device.take(exact(4, population="others"), "text")
+    named = OwnParticipation(tmp_path / "record.json", populations=after)
+    assert "in a sum of that round" in named.may(exact(4), "text")
+    assert named.may(exact(5), "text") == ""
+    if "others" not in after:
+        with pytest.raises(ClientError, match="of another run"):
+            named.may(exact(5, run="another"), "text")
 
 
 def test_each_population_that_the_owner_names_has_exact_sums_of_a_run(tmp_path):
