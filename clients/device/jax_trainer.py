@@ -22,7 +22,7 @@ from fedlm.fedlm_client import messages_pb2 as messages
 from fedlm.fedlm_client.client import VERSION
 from fedlm.fedlm_client.errors import ClientError
 from fedlm.fedlm_client.text.example_store import Examples
-from fedlm.fedlm_client.training import EndedError, Fetch, Round, Update, adds_noise_alone
+from fedlm.fedlm_client.training import EndedError, Fetch, Round, Update, adds_zeros
 from fedlm.fl_core.client_algorithms.interface import kept_by_client, sent_by_client, sent_by_server
 from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
 from fedlm.fl_core.deployment.protocol.training_program import read_cut
@@ -89,11 +89,10 @@ class JaxTrainer:
         try:
             with _what_it_cannot_do():
                 report = self._train(of_round, fetched)
-            of_round.tell()
             if report is None:
                 raise EndedError(_Outcome.NOT_FINITE)
         except EndedError as ended:
-            if adds_noise_alone(ended, of_round.asked):
+            if adds_zeros(ended, of_round.asked):
                 return self._zeros(of_round)
             raise
         return Update(report.upload, report.num_examples, *map(float, report.training))
@@ -103,10 +102,10 @@ class JaxTrainer:
 
     def _train(self, of_round: Round, content: bytearray) -> ClientReport | None:
         asked, work = of_round.asked, self._prepare(of_round)
+        # The server's tokenizer chooses in which examples there is a token, and its model how training ends.
+        if work.num_cut:
+            of_round.tell()
         if not len(work.sequences):
-            # The tokenizer, which is the server's, chooses in which examples there is a token.
-            if work.num_cut:
-                of_round.tell()
             raise EndedError(_Outcome.NO_EXAMPLES)
         model, algorithm = work.runs.model, work.runs.training.algorithm
         params = jax.eval_shape(model.init, jax.random.key(0))

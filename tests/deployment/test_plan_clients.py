@@ -160,7 +160,7 @@ def test_a_plan_client_takes_part_beside_one_that_has_the_model(tmp_path, keys, 
 
 @pytest.mark.long
 @pytest.mark.parametrize("noise", [{"privacy": "skellam", "noise_multiplier": 0.5, "delta": 1e-3}, {}])
-def test_plan_clients_are_in_secure_sums_and_with_noise_also_one_without_text(tmp_path, keys, tokenizer, noise):
+def test_plan_clients_are_in_secure_sums_and_also_one_without_text(tmp_path, keys, tokenizer, noise):
     made_of = Authority.create(tmp_path / "keys")
     made_of.make_server(["127.0.0.1"])
     sizes = {"update_clip_norm": 0.5, "cohort_size": 3, "minimum_reports": 3, "over_selection": 1.0}
@@ -173,8 +173,7 @@ def test_plan_clients_are_in_secure_sums_and_with_noise_also_one_without_text(tm
             mine = made_of.make_client(f"client{number}")
             sums = SecureSums.read(mine, Floors(3, noise_multiplier=0.3 if noise else 0.0))
             yield plan_client(port, tmp_path, number, keys, sums, client_tls(mine))[0]
-        if noise:
-            (tmp_path / "client2.jsonl").write_text("")
+        (tmp_path / "client2.jsonl").write_text("")
 
     native = lambda port: []  # noqa: E731
     serving = {"keys": tmp_path / "keys", "linger": 5.0}

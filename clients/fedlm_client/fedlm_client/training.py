@@ -69,10 +69,10 @@ class EndedError(Exception):
         self.outcome = outcome
 
 
-def adds_noise_alone(ended: EndedError, asked: messages.RoundConfiguration) -> bool:
-    """Say whether a client that ended so adds its noise to zeros, so that nobody learns of whose text that tells."""
-    tells_of_text = ended.outcome in (messages.UploadHeader.NOT_FINITE, messages.UploadHeader.NO_EXAMPLES)
-    return tells_of_text and asked.secure_sum.HasField("noise")
+def adds_zeros(ended: EndedError, asked: messages.RoundConfiguration) -> bool:
+    """Say whether a client that ended so adds zeros to a secure sum, so that nobody learns of whose text that tells."""
+    tells_of_text = ended.outcome != messages.UploadHeader.NOT_ALLOWED
+    return tells_of_text and asked.HasField("secure_sum")
 
 
 class Fetch(Protocol):

@@ -15,6 +15,7 @@ from fedlm.fedlm_client.errors import ClientError
 from fedlm.fedlm_client.files import held_alone, replace_whole
 from fedlm.fedlm_client.link.protocol import PROTOCOL
 from fedlm.fedlm_client.own_participation import OwnParticipation, asked_of_all
+from fedlm.fedlm_client.training import EndedError
 from fedlm.fl_core.deployment.protocol.artifacts import ServedArtifact
 from fedlm.fl_core.deployment.protocol.training_program import write_training_program
 from fedlm.fl_core.deployment.server.client_service import participation_plan
@@ -304,12 +305,18 @@ def test_a_server_that_wants_no_update_is_not_told_for_ever_what_training_came_t
     assert again.outcomes == ["NOT_ALLOWED", "TRAINED", "TRAINED"]
 
 
-def test_training_that_came_to_no_number_is_told_as_often_as_other(tmp_path, monkeypatch):
-    """Whether a model of a server's making comes to a number on some text says something of the text."""
-    monkeypatch.setattr("fedlm.clients.device.jax_trainer.train_locally", lambda *given, **named: None)
+@pytest.mark.parametrize("outcome", ["NOT_FINITE", "TOO_SLOW"])
+def test_training_that_came_to_no_update_is_told_as_often_as_other(tmp_path, monkeypatch, outcome):
+    """Whether a model of a server's making comes to numbers on some text, in time, says something of the text."""
+
+    def train(*given, before_step, **named):
+        if outcome == "TOO_SLOW":
+            raise EndedError(Outcome.Value(outcome))
+
+    monkeypatch.setattr("fedlm.clients.device.jax_trainer.train_locally", train)
     curious = Hostile(*(asked(0, plan(max_participations=5), seed=seed) for seed in range(6)))
     meet(curious, tmp_path)
-    assert curious.outcomes == ["NOT_FINITE"] * 5 + ["NOT_ALLOWED"]
+    assert curious.outcomes == [outcome] * 5 + ["NOT_ALLOWED"]
 
 
 def test_rounds_of_all_runs_of_a_population_count_by_one_numbering():

@@ -19,7 +19,7 @@ from ..limits import PlanLimits
 from ..text.example_store import Examples
 from ..text.text_examples import with_tokens
 from ..text.tokenizer import WordPiece
-from ..training import EndedError, Fetch, Round, Update, adds_noise_alone
+from ..training import EndedError, Fetch, Round, Update, adds_zeros
 from .batches import RoundSeed, batch_of, batch_rows, random_words, sequences_of
 from .confined import LoadedPlan
 from .manifest import Batches, Manifest, check_limits, check_model, read_manifest
@@ -82,7 +82,7 @@ class PlanTrainer:
         try:
             return self._update(of_round, fetched)
         except EndedError as ended:
-            if adds_noise_alone(ended, of_round.asked):
+            if adds_zeros(ended, of_round.asked):
                 header = (manifest := fetched.plan.manifest).header
                 return Update(header + bytes(manifest.upload_bytes - len(header)), 0, 0.0, 0.0, 0.0)
             raise

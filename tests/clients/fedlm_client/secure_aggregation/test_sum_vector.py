@@ -78,6 +78,11 @@ def test_nonsense_of_a_server_is_refused(fields):
         _integers(asked, update)
 
 
+def test_numbers_that_are_not_finite_are_zeros_in_an_exact_sum():
+    asked = messages.RoundConfiguration(secure_sum={"clip_norm": 1.0, "step": STEP, "bounds": BOUNDS}, program=FLOATS)
+    assert _integers(asked, Update(ZEROS, 3, float("nan"), 2.0, 3.0))[0].tolist() == [0] * 16
+
+
 @pytest.mark.parametrize(
     "wrong", [{"scheme": 2}, {"version": 2}, {"tensors": [messages.TensorShape(dimensions=[3])]}, ZEROS[4:], bytes(52)]
 )
