@@ -94,7 +94,7 @@ def test_a_client_drops_what_the_server_asks_it_to_or_refuses():
 @pytest.mark.parametrize("name", CLIENT_ALGORITHMS)
 def test_a_client_algorithm_is_read_as_it_was_written(name):
     constants = {f"{name}_{field.name}": field.default / 2 for field in fields(CLIENT_ALGORITHMS[name])}
-    beside = {"update_clip_norm": 1.0, "upload_bits": 32, "init_from": Path("run")}
+    beside = {"update_clip_norm": 1.0, "upload_bits": 32, "init_from": Path("run"), "max_participations": 1}
     sent = {} if CLIENT_ALGORITHMS[name].trains else beside
     settings, program = written(client_algorithm=name, **constants, **sent)
     read = read_local_training(program)
