@@ -59,6 +59,10 @@ class SecureSums:
         identity = Identity(read_credentials(folder, CLIENT), read_key(folder / f"{CLIENT}.key"))
         return cls(identity, tuple(read_certificates(folder / AUTHORITY_FILE)), floors)
 
+    def index(self, asked: messages.RoundConfiguration) -> int:
+        """Tell by what number this client draws in a round."""
+        return int.from_bytes(hashlib.sha256(self.secret + asked_of_all(asked)).digest()[:4], "big")
+
     async def give(
         self,
         channel: Channel,
@@ -139,8 +143,7 @@ def take_on(asked: messages.RoundConfiguration, sums: SecureSums | None, by_plan
     at one round share and nobody connects with those of other rounds, and no plan if it trains by none."""
     if sums is None:
         return
-    index = hashlib.sha256(sums.secret + asked_of_all(asked)).digest()[:4]
-    asked.client_index = int.from_bytes(index, "big")
+    asked.client_index = sums.index(asked)
     if not by_plan:
         asked.ClearField("plan")
 
