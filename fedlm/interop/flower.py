@@ -83,17 +83,15 @@ def make_client_app(
       seed: from which, the round and the node its shuffling follows.
 
     Returns:
-      The app. Its replies have the trained parameters, and as metrics `num-examples`, `train-loss`, the mean over
-      target tokens, and `train-tokens`.
+      The app. Its replies have parameters, and as metrics `num-examples`, `train-loss` (a token) and `train-tokens`.
 
     Raises:
-      ConfigurationError: the algorithm's server remembers something, or it does not train, or the model needs keys of
-        dropout.
+      ConfigurationError: the algorithm's server remembers something, or it does not train, or the model has dropout.
     """
     if not training.algorithm.trains:
         raise ConfigurationError(
-            f"{setting('client_algorithm')} is {type(training.algorithm).__name__}, which trains nothing, so that "
-            "there are no parameters to send back; give one that trains, and evaluate on devices with `fedlm serve`"
+            f"{setting('client_algorithm')} is {type(training.algorithm).__name__}, which trains nothing; give one "
+            "that trains, and evaluate on devices with `fedlm serve`"
         )
     if training.draws_dropout:
         raise ConfigurationError("draws_dropout is on, but no keys of dropout travel over Flower; leave it off")

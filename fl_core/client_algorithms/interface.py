@@ -5,9 +5,6 @@ algorithm remembers lies on the server, and travels to clients with the paramete
 round to round, and it travels nowhere.
 """
 
-import copy
-import dataclasses
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -173,29 +170,6 @@ def kept_by_client(algorithm: ClientAlgorithm, params: Params) -> Any:
 def all_finite(tree: Any) -> jax.Array:
     """Say whether each number of a tree is finite, a bool scalar."""
     return jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(tree)]))
-
-
-def check_comparable(algorithm: ClientAlgorithm) -> None:
-    """Refuse an algorithm that cannot be told from another: programs are compiled once for all that are equal.
-
-    Raises:
-      ConfigurationError: it cannot be hashed, or has constants that are no fields.
-    """
-    kind, remedy = type(algorithm).__name__, "make its class a frozen dataclass whose fields are numbers"
-    try:
-        hash(algorithm)
-    except TypeError as error:
-        found = f"{setting('client_algorithm')} is a {kind} that cannot be hashed ({error}); {remedy}"
-        raise ConfigurationError(found) from error
-    fields = {field.name for field in dataclasses.fields(algorithm)}
-    for name in vars(algorithm).keys() - fields:
-        other = copy.copy(algorithm)
-        object.__setattr__(other, name, object())
-        if other == algorithm and not isinstance(getattr(type(algorithm), name, None), functools.cached_property):
-            raise ConfigurationError(
-                f"{setting('client_algorithm')} is a {kind} whose {name} is not a field, so one with another {name} "
-                f"would count as equal; {remedy}, with @dataclass(frozen=True) above it too"
-            )
 
 
 def check_usable(algorithm: ClientAlgorithm, params: Params) -> None:

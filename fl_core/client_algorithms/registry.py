@@ -1,10 +1,12 @@
 """The client algorithms by name, which is that of their file: a new one is a file and a line."""
 
+import copy
 import dataclasses
+import functools
 import importlib
 from collections.abc import Mapping
 
-from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, check_comparable
+from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm
 from fedlm.fl_core.errors import ConfigurationError, setting
 from fedlm.models.imported_names import import_named, is_imported_name
 
@@ -65,3 +67,26 @@ def _imported(name: str) -> ClientAlgorithm:
     )
     check_comparable(found)
     return found
+
+
+def check_comparable(algorithm: ClientAlgorithm) -> None:
+    """Refuse an algorithm that cannot be told from another: programs are compiled once for all that are equal.
+
+    Raises:
+      ConfigurationError: it cannot be hashed, or has constants that are no fields.
+    """
+    kind, remedy = type(algorithm).__name__, "make its class a frozen dataclass whose fields are numbers"
+    try:
+        hash(algorithm)
+    except TypeError as error:
+        found = f"{setting('client_algorithm')} is a {kind} that cannot be hashed ({error}); {remedy}"
+        raise ConfigurationError(found) from error
+    fields = {field.name for field in dataclasses.fields(algorithm)}
+    for name in vars(algorithm).keys() - fields:
+        other = copy.copy(algorithm)
+        object.__setattr__(other, name, object())
+        if other == algorithm and not isinstance(getattr(type(algorithm), name, None), functools.cached_property):
+            raise ConfigurationError(
+                f"{setting('client_algorithm')} is a {kind} whose {name} is not a field, so one with another {name} "
+                f"would count as equal; {remedy}, with @dataclass(frozen=True) above it too"
+            )

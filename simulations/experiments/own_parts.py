@@ -14,8 +14,8 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm, check_comparable
-from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS
+from fedlm.fl_core.client_algorithms.interface import ClientAlgorithm
+from fedlm.fl_core.client_algorithms.registry import CLIENT_ALGORITHMS, check_comparable
 from fedlm.fl_core.errors import CheckpointError, ConfigurationError, setting
 from fedlm.fl_core.rounds.cohorts import CohortSampler
 from fedlm.fl_core.rounds.local_sgd import LocalTraining

@@ -192,9 +192,7 @@ class Deployment(_Travel, _Selection, _Model):
                 f"{setting('max_participations')} 1"
             )
         if privacy.clip_quantile is not None:
-            raise ConfigurationError(
-                f"{evaluates} knows the norm of what devices send; leave {setting('clip_quantile')} out"
-            )
+            raise ConfigurationError(f"{evaluates} knows norms of what is sent; leave {setting('clip_quantile')} out")
 
     def _check_noise_of_clients(self) -> None:
         privacy = self.privacy
