@@ -5,7 +5,6 @@ the packed tensors in the order of `jax.tree_util.tree_leaves`, CRC-32 of all th
 model's tensors in that order and nothing else. docs/protocol.md says it for other languages.
 """
 
-import hashlib
 import math
 import mmap
 import struct
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
+from fedlm.fedlm_client.link.protocol import UPLOAD_MAGIC, upload_plan_digest
 from fedlm.fl_core.errors import UserError
 from fedlm.fl_core.updates.compressors import Buffer, Compressor, Cut, Scheme, Shape, keys_of_tensors, shapes_of
 from fedlm.models.base import Params
@@ -229,16 +229,9 @@ def _let_go(message: memoryview) -> None:
 
 def upload_header(compressor: Compressor, like: Params) -> bytes:
     """Make what an upload of this plan begins with; `like` has the update's shapes."""
-    return _HEADER.pack(b"FLU2", plan_digest(compressor.scheme, shapes_of(like)))
+    return _HEADER.pack(UPLOAD_MAGIC, plan_digest(compressor.scheme, shapes_of(like)))
 
 
 def plan_digest(scheme: Scheme, shapes: Sequence[Shape]) -> bytes:
-    """Compute the SHA-256 of how an update becomes bytes, laid out as docs/protocol.md says."""
-    settings = sorted((name.encode(), value) for name, value in scheme.settings.items())
-    digest = hashlib.sha256(struct.pack("<III", scheme.number, scheme.version, len(settings)))
-    for name, value in settings:
-        digest.update(struct.pack(f"<I{len(name)}sI", len(name), name, value))
-    digest.update(struct.pack("<I", len(shapes)))
-    for shape in shapes:
-        digest.update(struct.pack(f"<I{len(shape)}Q", len(shape), *shape))
-    return digest.digest()
+    """Compute the SHA-256 of how an update becomes bytes."""
+    return upload_plan_digest(scheme.number, scheme.version, scheme.settings, shapes)

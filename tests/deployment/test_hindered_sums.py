@@ -136,6 +136,14 @@ class Coordinated:
         for number in self.shared.number_clients([f"client{one}" for one in range(SELECTED)]).values():
             assert self.shared.select(self.token, number, 1).selected
 
+    async def open_until_dealing(self):
+        """Open a round, and have the keys of all in its roster."""
+        await self.open()
+        for number in range(SELECTED):
+            self.send_keys(number)
+        while self.runner._secure.attempt.phase != "dealing":
+            await asyncio.sleep(0.05)
+
     def send_keys(self, number):
         name = self.runner._secure.attempt.name
         assert self.said.ask(self.token, number, "keys", keys_of(number, name)).state == "wait"
@@ -180,20 +188,12 @@ async def test_a_coordinator_too_counts_who_declines_after_its_keys_once(coordin
 
 
 async def test_a_coordinator_does_not_wait_for_members_that_decline_after_the_roster_was_made(coordinated):
-    await coordinated.open()
-    for number in range(SELECTED):
-        coordinated.send_keys(number)
-    while coordinated.runner._secure.attempt.phase != "dealing":
-        await asyncio.sleep(0.05)
+    await coordinated.open_until_dealing()
     coordinated.decline(*range(SELECTED))
     assert await asyncio.wait_for(coordinated.reason(), 20) == "0 members are left, but 3 must be"
 
 
 async def test_a_coordinator_that_is_told_to_end_does_not_wait_for_silent_members(coordinated):
-    await coordinated.open()
-    for number in range(SELECTED):
-        coordinated.send_keys(number)
-    while coordinated.runner._secure.attempt.phase != "dealing":
-        await asyncio.sleep(0.05)
+    await coordinated.open_until_dealing()
     coordinated.draining = True
     assert await asyncio.wait_for(coordinated.reason(), 30) == "0 members are left, but 3 must be"

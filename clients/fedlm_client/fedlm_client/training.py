@@ -54,6 +54,11 @@ class Update(NamedTuple):
     tokens: float
     gradient_norm: float
 
+    @staticmethod
+    def zeros(header: bytes, size: int) -> "Update":
+        """Make what a client adds to a secure sum that has nothing to add: an upload of zeros behind its header."""
+        return Update(header + bytes(size - len(header)), 0, 0.0, 0.0, 0.0)
+
     def declared_in(self, header: messages.UploadHeader) -> bytes:
         """Give the bytes of the upload, once its header says what it is."""
         header.num_examples = self.num_examples

@@ -110,21 +110,24 @@ class CurrentRuns:
 
     @contextlib.contextmanager
     def _run_of(self, peer: str) -> Iterator[RunHandlers | None]:
-        """Give who answers a call of a client, which is counted here where no run counts it."""
-        run = self._latest.get(peer) or next(iter(self._runs.values()), None)
-        if run is None:
-            self._limiter.call(peer)
+        """Give who answers a call of a client."""
+        if (run := self._found(peer)) is None:
             yield None
             return
         with of_run(run.name):
             yield run.handlers
 
-    async def download(
-        self, peer: str, request: DownloadRequest, bytes_at_once: int = 0
-    ) -> AsyncGenerator[ServedChunk, None]:
+    def _found(self, peer: str) -> AnsweringRun | None:
+        """Find the run that a client's call is for; where there is none, the call is counted here."""
         run = self._latest.get(peer) or next(iter(self._runs.values()), None)
         if run is None:
             self._limiter.call(peer)
+        return run
+
+    async def download(
+        self, peer: str, request: DownloadRequest, bytes_at_once: int = 0
+    ) -> AsyncGenerator[ServedChunk, None]:
+        if (run := self._found(peer)) is None:
             raise UnknownArtifactError("no run is trained now; check in again")
         async with contextlib.aclosing(run.handlers.download(peer, request, bytes_at_once)) as chunks:
             async for chunk in _named(run.name, chunks):

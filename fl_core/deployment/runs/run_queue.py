@@ -15,6 +15,7 @@ import sqlalchemy as sql
 from sqlalchemy.engine import Connection
 
 from fedlm.fl_core.deployment.addresses import check_run_name
+from fedlm.fl_core.deployment.runs.population_settings import POPULATION_DEFAULTS
 from fedlm.fl_core.deployment.runs.scheduling import window_of
 from fedlm.fl_core.deployment.state.database import Database
 from fedlm.fl_core.deployment.state.tables import SUBMISSIONS
@@ -48,7 +49,7 @@ class SubmittedRun(NamedTuple):
     @property
     def population(self) -> str:
         """Whose devices train it."""
-        return str(self.settings.get("population", "default"))
+        return str(self.settings.get("population", POPULATION_DEFAULTS["population"]))
 
     @property
     def priority(self) -> int:

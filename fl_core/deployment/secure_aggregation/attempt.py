@@ -116,8 +116,8 @@ class SecureAttempt:
             parameters = rules(len(self.advertisements))
             if not parameters.noise:
                 # Members refuse to be among those that train by another.
-                plans = collections.Counter(one.plan for one in self.advertisements.values())
-                self._leave_out(lambda one: one.plan != max(plans, key=plans.__getitem__), _OTHER_PLAN)
+                ((most, _),) = collections.Counter(one.plan for one in self.advertisements.values()).most_common(1)
+                self._leave_out(lambda one: one.plan != most, _OTHER_PLAN)
                 parameters = rules(len(self.advertisements))
         except AbandonedError as error:
             self._abandon(str(error))

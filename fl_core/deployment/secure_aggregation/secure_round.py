@@ -87,9 +87,7 @@ class SecureRound:
 
     def _note_refusal(self, owner: str, senders: frozenset[int]) -> None:
         self.attempt.refuse(self.attempt.index(owner), senders)
-        owners = [*self.attempt.advertisements]
-        for index in sorted(senders):
-            warn("shares_not_opened", client=owners[index], by=owner, round=self.attempt.name.round_number)
+        self._name("shares_not_opened", senders, by=owner)
 
     def _alike(self, step: Step, told: _Told, write: Callable[[_Told], bytes]) -> Reply:
         """Tell a member what all are told alike once a step is over, written once."""
@@ -163,13 +161,11 @@ class SecureRound:
             try:
                 self.attempt.finish(self.total)
             finally:
-                self._name_liars()
+                self._name("wrong_shares", self.attempt.culprits)
+                self._name("shares_not_of_announced", self.attempt.dealers_in_doubt)
 
-    def _name_liars(self) -> None:
+    def _name(self, event: str, members: frozenset[int], **more: str) -> None:
+        """Name members in the log."""
         owners = [*self.attempt.advertisements]
-        for event, members in (
-            ("wrong_shares", self.attempt.culprits),
-            ("shares_not_of_announced", self.attempt.dealers_in_doubt),
-        ):
-            for index in sorted(members):
-                warn(event, client=owners[index], round=self.attempt.name.round_number)
+        for index in sorted(members):
+            warn(event, client=owners[index], round=self.attempt.name.round_number, **more)

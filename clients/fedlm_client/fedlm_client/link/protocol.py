@@ -1,5 +1,9 @@
 """What clients and servers agree on, beside the messages of `messages.proto`."""
 
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+
 PROTOCOL = 3
 """Version of the messages; a client of another is turned away when it checks in, and told which ones are spoken."""
 
@@ -37,3 +41,20 @@ CHUNK_BYTES = "fedlm-chunk-bytes"
 """Field of an answer that is an artifact: bytes of its chunks, but for the last."""
 
 MESSAGE = "application/x-protobuf"
+
+UPLOAD_MAGIC = b"FLU2"
+"""What an upload begins with, before the first four bytes of its plan's digest."""
+
+
+def upload_plan_digest(
+    scheme: int, version: int, settings: Mapping[str, int], shapes: Sequence[Sequence[int]]
+) -> bytes:
+    """Compute the SHA-256 of how an update becomes bytes, laid out as docs/protocol.md says."""
+    named = sorted((name.encode(), value) for name, value in settings.items())
+    digest = hashlib.sha256(struct.pack("<III", scheme, version, len(named)))
+    for name, value in named:
+        digest.update(struct.pack(f"<I{len(name)}sI", len(name), name, value))
+    digest.update(struct.pack("<I", len(shapes)))
+    for shape in shapes:
+        digest.update(struct.pack(f"<I{len(shape)}Q", len(shape), *shape))
+    return digest.digest()

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import PlanError
 from ..limits import PlanLimits
+from ..link.protocol import UPLOAD_MAGIC
 from ..text.text_examples import CUTS, ExampleCut
 
 FORMAT, VERSION = "fedlm-plan", 1
@@ -267,7 +268,7 @@ def _check(manifest: Manifest) -> None:
         ("upload", place): (one.shape, one.dtype) for place, one in enumerate(sorted(pieces, key=lambda one: one.index))
     }
     _check_side("finish gives", manifest.finish.outputs, sent | {("finite", 0): ((), "int32")}, whole=True)
-    if len(manifest.header) != 8 or not manifest.header.startswith(b"FLU2"):
+    if len(manifest.header) != 8 or not manifest.header.startswith(UPLOAD_MAGIC):
         raise PlanError("the plan's header of an upload is not an upload header")
     if sum(one.size for one in pieces) + len(manifest.header) + _CHECKSUM_BYTES != manifest.upload_bytes:
         raise PlanError("the plan's upload is not as long as what its signature finish gives")

@@ -83,8 +83,7 @@ class PlanTrainer:
             return self._update(of_round, fetched)
         except EndedError as ended:
             if adds_zeros(ended, of_round.asked):
-                header = (manifest := fetched.plan.manifest).header
-                return Update(header + bytes(manifest.upload_bytes - len(header)), 0, 0.0, 0.0, 0.0)
+                return Update.zeros(fetched.plan.manifest.header, fetched.plan.manifest.upload_bytes)
             raise
 
     def _update(self, of_round: Round, fetched: Fetched) -> Update:

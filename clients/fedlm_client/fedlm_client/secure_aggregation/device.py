@@ -4,9 +4,8 @@ import asyncio
 import hashlib
 import math
 import secrets
-import struct
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from cryptography import x509
 from .. import messages_pb2 as messages
 from ..errors import TransportError, UnsafeSumError
 from ..link.credentials import AUTHORITY_FILE, CLIENT, read_certificates, read_credentials, read_key
+from ..link.protocol import UPLOAD_MAGIC, upload_plan_digest
 from ..own_participation import asked_of_all
 from ..training import Channel, Update
 from .floors import Floors
@@ -191,16 +191,10 @@ def _integers(asked: messages.RoundConfiguration, update: Update) -> tuple[np.nd
 def _count(told: messages.UploadPlan, update: Update) -> int:
     """Count the numbers of an update that is an upload of the scheme and shapes that all members were told."""
     shapes = [one.dimensions for one in told.tensors]
-    header = b"FLU2" + hashlib.sha256(_plan_bytes(shapes)).digest()[:4]
+    header = UPLOAD_MAGIC + upload_plan_digest(_FLOAT32, 1, {}, shapes)[:4]
     count = sum(map(math.prod, shapes))
     if (told.scheme, told.version, update.upload[:_HEADER_BYTES]) != (_FLOAT32, 1, header) or (
         len(update.upload) != _HEADER_BYTES + 4 * count + _CHECKSUM_BYTES
     ):
         raise UnsafeSumError("a secure sum needs updates of float32, of the shapes that all members are told")
     return count
-
-
-def _plan_bytes(shapes: Sequence[Sequence[int]]) -> bytes:
-    """Write how a float32 update becomes bytes, as docs/protocol.md lays out what an upload's header names."""
-    tensors = [struct.pack(f"<I{len(one)}Q", len(one), *one) for one in shapes]
-    return struct.pack("<IIII", _FLOAT32, 1, 0, len(shapes)) + b"".join(tensors)
